@@ -1,0 +1,91 @@
+//! The one error of the core. Every text names the argument, the value and the remedy.
+
+use std::fmt;
+
+/// Why a request was refused. Nothing was written when one is returned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    /// No format has this name.
+    UnknownFormat {
+        /// What was asked for.
+        name: String,
+        /// Canonical names that are spelled alike.
+        nearest: Vec<&'static str>,
+    },
+    /// An option has no such value.
+    UnknownOption {
+        /// The argument.
+        argument: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be valid.
+        valid: Vec<&'static str>,
+    },
+    /// An option's value is out of its domain.
+    InvalidOption {
+        /// The whole sentence.
+        message: String,
+    },
+    /// The pair of formats has no meaning (complex to real).
+    Unsupported {
+        /// Source format.
+        source: Format,
+        /// Target format.
+        target: Format,
+    },
+    /// `overflow="raise"` met a value beyond the target's range.
+    Overflow {
+        /// Flat (C order) index of the first one.
+        index: u64,
+        /// The value.
+        value: String,
+        /// Target format.
+        target: Format,
+    },
+    /// `nan="raise"` met a NaN.
+    Nan {
+        /// Flat (C order) index of the first one.
+        index: u64,
+    },
+}
+
+use crate::format::Format;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownFormat { name, nearest } => {
+                write!(f, "dtype={name:?} is not a format castwise knows.")?;
+                if let [first, rest @ ..] = nearest.as_slice() {
+                    write!(f, " Did you mean {first:?}")?;
+                    rest.iter().try_for_each(|name| write!(f, " or {name:?}"))?;
+                    f.write_str("?")?;
+                }
+                f.write_str(" castwise.formats() lists all.")
+            }
+            Self::UnknownOption { argument, value, valid } => {
+                write!(f, "{argument}={value:?} is not valid; use one of ")?;
+                for (position, name) in valid.iter().enumerate() {
+                    write!(f, "{}{name:?}", if position == 0 { "" } else { ", " })?;
+                }
+                f.write_str(".")
+            }
+            Self::InvalidOption { message } => f.write_str(message),
+            Self::Unsupported { source, target } => write!(
+                f,
+                "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast `x.real` (or \
+                 `x.imag`, or `abs(x)`) instead."
+            ),
+            Self::Overflow { index, value, target } => write!(
+                f,
+                "value {value} at flat index {index} is beyond the range of {target:?} and overflow=\"raise\". \
+                 Use overflow=\"saturate\" or \"ieee\", or a scale."
+            ),
+            Self::Nan { index } => {
+                write!(f, "NaN at flat index {index} and nan=\"raise\". Use nan=\"keep\" or \"zero\".")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
