@@ -1,0 +1,98 @@
+//! The floating-point environment: rounding direction, flush-to-zero, denormals-are-zero, trapped exceptions.
+//!
+//! It belongs to the thread, and a host process may have changed it (`torch.set_flush_denormal`, `fesetround`,
+//! libraries built with `-ffast-math`). Rust, and every kernel here, assume the default one. So it is made the
+//! default around every cast, and put back.
+
+/// While it lives, this thread computes in the default environment.
+#[derive(Debug)]
+pub struct DefaultEnvironment {
+    saved: Word,
+}
+
+impl DefaultEnvironment {
+    /// Saves the environment and sets the default one.
+    #[must_use]
+    pub fn enter() -> Self {
+        let saved = read();
+        if saved & CONTROL_MASK != DEFAULT & CONTROL_MASK {
+            write(DEFAULT);
+        }
+        Self { saved }
+    }
+}
+
+impl Drop for DefaultEnvironment {
+    fn drop(&mut self) {
+        // The kernels' own exception flags are of no interest to the host either.
+        if read() != self.saved {
+            write(self.saved);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod register {
+    use std::arch::asm;
+
+    /// MXCSR.
+    pub(super) type Word = u32;
+    /// Round to nearest, all exceptions masked, no FTZ, no DAZ.
+    pub(super) const DEFAULT: Word = 0x1f80;
+    /// All but the sticky exception flags.
+    pub(super) const CONTROL_MASK: Word = 0xffc0;
+
+    pub(super) fn read() -> Word {
+        let mut word: Word = 0;
+        // SAFETY: SSE is part of x86-64; the instruction stores 4 bytes to the local.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut word, options(nostack, preserves_flags)) };
+        word
+    }
+
+    pub(super) fn write(word: Word) {
+        // SAFETY: SSE is part of x86-64; the word is a former value of the register or its default, so no reserved
+        // bit is set. It restores the environment Rust assumes, or the host's on the way out, when no float code of
+        // ours runs any more.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod register {
+    use std::arch::asm;
+
+    /// FPCR.
+    pub(super) type Word = u64;
+    /// Round to nearest, no traps, no flushing, NaNs propagate.
+    pub(super) const DEFAULT: Word = 0;
+    /// All of it: the exception flags live in FPSR.
+    pub(super) const CONTROL_MASK: Word = Word::MAX;
+
+    pub(super) fn read() -> Word {
+        let word: Word;
+        // SAFETY: FPCR is readable at every exception level that runs user code.
+        unsafe { asm!("mrs {}, fpcr", out(reg) word, options(nomem, nostack, preserves_flags)) };
+        word
+    }
+
+    pub(super) fn write(word: Word) {
+        // SAFETY: the word is a former value of the register or its default.
+        unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod register {
+    /// No register that we know how to reach: the environment is taken to be the default one.
+    pub(super) type Word = u32;
+    pub(super) const DEFAULT: Word = 0;
+    pub(super) const CONTROL_MASK: Word = 0;
+
+    pub(super) fn read() -> Word {
+        DEFAULT
+    }
+
+    pub(super) fn write(_word: Word) {}
+}
+
+use register::{CONTROL_MASK, DEFAULT, Word, read, write};
