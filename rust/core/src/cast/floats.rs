@@ -1,0 +1,172 @@
+//! float32 and float64 to each other and to integers, as the machine does it.
+//!
+//! What the general route computes, from fewer instructions: hardware conversions, with NaN made canonical, and
+//! truncation into integers, clamped, NaN giving 0.
+
+use std::marker::PhantomData;
+
+use super::stage::{Span, Stage};
+use crate::cpu::{Kernel, Level};
+use crate::format::{Format, Kind};
+
+/// An elementwise conversion between machine types.
+trait Convert<T>: Copy {
+    fn convert(self) -> T;
+}
+
+impl Convert<f64> for f32 {
+    #[inline(always)]
+    fn convert(self) -> f64 {
+        if self.is_nan() { f64::NAN.copysign(f64::from(self)) } else { f64::from(self) }
+    }
+}
+
+impl Convert<f32> for f64 {
+    #[inline(always)]
+    fn convert(self) -> f32 {
+        if self.is_nan() { f32::NAN.copysign(self as f32) } else { self as f32 }
+    }
+}
+
+/// Clamps a float between two limits; NaN gives the lower one. Written as the comparisons that are one instruction
+/// each, where `clamp` and `max` also look for NaN.
+macro_rules! clamp {
+    ($number:expr, $low:expr, $high:expr) => {{
+        let above = if $number > $low { $number } else { $low };
+        if above < $high { above } else { $high }
+    }};
+}
+
+macro_rules! truncate {
+    ($($float:ty => $($integer:ty)*;)*) => {$($(
+        impl Convert<$integer> for $float {
+            #[inline(always)]
+            fn convert(self) -> $integer {
+                const LOW: $float = <$integer>::MIN as $float;
+                // The limit itself, or the float below it where only the next power of two is a float.
+                const ROUNDED: $float = <$integer>::MAX as $float;
+                const FITS: bool = ROUNDED as i128 == <$integer>::MAX as i128;
+                const HIGH: $float = if FITS { ROUNDED } else { ROUNDED.next_down() };
+                let clamped = clamp!(self, LOW, HIGH);
+                // SAFETY: LOW <= clamped <= HIGH, both of which are in the integer's range, and it is not NaN.
+                let truncated = unsafe { clamped.to_int_unchecked::<$integer>() };
+                let whole = if !FITS && self > HIGH { <$integer>::MAX } else { truncated };
+                if self.is_nan() { 0 } else { whole }
+            }
+        }
+    )*)*};
+}
+truncate! {
+    f32 => i16 i32 i64 u16 u32 u64;
+    f64 => i16 i32 i64 u16 u32 u64;
+}
+
+struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
+
+impl<S: Convert<T>, T> Kernel for ConvertLoop<S, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (source, target) = (self.0.source.cast::<S>(), self.0.target.cast::<T>());
+        for i in 0..self.0.count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().convert()) };
+        }
+    }
+}
+
+struct Floats<S, T>(PhantomData<fn(S) -> T>);
+
+impl<S: Convert<T>, T> Stage for Floats<S, T> {
+    unsafe fn run(&self, level: Level, span: Span) {
+        level.run(ConvertLoop::<S, T>(span, PhantomData));
+    }
+}
+
+fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
+    Box::new(Floats::<S, T>(PhantomData))
+}
+
+/// Truncation into the integers that are stored in a byte, all of whose limits every float holds.
+#[derive(Clone, Copy)]
+struct ToByte<S> {
+    low: S,
+    high: S,
+    code_mask: u8,
+}
+
+struct ToByteLoop<S>(ToByte<S>, Span);
+
+macro_rules! to_byte {
+    ($($float:ty)*) => {$(
+        impl Kernel for ToByteLoop<$float> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run(self) {
+                let Self(ToByte { low, high, code_mask }, Span { source, target, count, .. }) = self;
+                let source = source.cast::<$float>();
+                for i in 0..count {
+                    // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid; and a
+                    // number between the limits, which are those of 8 bits or fewer, is in the range of i32.
+                    unsafe {
+                        let number = source.add(i).read_unaligned();
+                        let clamped = clamp!(number, low, high);
+                        let code = clamped.to_int_unchecked::<i32>() as u8 & code_mask;
+                        target.add(i).write(if number.is_nan() { 0 } else { code });
+                    }
+                }
+            }
+        }
+
+        impl Stage for ToByte<$float> {
+            unsafe fn run(&self, level: Level, span: Span) {
+                level.run(ToByteLoop(*self, span));
+            }
+        }
+
+        impl ToByte<$float> {
+            fn boxed(target: Format) -> Option<Box<dyn Stage>> {
+                let (low, high) = target.integer_range()?;
+                let code_mask = u8::MAX >> (8 - target.row().bits);
+                Some(Box::new(Self { low: low as $float, high: high as $float, code_mask }))
+            }
+        }
+    )*};
+}
+to_byte!(f32 f64);
+
+/// The stage from a machine float to an integer type of more than a byte.
+fn to_integer<S>(target: Format) -> Option<Box<dyn Stage>>
+where
+    S: Convert<i16> + Convert<i32> + Convert<i64> + Convert<u16> + Convert<u32> + Convert<u64> + 'static,
+{
+    Some(match (target.kind(), target.row().bits) {
+        (Kind::Integer { signed: true }, 16) => boxed::<S, i16>(),
+        (Kind::Integer { signed: true }, 32) => boxed::<S, i32>(),
+        (Kind::Integer { signed: true }, 64) => boxed::<S, i64>(),
+        (Kind::Integer { signed: false }, 16) => boxed::<S, u16>(),
+        (Kind::Integer { signed: false }, 32) => boxed::<S, u32>(),
+        (Kind::Integer { signed: false }, 64) => boxed::<S, u64>(),
+        _ => return None,
+    })
+}
+
+/// The stage from float32 elements or lanes.
+pub(super) fn from_float32(target: Format) -> Option<Box<dyn Stage>> {
+    match (target.row().bits, target.kind()) {
+        (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
+        (..=8, Kind::Integer { .. }) => ToByte::<f32>::boxed(target),
+        _ => to_integer::<f32>(target),
+    }
+}
+
+/// The stage from float64 elements.
+pub(super) fn from_float64(target: Format) -> Option<Box<dyn Stage>> {
+    match (target.row().bits, target.kind()) {
+        (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
+        (..=8, Kind::Integer { .. }) => ToByte::<f64>::boxed(target),
+        _ => to_integer::<f64>(target),
+    }
+}

@@ -1,0 +1,278 @@
+//! Casting: `plan` decides, `run` carries out, `stage` holds the loops.
+//!
+//! ```text
+//! cast ── plan ───── which stages (assemble, native, integer build them)
+//!      └─ parallel ─ which positions per thread
+//!           └─ run ─ per tile: transfer in, stages, transfer out, measure
+//!                └─ layout: where positions lie
+//! ```
+
+mod assemble;
+mod floats;
+mod integer;
+mod layout;
+mod measure;
+mod native;
+mod parallel;
+mod plan;
+mod run;
+mod stage;
+mod tile;
+mod transfer;
+
+pub use parallel::{num_threads, set_num_threads};
+
+use layout::{Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
+use plan::{Plan, Request};
+use run::{Job, Memory, Search};
+
+use crate::codec::options::{NanRule, Options, Overflow};
+use crate::codec::reference;
+use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::Error;
+use crate::format::{Format, Kind};
+use crate::report::CastReport;
+
+/// Elements that are handled together, small enough for all their scratch to stay in the innermost cache.
+pub(crate) const TILE: usize = 1024;
+
+/// A strided array to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The first element.
+    pub pointer: *const u8,
+    /// Bytes between elements, per axis.
+    pub strides: &'a [isize],
+    /// Their format.
+    pub format: Format,
+    /// They are stored in the other byte order.
+    pub swapped: bool,
+}
+
+/// A strided array to write, of the same shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The first element.
+    pub pointer: *mut u8,
+    /// Bytes between elements, per axis.
+    pub strides: &'a [isize],
+    /// Their format.
+    pub format: Format,
+    /// They are stored in the other byte order.
+    pub swapped: bool,
+    /// Nobody has seen this memory: it may be left half written when an error is returned.
+    pub fresh: bool,
+}
+
+/// Native-endian float64 factors, strided over the same shape (stride 0 along broadcast axes).
+#[derive(Clone, Copy, Debug)]
+pub struct Scales<'a> {
+    /// The first factor.
+    pub pointer: *const u8,
+    /// Bytes between factors, per axis.
+    pub strides: &'a [isize],
+}
+
+/// Everything else about a cast.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Rounding, overflow, NaN, seed.
+    pub options: Options,
+    /// Account for what was lost.
+    pub report: bool,
+    /// Threads it may use.
+    pub threads: usize,
+}
+
+/// Casts every element of `source` to `target`, multiplying by `scales` before the one rounding.
+///
+/// # Errors
+/// [`Error::Unsupported`] for complex to real; [`Error::Overflow`] and [`Error::Nan`] where the options ask for
+/// them, naming the first offending element, with a target that is not `fresh` untouched.
+///
+/// # Safety
+/// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
+/// the length of the call, from any thread. The target overlaps neither, except that it may be the source, if their
+/// elements have equal size and strides and `target.fresh` is set or nothing can be refused.
+pub unsafe fn cast(
+    shape: &[usize],
+    source: Source<'_>,
+    target: Target<'_>,
+    scales: Option<Scales<'_>>,
+    settings: &Settings,
+) -> Result<Option<CastReport>, Error> {
+    let _environment = DefaultEnvironment::enter();
+    let parts = Parts::of(source.format, target.format)?;
+    let options = settings.options;
+    let request = Request {
+        source: parts.source,
+        target: parts.target,
+        options,
+        scaled: scales.is_some(),
+        report: settings.report,
+    };
+    let plan = Plan::new(&request)?;
+    let axes = axes(shape, &source, &target, scales.as_ref(), &plan, &parts, settings);
+    let layout = Layout::new(axes);
+    let memory = Memory {
+        source: source.pointer,
+        target: target.pointer,
+        scale: scales.map_or(std::ptr::null(), |scales| scales.pointer),
+        source_swapped: source.swapped,
+        target_swapped: target.swapped,
+        real_to_complex: parts.real_to_complex,
+    };
+    let search = Search { overflow: options.overflow == Overflow::Raise, nan: options.nan == NanRule::Raise };
+    let searches = (search.overflow || search.nan) && plan.flags;
+    let job = Job { plan: &plan, layout: &layout, memory, level: Level::active(), search, dry: false };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if searches && !target.fresh {
+            let dry = parallel::run(&Job { dry: true, ..job }, settings.threads);
+            dry.found.map_or(Ok(()), |found| Err(refusal(found, shape, &source, &parts, &target)))?;
+        }
+        let outcome = parallel::run(&job, settings.threads);
+        outcome.found.map_or(Ok(()), |found| Err(refusal(found, shape, &source, &parts, &target)))?;
+        Ok(settings.report.then(|| outcome.report.unwrap_or_default()))
+    }
+}
+
+/// The real formats that a pair comes down to.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    source: Format,
+    target: Format,
+    /// Components per element, as one more axis.
+    components: usize,
+    /// Targets get an imaginary part of +0.
+    real_to_complex: bool,
+}
+
+impl Parts {
+    fn of(source: Format, target: Format) -> Result<Self, Error> {
+        match (source.component(), target.component()) {
+            (None, None) => Ok(Self { source, target, components: 1, real_to_complex: false }),
+            (Some(source), Some(target)) => {
+                Ok(Self { source, target, components: 2, real_to_complex: false })
+            }
+            (None, Some(target)) => Ok(Self { source, target, components: 1, real_to_complex: true }),
+            (Some(_), None) => Err(Error::Unsupported { source, target }),
+        }
+    }
+}
+
+/// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.
+fn axes(
+    shape: &[usize],
+    source: &Source<'_>,
+    target: &Target<'_>,
+    scales: Option<&Scales<'_>>,
+    plan: &Plan,
+    parts: &Parts,
+    settings: &Settings,
+) -> Vec<Axis> {
+    let raises = settings.options.overflow == Overflow::Raise || settings.options.nan == NanRule::Raise;
+    let indexed = plan.stream.is_some() || raises;
+    let mut index_stride = parts.components as isize;
+    let mut axes = Vec::with_capacity(shape.len() + 1);
+    if parts.components == 2 {
+        let mut strides = [0; OPERANDS];
+        strides[SOURCE] = parts.source.item_size() as isize;
+        strides[TARGET] = parts.target.item_size() as isize;
+        strides[INDEX] = isize::from(indexed);
+        axes.push(Axis { length: 2, strides });
+    }
+    for (axis, &length) in shape.iter().enumerate().rev() {
+        let mut strides = [0; OPERANDS];
+        strides[SOURCE] = source.strides[axis];
+        strides[TARGET] = target.strides[axis];
+        strides[INDEX] = if indexed { index_stride } else { 0 };
+        strides[SCALE] = scales.map_or(0, |scales| scales.strides[axis]);
+        axes.push(Axis { length, strides });
+        index_stride = index_stride.wrapping_mul(length as isize);
+    }
+    axes.reverse();
+    axes
+}
+
+/// The error for an element that the options refuse.
+///
+/// # Safety
+/// As for [`cast`].
+unsafe fn refusal(
+    (index, is_nan): (u64, bool),
+    shape: &[usize],
+    source: &Source<'_>,
+    parts: &Parts,
+    target: &Target<'_>,
+) -> Error {
+    let components = parts.components as u64;
+    let (element, component) = (index / components, index % components);
+    if is_nan {
+        return Error::Nan { index: element };
+    }
+    let mut rest = element as usize;
+    let mut offset = component as isize * parts.source.item_size() as isize;
+    for (&length, &stride) in shape.iter().zip(source.strides).rev() {
+        offset += (rest % length) as isize * stride;
+        rest /= length;
+    }
+    let size = parts.source.item_size();
+    let mut bytes = [0u8; 8];
+    // SAFETY: the element is one of the source's.
+    unsafe { source.pointer.offset(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
+    if source.swapped != cfg!(target_endian = "big") {
+        bytes[..size].reverse();
+    }
+    let value = display(parts.source, u64::from_le_bytes(bytes));
+    Error::Overflow { index: element, value, target: target.format }
+}
+
+/// A code of a real format, written as its value.
+fn display(format: Format, code: u64) -> String {
+    match format.kind() {
+        Kind::Float(spec) => format!("{:?}", reference::value_of(&spec, code)),
+        Kind::Integer { signed: true } => {
+            let unused = 64 - format.row().bits;
+            format!("{}", ((code << unused) as i64) >> unused)
+        }
+        _ => format!("{code}"),
+    }
+}
+
+/// Casts a dense slice of codes to another, both in native byte order: the safe way in for Rust.
+///
+/// # Errors
+/// As for [`cast()`], and [`Error::InvalidOption`] if the slices do not hold equally many whole elements.
+pub fn cast_slice(
+    source: &[u8],
+    source_format: Format,
+    target: &mut [u8],
+    target_format: Format,
+    settings: &Settings,
+) -> Result<Option<CastReport>, Error> {
+    let (from, to) = (source_format.item_size(), target_format.item_size());
+    let count = source.len() / from;
+    if !source.len().is_multiple_of(from) || target.len() != count * to {
+        return Err(Error::InvalidOption {
+            message: format!(
+                "target={} bytes does not hold the elements of source={} bytes; give it {} bytes.",
+                target.len(),
+                source.len(),
+                count * to
+            ),
+        });
+    }
+    let (from_stride, to_stride) = ([from as isize], [to as isize]);
+    let source =
+        Source { pointer: source.as_ptr(), strides: &from_stride, format: source_format, swapped: false };
+    let target = Target {
+        pointer: target.as_mut_ptr(),
+        strides: &to_stride,
+        format: target_format,
+        swapped: false,
+        fresh: false,
+    };
+    // SAFETY: the slices hold `count` elements each, and a `&mut` overlaps nothing.
+    unsafe { cast(&[count], source, target, None, settings) }
+}

@@ -1,0 +1,72 @@
+//! Threads: how many, and which positions each takes.
+//!
+//! Threads are started per call and joined before it returns, so there is no pool to be dead in the child of a
+//! `fork`, and none to fight with the caller's own.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::TILE;
+use super::run::{Job, Outcome};
+
+/// Below this many elements per thread, starting one costs more than it brings.
+const ELEMENTS_PER_THREAD: usize = 1 << 19;
+
+/// What `set_num_threads` asked for; 0: every CPU this process may use.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many CPUs this process may use, affinity and container limits considered.
+static AVAILABLE: OnceLock<usize> = OnceLock::new();
+
+/// Sets how many threads a cast may use; 0 means every CPU that this process may use.
+pub fn set_num_threads(threads: usize) {
+    THREADS.store(threads, Ordering::Relaxed);
+}
+
+/// How many threads a cast may use.
+#[must_use]
+pub fn num_threads() -> usize {
+    match THREADS.load(Ordering::Relaxed) {
+        // Asked once: finding out reads files.
+        0 => *AVAILABLE.get_or_init(|| thread::available_parallelism().map_or(1, usize::from)),
+        threads => threads,
+    }
+}
+
+/// Runs a job on at most this many threads. The outcome does not depend on how many.
+///
+/// # Safety
+/// As for [`Job::run`].
+pub(super) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
+    let count = job.layout.count;
+    let useful = threads.min(count / ELEMENTS_PER_THREAD).max(1);
+    // Whole tiles, so that each tile holds the same elements however many threads there are.
+    let share = count.div_ceil(useful).next_multiple_of(TILE);
+    if useful == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { job.run(0, count) };
+    }
+    let range = |part: usize| (part * share, ((part + 1) * share).min(count));
+    thread::scope(|scope| {
+        let start = |part: usize| {
+            let (start, end) = range(part);
+            // SAFETY: the caller's promise; the ranges are disjoint.
+            let work = move || unsafe { job.run(start, end.max(start)) };
+            thread::Builder::new().spawn_scoped(scope, work)
+        };
+        let handles: Vec<_> = (1..useful).map(|part| (part, start(part))).collect();
+        // SAFETY: the caller's promise.
+        let mut outcome = unsafe { job.run(range(0).0, range(0).1) };
+        for (part, handle) in handles {
+            outcome.merge(&match handle.map(thread::ScopedJoinHandle::join) {
+                Ok(Ok(more)) => more,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // No thread could be had: do its part here.
+                // SAFETY: the caller's promise; nobody else took this range.
+                Err(_) => unsafe { job.run(range(part).0, range(part).1.max(range(part).0)) },
+            });
+        }
+        outcome
+    })
+}

@@ -1,0 +1,283 @@
+//! The one decision of a cast: which stages its elements pass through. No loops here.
+//!
+//! | route | stages | when |
+//! |---|---|---|
+//! | copy | none | same format, and nothing to change |
+//! | native | one | two machine types under default options |
+//! | integer | one | integers or bools on both ends |
+//! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage |
+
+use super::assemble::{self, Exact, Watched};
+use super::measure::Meter;
+use super::stage::{Scale, Stage};
+use super::{floats, integer, native};
+use crate::codec::decode::OddIntegerDecoder;
+use crate::codec::lane::Lane;
+use crate::codec::options::{NanRule, Options, Overflow, Rounding};
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
+use crate::codec::random;
+use crate::error::Error;
+use crate::format::{FloatSpec, Format, Kind, Specials};
+
+/// What happens to each tile.
+pub(crate) struct Plan {
+    /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
+    pub(super) decode: Option<Box<dyn Stage>>,
+    /// Bytes of a lane between the stages.
+    pub(super) lane_size: usize,
+    /// Lanes times scales, in place.
+    pub(super) scale: Option<Box<dyn Stage>>,
+    /// Lanes to target bytes.
+    pub(super) encode: Option<Box<dyn Stage>>,
+    /// The encoder writes a flag per element.
+    pub(super) flags: bool,
+    /// Scales are read, by the scale stage or the encoder.
+    pub(super) scaled: bool,
+    /// Random words are read; the stream they come from.
+    pub(super) stream: Option<u64>,
+    /// Compares sources and results.
+    pub(super) meter: Option<Meter>,
+    pub(super) source_size: usize,
+    pub(super) target_size: usize,
+}
+
+/// What a plan is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// A real format.
+    pub(crate) source: Format,
+    /// A real format.
+    pub(crate) target: Format,
+    pub(crate) options: Options,
+    pub(crate) scaled: bool,
+    pub(crate) report: bool,
+}
+
+/// How wide the lanes between decoding and encoding are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Narrow,
+    Wide,
+    Word { signed: bool },
+    Exact,
+}
+
+impl Request {
+    /// The rounding in force.
+    pub(super) fn rounding(&self) -> Rounding {
+        self.options.rounding.unwrap_or(self.default_rounding())
+    }
+
+    /// What numpy does.
+    fn default_rounding(&self) -> Rounding {
+        if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
+    }
+
+    /// Whether anybody asks what happened to single elements.
+    pub(super) fn watched(&self) -> bool {
+        let raises = self.options.overflow == Overflow::Raise || self.options.nan == NanRule::Raise;
+        self.report || raises
+    }
+
+    /// Whether the language's own conversion of machine types is what is asked for.
+    fn is_native(&self) -> bool {
+        let clamps = self.options.overflow == Overflow::Saturate;
+        // Conversions to floats need no clamp if they cannot reach beyond the range; float64 to float32 can.
+        let in_range = match (self.source.float(), self.target.float()) {
+            (None, None) => !clamps,
+            (Some(_), Some(_)) => self.keeps_specials(),
+            _ => true,
+        };
+        let rounds = self.rounding() == self.default_rounding();
+        in_range && rounds && !self.scaled && !self.watched()
+    }
+
+    /// Whether values of the target's own format pass through unchanged.
+    fn keeps_specials(&self) -> bool {
+        let infinity = self.target.float().and_then(|spec| spec.infinity_code());
+        let saturates = self.options.overflow == Overflow::Saturate && infinity.is_some();
+        !saturates && self.options.nan != NanRule::Zero
+    }
+
+    /// Whether the fast encoders may be used: nearest-even, and nobody asks for flags.
+    pub(super) fn is_fast(&self) -> bool {
+        self.rounding() == Rounding::NearestEven && !self.watched()
+    }
+
+    fn integer_ends(&self) -> bool {
+        self.source.integer_range().is_some() && self.target.integer_range().is_some()
+    }
+
+    fn choice(&self) -> Choice {
+        let is_word = |format: Format| format.row().bits == 64 && format.integer_range().is_some();
+        let wide_target = self.target.row().bits == 64;
+        if self.scaled {
+            let exact = wide_target || is_word(self.source);
+            return if exact { Choice::Exact } else { Choice::Wide };
+        }
+        if is_word(self.source) && wide_target {
+            let signed = self.source.kind() == Kind::Integer { signed: true };
+            return Choice::Word { signed };
+        }
+        let powers = |spec: FloatSpec| spec.specials == Specials::ExponentOnly;
+        let narrow = rounds_from::<Binary32>(self.target)
+            || (self.is_fast() && self.target.float().is_some_and(powers));
+        let rounds_odd = |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32>::KEPT;
+        let narrow_source = holds_exactly::<Binary32>(self.source)
+            || (self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
+        if narrow_source && narrow { Choice::Narrow } else { Choice::Wide }
+    }
+}
+
+/// Whether every value of a format is a value of the pivot.
+fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
+    let pivot = pivot_spec::<P>();
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot),
+        Kind::Bool | Kind::Integer { .. } => format.row().bits <= P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// Whether a format can be rounded to from the pivot's lanes: no wider, and no code below the pivot's normal range
+/// that is not a subnormal of its own.
+fn rounds_from<P: FloatPivot>(format: Format) -> bool {
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot_spec::<P>()) && spec.specials != Specials::ExponentOnly,
+        Kind::Bool | Kind::Integer { .. } => format.row().bits < P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// The pivot as a format.
+pub(super) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
+    FloatSpec {
+        signed: true,
+        exponent_bits: <P::Lane as Lane>::WIDTH - 1 - P::MANTISSA,
+        mantissa_bits: P::MANTISSA,
+        bias: P::BIAS as i32,
+        specials: Specials::Ieee,
+    }
+}
+
+impl Plan {
+    /// Decides.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for complex formats, which the caller takes apart into real ones.
+    // Not inlined: constants of kernels are computed here, in the environment that the caller has set.
+    #[inline(never)]
+    pub(crate) fn new(request: &Request) -> Result<Self, Error> {
+        let Request { source, target, options, report, .. } = *request;
+        let unsupported = Error::Unsupported { source, target };
+        let mut plan = Self {
+            decode: None,
+            lane_size: source.item_size(),
+            scale: None,
+            encode: None,
+            flags: false,
+            scaled: request.scaled,
+            stream: None,
+            meter: None,
+            source_size: source.item_size(),
+            target_size: target.item_size(),
+        };
+        if report {
+            let wraps = request.integer_ends() && !request.scaled && options.overflow != Overflow::Saturate;
+            plan.meter = Some(Meter::new(source, target, wraps));
+        }
+        let searches_nan = options.nan == NanRule::Raise;
+        if source == target && !request.scaled && !searches_nan && request.keeps_specials() {
+            return Ok(plan);
+        }
+        if request.is_native() && plan.go_native(request) {
+            return Ok(plan);
+        }
+        if request.integer_ends() && !request.scaled {
+            plan.flags = request.watched();
+            plan.encode = integer::stage(source, target, options.overflow, plan.flags);
+            return Ok(plan);
+        }
+        plan.route(request).ok_or(unsupported)?;
+        Ok(plan)
+    }
+
+    /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
+    fn go_native(&mut self, request: &Request) -> bool {
+        let Request { source, target, .. } = *request;
+        self.encode = match source.float() {
+            None => native::stage(source, target),
+            Some(spec) if spec == pivot_spec::<Binary64>() => floats::from_float64(target),
+            // Single floats and narrower; float64 they become by decoding alone.
+            Some(_) if source.row().bits < 32 && target.float().is_some() => None,
+            Some(_) => floats::from_float32(target),
+        };
+        // Narrower floats pass through float32, which holds them exactly.
+        if self.encode.is_some() && source.float().is_some() && source.row().bits < 32 {
+            self.decode = assemble::decoder::<Binary32>(source);
+            self.lane_size = size_of::<f32>();
+        }
+        self.encode.is_some()
+    }
+
+    /// Fills in the stages of the pivot route.
+    fn route(&mut self, request: &Request) -> Option<()> {
+        match request.choice() {
+            Choice::Narrow => {
+                self.decode = assemble::decoder::<Binary32>(request.source);
+                self.through_float::<Binary32>(request)
+            }
+            Choice::Wide => {
+                self.decode = assemble::decoder::<Binary64>(request.source);
+                self.through_float::<Binary64>(request)
+            }
+            Choice::Word { signed: true } => {
+                self.finish(request, assemble::encoder::<Watched<SignedWord>>(request))
+            }
+            Choice::Word { signed: false } => {
+                self.finish(request, assemble::encoder::<Watched<UnsignedWord>>(request))
+            }
+            Choice::Exact => {
+                let encode = match (request.source.row().bits, request.source.kind()) {
+                    (64, Kind::Integer { signed: true }) => assemble::encoder::<Exact<SignedWord>>(request),
+                    (64, Kind::Integer { signed: false }) => {
+                        assemble::encoder::<Exact<UnsignedWord>>(request)
+                    }
+                    _ => {
+                        self.decode = assemble::decoder::<Binary64>(request.source);
+                        assemble::encoder::<Exact<Binary64>>(request)
+                    }
+                };
+                self.lane_size = 8;
+                self.finish(request, encode)
+            }
+        }
+    }
+
+    fn through_float<P: FloatPivot>(&mut self, request: &Request) -> Option<()> {
+        self.lane_size = (<P::Lane as Lane>::WIDTH / 8) as usize;
+        if self.scaled {
+            self.scale = Some(Box::new(Scale));
+        }
+        let spec = request.target.float();
+        let is_pivot = spec == Some(pivot_spec::<P>());
+        if is_pivot && !request.watched() && !self.scaled && request.keeps_specials() {
+            return Some(());
+        }
+        if let Some(fast) = assemble::fast_encoder::<P>(request) {
+            self.encode = Some(fast);
+            return Some(());
+        }
+        self.finish(request, assemble::encoder::<Watched<P>>(request))
+    }
+
+    /// The general encoders always tell what happened; nobody may listen.
+    fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
+        self.flags = true;
+        if request.rounding() == Rounding::Stochastic {
+            self.stream = Some(random::stream(request.options.seed));
+        }
+        self.encode = Some(encode?);
+        Some(())
+    }
+}

@@ -1,0 +1,295 @@
+//! Carrying a plan out over a range of positions, tile by tile.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::TILE;
+use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
+use super::plan::Plan;
+use super::stage::{Draws, Span};
+use super::tile::Tile;
+use super::transfer::{gather, scatter, scatter_real};
+use crate::codec::encode::{NAN, OVERFLOW};
+use crate::cpu::{DefaultEnvironment, Level};
+use crate::report::CastReport;
+
+/// The memory of one cast; positions are those of a [`Layout`].
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) source: *const u8,
+    pub(super) target: *mut u8,
+    pub(super) scale: *const u8,
+    pub(super) source_swapped: bool,
+    pub(super) target_swapped: bool,
+    /// Results are the real parts of the target's elements, whose imaginary parts become +0.
+    pub(super) real_to_complex: bool,
+}
+
+// SAFETY: the pointers are only followed inside `Job::run`, whose caller promises that they may be, from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// What to look for besides converting.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Search {
+    pub(super) overflow: bool,
+    pub(super) nan: bool,
+}
+
+/// What a range of positions gave.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) report: Option<CastReport>,
+    /// Flat index of the first element that was searched for, and whether it is a NaN.
+    pub(super) found: Option<(u64, bool)>,
+}
+
+impl Outcome {
+    /// Adds the account of a tile.
+    fn add(&mut self, report: &CastReport) {
+        *self.report.get_or_insert_default() += report;
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        if let Some(report) = &other.report {
+            self.add(report);
+        }
+        self.found = match (self.found, other.found) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// A cast that is ready to run.
+pub(super) struct Job<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) layout: &'a Layout,
+    pub(super) memory: Memory,
+    pub(super) level: Level,
+    pub(super) search: Search,
+    /// Convert and search, but leave the target alone.
+    pub(super) dry: bool,
+}
+
+/// The scratch of one thread.
+#[derive(Default)]
+struct Scratch {
+    source: Tile<u64>,
+    lanes: Tile<u64>,
+    target: Tile<u64>,
+    scales: Tile<f64>,
+    draws: Tile<u64>,
+    flags: Tile<u8>,
+    runs: Vec<Run>,
+}
+
+thread_local! {
+    /// Kept between calls: clearing it each time would cost more than many a cast.
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::default();
+}
+
+impl Job<'_> {
+    /// Carries out positions `start..end`; `start` is a multiple of [`TILE`].
+    ///
+    /// # Safety
+    /// Every element of the layout is readable at the source (and scale) and, unless dry, writable at the target, and
+    /// the target overlaps neither, unless source and target elements of equal size coincide one by one.
+    pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
+        let _environment = DefaultEnvironment::enter();
+        let mut outcome = Outcome::default();
+        // SAFETY: the caller's promise.
+        if unsafe { self.run_dense(start, end) } {
+            return outcome;
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            // SAFETY: the caller's promise.
+            unsafe { self.run_tiles(start..end, scratch, &mut outcome) };
+        });
+        outcome
+    }
+
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
+        if self.plan.scaled && self.layout.line(SCALE) == Some(0) {
+            // SAFETY: the scale is readable.
+            let scale =
+                unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
+            scratch.scales.0.fill(scale);
+        }
+        for position in positions.clone().step_by(TILE) {
+            let count = TILE.min(positions.end - position);
+            // SAFETY: the caller's promise.
+            unsafe { self.run_tile(position, count, scratch, outcome) };
+        }
+    }
+
+    /// One stage over the whole range, if that is all there is to do. Returns whether it was.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn run_dense(&self, start: usize, end: usize) -> bool {
+        let (plan, memory) = (self.plan, &self.memory);
+        let stage = match (&plan.decode, &plan.encode) {
+            (Some(stage), None) | (None, Some(stage)) => Some(stage),
+            (None, None) => None,
+            (Some(_), Some(_)) => return false,
+        };
+        let plain = !plan.flags && !plan.scaled && plan.meter.is_none() && !self.dry;
+        let native = !memory.source_swapped && !memory.target_swapped && !memory.real_to_complex;
+        let dense =
+            self.layout.is_dense(SOURCE, plan.source_size) && self.layout.is_dense(TARGET, plan.target_size);
+        if !(plain && native && dense) {
+            return false;
+        }
+        // SAFETY: dense operands: position `p` lies `p` sizes after the origin.
+        unsafe {
+            let origin = self.layout.origin;
+            let source = memory.source.offset(origin[SOURCE]).add(start * plan.source_size);
+            let target = memory.target.offset(origin[TARGET]).add(start * plan.target_size);
+            let count = end - start;
+            match stage {
+                Some(stage) => stage.run(self.level, Span { source, target, count, ..Span::EMPTY }),
+                None => source.copy_to(target, count * plan.source_size),
+            }
+        }
+        true
+    }
+
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
+        let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
+        layout.runs(position, count, &mut scratch.runs);
+        let source_kind = (plan.source_size, memory.source_swapped);
+        let target_kind = (plan.target_size, memory.target_swapped);
+        // Dense operands are read and written where they are.
+        let in_place = memory.source == memory.target.cast_const();
+        let reads_direct = !memory.source_swapped
+            && layout.is_dense(SOURCE, plan.source_size)
+            && !(in_place && plan.meter.is_some());
+        let writes_direct = !self.dry
+            && !memory.target_swapped
+            && !memory.real_to_complex
+            && layout.is_dense(TARGET, plan.target_size);
+        let first = |operand: usize| scratch.runs[0].offsets[operand];
+        // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes.
+        unsafe {
+            let source = if reads_direct {
+                memory.source.offset(first(SOURCE))
+            } else {
+                let tile = scratch.source.0.as_mut_ptr().cast();
+                gather(memory.source, SOURCE, &scratch.runs, source_kind, tile);
+                tile.cast_const()
+            };
+            let target = if writes_direct {
+                memory.target.offset(first(TARGET))
+            } else {
+                scratch.target.0.as_mut_ptr().cast()
+            };
+            self.prepare(count, scratch);
+            self.convert(source, target, count, scratch);
+            self.look_for(count, scratch, outcome);
+            if let Some(meter) = &plan.meter {
+                let scales = plan.scaled.then_some(&scratch.scales.0[..count]);
+                let flags = &scratch.flags.0[..count];
+                let report = meter.measure(self.level, (source, target), count, scales, flags);
+                outcome.add(&report);
+            }
+            if self.dry || writes_direct {
+                return;
+            }
+            if memory.real_to_complex {
+                scatter_real(self.level, target, memory.target, &scratch.runs, target_kind);
+            } else {
+                scatter(target, memory.target, TARGET, &scratch.runs, target_kind);
+            }
+        }
+    }
+
+    /// Fills the scales and random words of a tile.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn prepare(&self, count: usize, scratch: &mut Scratch) {
+        if self.plan.scaled && self.layout.line(SCALE) != Some(0) {
+            let tile = scratch.scales.0.as_mut_ptr().cast();
+            // SAFETY: the caller's promise; the tile has room.
+            unsafe { gather(self.memory.scale, SCALE, &scratch.runs, (8, false), tile) };
+        }
+        let Some(stream) = self.plan.stream else { return };
+        let mut draws = &mut scratch.draws.0[..count];
+        for run in &scratch.runs {
+            let (here, rest) = draws.split_at_mut(run.count);
+            let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
+            self.level.run(Draws { stream, first, step, words: here });
+            draws = rest;
+        }
+    }
+
+    /// Runs the stages from dense source elements to dense target elements.
+    ///
+    /// # Safety
+    /// `count` elements are readable at the source and writable at the target.
+    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, scratch: &mut Scratch) {
+        let plan = self.plan;
+        let lanes = scratch.lanes.0.as_mut_ptr().cast::<u8>();
+        let mut span = Span {
+            source,
+            target: lanes,
+            count,
+            scales: scratch.scales.0.as_ptr(),
+            draws: scratch.draws.0.as_ptr(),
+            flags: scratch.flags.0.as_mut_ptr(),
+        };
+        // SAFETY: every tile has room for `count` elements of up to 8 bytes.
+        unsafe {
+            match (&plan.decode, &plan.encode) {
+                (Some(decode), Some(_)) => {
+                    decode.run(self.level, span);
+                    span.source = lanes;
+                }
+                (Some(decode), None) => decode.run(self.level, Span { target, ..span }),
+                (None, None) => {
+                    span.source.copy_to(target, count * plan.source_size);
+                    scratch.flags.0[..count].fill(0);
+                }
+                (None, Some(_)) => {}
+            }
+            if let Some(scale) = &plan.scale {
+                if span.source != lanes.cast_const() {
+                    span.source.copy_to_nonoverlapping(lanes, count * plan.lane_size);
+                    span.source = lanes;
+                }
+                scale.run(self.level, span);
+            }
+            if let Some(encode) = &plan.encode {
+                encode.run(self.level, Span { target, ..span });
+            }
+        }
+    }
+
+    /// Notes the first element of the tile that must not be there.
+    fn look_for(&self, count: usize, scratch: &Scratch, outcome: &mut Outcome) {
+        let overflow = if self.search.overflow { OVERFLOW } else { 0 };
+        let nan = if self.search.nan { NAN } else { 0 };
+        let wanted = overflow | nan;
+        let flags = &scratch.flags.0[..count];
+        if wanted == 0 || flags.iter().fold(0, |all, flag| all | flag) & wanted == 0 {
+            return;
+        }
+        let mut done = 0;
+        for run in &scratch.runs {
+            for (i, flag) in flags[done..done + run.count].iter().enumerate() {
+                if flag & wanted != 0 {
+                    let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;
+                    let here = (index as u64, flag & wanted & NAN != 0);
+                    outcome.found = Some(outcome.found.map_or(here, |first| first.min(here)));
+                }
+            }
+            done += run.count;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Moving elements between strided memory and a tile, without looking at them (but for their byte order).
+
+use super::layout::{Run, TARGET};
+use crate::cpu::{Kernel, Level};
+
+/// Copies the elements of the runs of one operand into a dense tile.
+///
+/// # Safety
+/// Every element of the runs, at `base` plus its offset, is readable; `tile` has room for all of them.
+pub(super) unsafe fn gather(
+    base: *const u8,
+    operand: usize,
+    runs: &[Run],
+    (size, swapped): (usize, bool),
+    tile: *mut u8,
+) {
+    let mut done = 0;
+    for run in runs {
+        // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
+        unsafe {
+            let from = base.offset(run.offsets[operand]);
+            let to = tile.add(done * size);
+            strided(size, (from, run.strides[operand]), (to, size as isize), run.count, swapped);
+        }
+        done += run.count;
+    }
+}
+
+/// Copies a dense tile to the elements of the runs of one operand.
+///
+/// # Safety
+/// Every element of the runs, at `base` plus its offset, is writable; `tile` holds as many elements.
+pub(super) unsafe fn scatter(
+    tile: *const u8,
+    base: *mut u8,
+    operand: usize,
+    runs: &[Run],
+    (size, swapped): (usize, bool),
+) {
+    let mut done = 0;
+    for run in runs {
+        // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
+        unsafe {
+            let from = tile.add(done * size);
+            let to = base.offset(run.offsets[operand]);
+            strided(size, (from, size as isize), (to, run.strides[operand]), run.count, swapped);
+        }
+        done += run.count;
+    }
+}
+
+/// Copies a dense tile of real parts to complex elements, whose imaginary parts become +0.
+///
+/// # Safety
+/// As for [`scatter`], with elements of twice the size at the target.
+pub(super) unsafe fn scatter_real(
+    level: Level,
+    tile: *const u8,
+    base: *mut u8,
+    runs: &[Run],
+    (size, swapped): (usize, bool),
+) {
+    let mut done = 0;
+    for run in runs {
+        // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
+        unsafe {
+            let from = tile.add(done * size);
+            let (to, stride) = (base.offset(run.offsets[TARGET]), run.strides[TARGET]);
+            match size {
+                2 => level.run(Pair::<u16> { from, to, stride, count: run.count, swapped, zero: 0 }),
+                4 => level.run(Pair::<u32> { from, to, stride, count: run.count, swapped, zero: 0 }),
+                8 => level.run(Pair::<u64> { from, to, stride, count: run.count, swapped, zero: 0 }),
+                _ => unreachable!("components take 2, 4 or 8 bytes"),
+            }
+        }
+        done += run.count;
+    }
+}
+
+/// Real parts to pairs of a real part and zero.
+struct Pair<T> {
+    from: *const u8,
+    to: *mut u8,
+    stride: isize,
+    count: usize,
+    swapped: bool,
+    zero: T,
+}
+
+impl<T: Swap> Kernel for Pair<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { from, to, stride, count, swapped, zero } = self;
+        let (from, to) = ((from, size_of::<T>() as isize), (to, stride));
+        // SAFETY: `scatter_real`'s caller vouches for both pointers.
+        unsafe {
+            if swapped {
+                words(from, to, count, |real: T| [real.swap(), zero]);
+            } else {
+                words(from, to, count, |real: T| [real, zero]);
+            }
+        }
+    }
+}
+
+/// A word with a byte order.
+trait Swap: Copy {
+    fn swap(self) -> Self;
+}
+
+macro_rules! swap {
+    ($($word:ty)*) => {$(
+        impl Swap for $word {
+            #[inline(always)]
+            fn swap(self) -> Self {
+                self.swap_bytes()
+            }
+        }
+    )*};
+}
+swap!(u16 u32 u64);
+
+/// # Safety
+/// `count` elements of `size` bytes are readable at the first pointer and writable at the second, at their strides.
+unsafe fn strided(size: usize, from: (*const u8, isize), to: (*mut u8, isize), count: usize, swapped: bool) {
+    // SAFETY: passed on.
+    unsafe {
+        match (size, swapped) {
+            (1, _) => words(from, to, count, |word: u8| word),
+            (2, false) => words(from, to, count, |word: u16| word),
+            (2, true) => words(from, to, count, u16::swap_bytes),
+            (4, false) => words(from, to, count, |word: u32| word),
+            (4, true) => words(from, to, count, u32::swap_bytes),
+            (8, false) => words(from, to, count, |word: u64| word),
+            (8, true) => words(from, to, count, u64::swap_bytes),
+            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`strided`], with elements of type `S` and `T`.
+#[inline(always)]
+unsafe fn words<S: Copy, T: Copy>(
+    (from, from_stride): (*const u8, isize),
+    (to, to_stride): (*mut u8, isize),
+    count: usize,
+    change: impl Fn(S) -> T,
+) {
+    if from_stride == size_of::<S>() as isize && to_stride == size_of::<T>() as isize {
+        // The same loop, where the compiler sees that elements are adjacent.
+        for i in 0..count {
+            // SAFETY: `i < count`.
+            unsafe {
+                let word = from.cast::<S>().add(i).read_unaligned();
+                to.cast::<T>().add(i).write_unaligned(change(word));
+            }
+        }
+        return;
+    }
+    for i in 0..count as isize {
+        // SAFETY: `i < count`.
+        unsafe {
+            let word = from.offset(i * from_stride).cast::<S>().read_unaligned();
+            to.offset(i * to_stride).cast::<T>().write_unaligned(change(word));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Exact casts between numeric formats, without Python.
+//!
+//! ```text
+//! cast::cast      shape, pointers, strides, formats, options
+//!   plan          (source, target, options) -> one route of stages; no loops
+//!   parallel      positions per thread
+//!   run           tiles of 1,024 elements: gather, stages, scatter, measure
+//!   stage         the loops over elements, compiled once per cpu::Level
+//!     codec       what one element becomes: decode to a pivot, scale, round once, encode
+//! format          THE table everything derives from; parse reads names, report counts losses
+//! ```
+//!
+//! ```
+//! use castwise_core::{cast::{cast_slice, Settings}, parse::parse};
+//! let settings = Settings { options: Default::default(), report: true, threads: 1 };
+//! let source: Vec<u8> = [1.0f32, 500.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+//! let mut target = [0u8; 2];
+//! let report = cast_slice(&source, parse("float32")?, &mut target, parse("float8_e4m3fn")?, &settings)?;
+//! assert_eq!(target, [0x38, 0x7f]);
+//! assert_eq!(report.unwrap().overflowed, 1);
+//! # Ok::<(), castwise_core::Error>(())
+//! ```
+
+pub mod cast;
+pub mod checkpoint;
+pub mod codec;
+pub mod cpu;
+pub mod error;
+pub mod format;
+pub mod parse;
+pub mod report;
+
+pub use error::Error;
+pub use format::Format;
