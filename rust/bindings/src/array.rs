@@ -1,0 +1,217 @@
+//! The one room with raw numpy memory: arrays in, pointers and strides out; new arrays allocated by numpy.
+//!
+//! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
+
+use castwise_core::Format;
+use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
+use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::dtypes;
+
+/// An array whose elements have a format.
+#[derive(Debug)]
+pub(crate) struct Array<'py> {
+    pub(crate) object: Bound<'py, PyUntypedArray>,
+    pub(crate) format: Format,
+    /// Its byte order is not the machine's.
+    pub(crate) swapped: bool,
+}
+
+impl<'py> Array<'py> {
+    /// An argument as an array: an array as it is, anything else through `numpy.asarray`.
+    pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = x.py();
+        if let Ok(object) = x.cast::<PyUntypedArray>() {
+            refuse_masked(argument, object)?;
+            return Self::of(argument, object.clone());
+        }
+        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let asarray = ASARRAY.import(py, "numpy", "asarray")?;
+        Self::of(argument, asarray.call1((x,))?.cast_into()?)
+    }
+
+    /// An array with its format.
+    pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
+        let descr = object.dtype();
+        let format = dtypes::format_of(&descr)?.ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "{argument} has dtype {descr}, which castwise does not cast; convert it to a numeric dtype first. \
+                 castwise.formats() lists those it knows."
+            ))
+        })?;
+        let swapped = descr.is_native_byteorder() == Some(false);
+        Ok(Self { object, format, swapped })
+    }
+
+    /// The first element.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        // SAFETY: the object is an array, alive as long as `self`; reading its data pointer is a field access.
+        unsafe { (*self.raw()).fields.data.cast() }
+    }
+
+    fn raw(&self) -> *mut PyArrayObject {
+        self.object.as_array_ptr()
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.object.shape()
+    }
+
+    pub(crate) fn strides(&self) -> &[isize] {
+        self.object.strides()
+    }
+
+    pub(crate) fn is_writeable(&self) -> bool {
+        self.has_flag(flags::NPY_ARRAY_WRITEABLE)
+    }
+
+    fn has_flag(&self, flag: i32) -> bool {
+        // SAFETY: as in `pointer`.
+        unsafe { (*self.raw()).fields.flags & flag != 0 }
+    }
+
+    /// Whether its memory order is what `order` asks for.
+    pub(crate) fn is_in_order(&self, order: Order) -> bool {
+        match order {
+            Order::Keep => true,
+            Order::C => self.has_flag(flags::NPY_ARRAY_C_CONTIGUOUS),
+            Order::Fortran => self.has_flag(flags::NPY_ARRAY_F_CONTIGUOUS),
+            Order::Any => {
+                self.has_flag(flags::NPY_ARRAY_C_CONTIGUOUS) || self.has_flag(flags::NPY_ARRAY_F_CONTIGUOUS)
+            }
+        }
+    }
+
+    /// The addresses from its first byte to one past its last.
+    fn extent(&self) -> (usize, usize) {
+        let start = self.pointer().addr();
+        let (mut low, mut high) = (start, start + self.format.item_size());
+        for (&length, &stride) in self.shape().iter().zip(self.strides()) {
+            if length == 0 {
+                return (start, start);
+            }
+            let reach = stride * (length as isize - 1);
+            if reach < 0 {
+                low = low.wrapping_add_signed(reach);
+            } else {
+                high = high.wrapping_add_signed(reach);
+            }
+        }
+        (low, high)
+    }
+
+    /// Whether it may share memory with another (their extents meet).
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+        let (a, b) = (self.extent(), other.extent());
+        a.0 < b.1 && b.0 < a.1
+    }
+
+    /// Whether its elements are those of another, one by one.
+    pub(crate) fn coincides_with(&self, other: &Self) -> bool {
+        self.pointer() == other.pointer()
+            && self.strides() == other.strides()
+            && self.format.item_size() == other.format.item_size()
+    }
+
+    /// Whether two of its elements share memory because an axis has stride 0.
+    pub(crate) fn repeats(&self) -> bool {
+        let mut axes = self.shape().iter().zip(self.strides());
+        !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
+    }
+
+    /// A new array of its shape, laid out as numpy would.
+    pub(crate) fn empty_like(
+        &self,
+        order: Order,
+        descr: Bound<'py, PyArrayDescr>,
+        format: Format,
+    ) -> PyResult<Self> {
+        let py = self.object.py();
+        let swapped = descr.is_native_byteorder() == Some(false);
+        // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
+        // or null with an exception set.
+        let object = unsafe {
+            let new = PY_ARRAY_API.PyArray_NewLikeArray(
+                py,
+                self.raw(),
+                order.to_numpy(),
+                descr.into_dtype_ptr(),
+                0,
+            );
+            Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyUntypedArray>()
+        };
+        Ok(Self { object, format, swapped })
+    }
+
+    /// A new array of its shape, of numpy's double.
+    pub(crate) fn empty_double(&self) -> PyResult<Self> {
+        let descr = PyArrayDescr::of::<f64>(self.object.py());
+        let format = dtypes::format_of(&descr)?;
+        let format = format.ok_or_else(|| PyTypeError::new_err("the table has no double"))?;
+        self.empty_like(Order::Keep, descr, format)
+    }
+
+    /// A copy in memory of its own.
+    pub(crate) fn copy(&self) -> PyResult<Self> {
+        let py = self.object.py();
+        // SAFETY: the object is an array; the call returns a new array, or null with an exception set.
+        let object = unsafe {
+            let new = PY_ARRAY_API.PyArray_NewCopy(py, self.raw(), Order::Keep.to_numpy());
+            Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyUntypedArray>()
+        };
+        Ok(Self { object, ..*self })
+    }
+}
+
+/// The memory order of a new array, in numpy's letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    C,
+    Fortran,
+    Any,
+    Keep,
+}
+
+impl Order {
+    pub(crate) fn parse(order: &str) -> PyResult<Self> {
+        match order {
+            "C" => Ok(Self::C),
+            "F" => Ok(Self::Fortran),
+            "A" => Ok(Self::Any),
+            "K" => Ok(Self::Keep),
+            _ => Err(PyValueError::new_err(format!(
+                "order={order:?} is not valid; use one of \"C\", \"F\", \"A\", \"K\"."
+            ))),
+        }
+    }
+
+    fn to_numpy(self) -> NPY_ORDER {
+        match self {
+            Self::C => NPY_ORDER::NPY_CORDER,
+            Self::Fortran => NPY_ORDER::NPY_FORTRANORDER,
+            Self::Any => NPY_ORDER::NPY_ANYORDER,
+            Self::Keep => NPY_ORDER::NPY_KEEPORDER,
+        }
+    }
+}
+
+fn refuse_masked(argument: &'static str, object: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    let py = object.py();
+    // The common case first: an exact ndarray needs no look at its class.
+    if object.get_type().is(py.get_type::<PyUntypedArray>()) {
+        return Ok(());
+    }
+    static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let masked = MASKED
+        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy.ma")?.getattr("MaskedArray")?.unbind()))?;
+    if object.is_instance(masked.bind(py))? {
+        return Err(PyTypeError::new_err(format!(
+            "{argument} is a masked array, whose mask a cast would lose; cast `{argument}.data` or \
+             `{argument}.filled(...)` instead."
+        )));
+    }
+    Ok(())
+}

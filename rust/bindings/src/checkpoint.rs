@@ -1,0 +1,45 @@
+//! Headers of checkpoint files: bytes and lists of tuples in, the same out. No judgement here.
+
+use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// `(name, dtype code, shape, begin, end)`; the offsets count bytes from the start of the data.
+type Entry = (String, String, Vec<usize>, usize, usize);
+
+fn entries(tensors: Vec<TensorEntry>) -> Vec<Entry> {
+    let fields = |entry: TensorEntry| (entry.name, entry.dtype, entry.shape, entry.begin, entry.end);
+    tensors.into_iter().map(fields).collect()
+}
+
+fn refused(error: &HeaderError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Parse the JSON of a safetensors header that is followed by `data_len` bytes of tensor data.
+///
+/// Returns the tensors in the order of their data, and the metadata as pairs, or None.
+#[pyfunction]
+pub(crate) fn parse_safetensors_header(
+    py: Python<'_>,
+    header: &[u8],
+    data_len: u64,
+) -> PyResult<(Vec<Entry>, Option<Metadata>)> {
+    let parsed = py.detach(|| checkpoint::parse(header, data_len)).map_err(|error| refused(&error))?;
+    Ok((entries(parsed.tensors), parsed.metadata))
+}
+
+/// Lay out tensors `(name, dtype code, shape)` and write the header of their file.
+///
+/// Returns the first bytes of the file (length and header), and where each tensor's data goes.
+#[pyfunction]
+pub(crate) fn build_safetensors_header(
+    py: Python<'_>,
+    tensors: Vec<(String, String, Vec<usize>)>,
+    metadata: Option<Metadata>,
+) -> PyResult<(Bound<'_, PyBytes>, Vec<Entry>)> {
+    let (bytes, placed) =
+        py.detach(|| checkpoint::build(tensors, metadata)).map_err(|error| refused(&error))?;
+    Ok((PyBytes::new(py, &bytes), entries(placed)))
+}

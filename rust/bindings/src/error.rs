@@ -1,0 +1,18 @@
+//! The core's errors as Python's.
+
+use castwise_core::Error;
+use pyo3::PyErr;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+
+/// The exception that a Python programmer would expect for each error.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
+pub(crate) fn to_python(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        Error::UnknownFormat { .. } | Error::Unsupported { .. } => PyTypeError::new_err(message),
+        Error::UnknownOption { .. } | Error::InvalidOption { .. } | Error::Nan { .. } => {
+            PyValueError::new_err(message)
+        }
+        Error::Overflow { .. } => PyOverflowError::new_err(message),
+    }
+}

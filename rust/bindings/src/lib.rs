@@ -1,0 +1,33 @@
+//! `castwise._core`: Python objects in, Python objects out, no arithmetic.
+
+mod array;
+mod cast;
+mod checkpoint;
+mod dtypes;
+mod error;
+mod format;
+mod report;
+mod runtime;
+
+/// The compiled half of castwise. Import `castwise` instead.
+#[pyo3::pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::cast::cast;
+    #[pymodule_export]
+    use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
+    #[pymodule_export]
+    use super::format::{FormatInfo, finfo, formats};
+    #[pymodule_export]
+    use super::report::CastReport;
+    #[pymodule_export]
+    use super::runtime::{cpu_level, cpu_levels, get_num_threads, set_cpu_level, set_num_threads};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::runtime::read_environment()?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,167 @@
+//! `CastReport` for Python.
+
+use castwise_core::report::CastReport as Core;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What a cast lost. `a + b` merges two reports; the result does not depend on the order.
+#[pyclass(frozen, eq, module = "castwise")]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CastReport {
+    core: Core,
+}
+
+impl CastReport {
+    pub(crate) fn new(core: Core) -> Self {
+        Self { core }
+    }
+
+    /// The counts, in the order they are shown.
+    fn counts(&self) -> [(&'static str, u64); 9] {
+        let core = &self.core;
+        [
+            ("count", core.count),
+            ("exact", core.exact),
+            ("overflowed", core.overflowed),
+            ("saturated", core.saturated),
+            ("underflowed", core.underflowed),
+            ("subnormal", core.subnormal),
+            ("nan_in", core.nan_in),
+            ("nan_out", core.nan_out),
+            ("inf_in", core.inf_in),
+        ]
+    }
+
+    /// The magnitudes, in the order they are shown.
+    fn magnitudes(&self) -> [(&'static str, f64); 5] {
+        let core = &self.core;
+        [
+            ("amax", core.amax),
+            ("amin_nonzero", core.amin_nonzero),
+            ("max_abs_error", core.max_abs_error),
+            ("max_rel_error", core.max_rel_error),
+            ("sqnr_db", core.sqnr_db()),
+        ]
+    }
+}
+
+#[pymethods]
+impl CastReport {
+    /// A report of nothing, to merge others into.
+    #[new]
+    fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Elements (components, for complex dtypes).
+    #[getter]
+    fn count(&self) -> u64 {
+        self.core.count
+    }
+
+    /// Elements whose value is preserved; NaN to NaN and infinity to infinity count.
+    #[getter]
+    fn exact(&self) -> u64 {
+        self.core.exact
+    }
+
+    /// Values beyond the range that became infinity or NaN, or integers that wrapped.
+    #[getter]
+    fn overflowed(&self) -> u64 {
+        self.core.overflowed
+    }
+
+    /// Values beyond the range that became its limit.
+    #[getter]
+    fn saturated(&self) -> u64 {
+        self.core.saturated
+    }
+
+    /// Nonzero finite values within the range that became zero.
+    #[getter]
+    fn underflowed(&self) -> u64 {
+        self.core.underflowed
+    }
+
+    /// Results that are nonzero subnormals of the target.
+    #[getter]
+    fn subnormal(&self) -> u64 {
+        self.core.subnormal
+    }
+
+    /// NaN among the sources.
+    #[getter]
+    fn nan_in(&self) -> u64 {
+        self.core.nan_in
+    }
+
+    /// NaN among the results.
+    #[getter]
+    fn nan_out(&self) -> u64 {
+        self.core.nan_out
+    }
+
+    /// Infinities among the sources.
+    #[getter]
+    fn inf_in(&self) -> u64 {
+        self.core.inf_in
+    }
+
+    /// Largest finite magnitude among the sources, after scaling.
+    #[getter]
+    fn amax(&self) -> f64 {
+        self.core.amax
+    }
+
+    /// Smallest nonzero finite magnitude among the sources, after scaling; 0.0 if there is none.
+    #[getter]
+    fn amin_nonzero(&self) -> f64 {
+        self.core.amin_nonzero
+    }
+
+    /// Largest difference between a finite source and its finite result.
+    #[getter]
+    fn max_abs_error(&self) -> f64 {
+        self.core.max_abs_error
+    }
+
+    /// Largest such difference, relative to the source.
+    #[getter]
+    fn max_rel_error(&self) -> f64 {
+        self.core.max_rel_error
+    }
+
+    /// Signal to quantization-noise ratio in decibels; inf without error, nan without signal.
+    #[getter]
+    fn sqnr_db(&self) -> f64 {
+        self.core.sqnr_db()
+    }
+
+    /// All fields as a dict of Python numbers.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        self.counts().iter().try_for_each(|(name, value)| dict.set_item(name, value))?;
+        self.magnitudes().iter().try_for_each(|(name, value)| dict.set_item(name, value))?;
+        Ok(dict)
+    }
+
+    fn __add__(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.core += &other.core;
+        sum
+    }
+
+    fn __repr__(&self) -> String {
+        let counts = self.counts().map(|(name, value)| format!("{name}={value}"));
+        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name}={value:.6e}"));
+        format!("CastReport({}, {})", counts.join(", "), magnitudes.join(", "))
+    }
+
+    fn __str__(&self) -> String {
+        let share = |value: u64| 100.0 * value as f64 / self.core.count.max(1) as f64;
+        let counts =
+            self.counts().map(|(name, value)| format!("{name:<14}{value:>14}{:>9.3} %\n", share(value)));
+        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name:<14}{value:>14.6}\n"));
+        format!("{}{}", counts.concat(), magnitudes.concat()).trim_end().to_owned()
+    }
+}

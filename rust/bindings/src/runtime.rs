@@ -1,0 +1,84 @@
+//! CPU level and threads.
+
+use std::env;
+
+use castwise_core::cast;
+use castwise_core::cpu::Level;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error::to_python;
+
+/// The CPU level in use: "portable", "neon", "avx2" or "avx512".
+///
+/// The environment variable `CASTWISE_CPU_LEVEL` forces one when castwise is imported.
+#[pyfunction]
+pub(crate) fn cpu_level() -> &'static str {
+    Level::active().name()
+}
+
+/// The CPU levels that this machine can run, slowest first.
+#[pyfunction]
+pub(crate) fn cpu_levels(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, Level::available().map(Level::name).collect::<Vec<_>>())
+}
+
+/// Switch the CPU level, for tests and benchmarks. Raises `ValueError` if this machine cannot run it.
+#[pyfunction]
+pub(crate) fn set_cpu_level(name: &str) -> PyResult<()> {
+    Level::parse(name).map_err(to_python)?.activate();
+    Ok(())
+}
+
+/// How many threads a cast may use.
+#[pyfunction]
+pub(crate) fn get_num_threads() -> usize {
+    cast::num_threads()
+}
+
+/// Set how many threads a cast may use. At first it is every CPU that this process may use.
+///
+/// The environment variable `CASTWISE_NUM_THREADS` does the same when castwise is imported. Raises `ValueError` for
+/// anything but an int of 1 or more.
+#[pyfunction]
+pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
+    cast::set_num_threads(parse_threads(threads)?);
+    Ok(())
+}
+
+/// A number of threads, checked.
+pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match threads.extract::<usize>() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(PyValueError::new_err(format!(
+            "threads={} is not valid; use an int of 1 or more.",
+            threads.repr()?
+        ))),
+    }
+}
+
+/// Takes up what the environment asks for.
+pub(crate) fn read_environment() -> PyResult<()> {
+    if let Some(name) = variable("CASTWISE_CPU_LEVEL") {
+        let level = Level::parse(&name).map_err(|error| {
+            PyValueError::new_err(format!("environment variable CASTWISE_CPU_LEVEL: {error}"))
+        })?;
+        level.activate();
+    }
+    if let Some(text) = variable("CASTWISE_NUM_THREADS") {
+        let threads = text.trim().parse().ok().filter(|&threads: &usize| threads > 0);
+        cast::set_num_threads(threads.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "environment variable CASTWISE_NUM_THREADS={text:?} is not valid; use a whole number of 1 or more."
+            ))
+        })?);
+    }
+    Ok(())
+}
+
+/// A variable that is set to something.
+fn variable(name: &str) -> Option<String> {
+    let value = env::var_os(name)?.to_string_lossy().into_owned();
+    (!value.trim().is_empty()).then_some(value)
+}
