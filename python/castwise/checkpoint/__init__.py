@@ -1,0 +1,32 @@
+"""Checkpoint files: load, save, look into, and cast whole models.
+
+Containers: `.safetensors` (a file, or a folder of shards with its index), `.npz`, `.npy`. All
+formats of castwise's table survive in all of them. Files are untrusted: headers are checked before
+anything they claim is allocated, and no pickle is ever opened. What is written appears under its
+name only when it is complete.
+"""
+
+from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
+from castwise.checkpoint.cast_tensors import Progress
+from castwise.checkpoint.convert import cast_file
+from castwise.checkpoint.errors import CheckpointError
+from castwise.checkpoint.options import tensor_seed
+from castwise.checkpoint.summary import CastRow, CastSummary
+from castwise.checkpoint.tensor_info import TensorInfo
+from castwise.dtype_map import DtypeMap
+
+__all__ = [
+    "CastRow",
+    "CastSummary",
+    "CheckpointError",
+    "DtypeMap",
+    "Inspection",
+    "Progress",
+    "TensorInfo",
+    "cast_file",
+    "inspect",
+    "load",
+    "metadata",
+    "save",
+    "tensor_seed",
+]

@@ -1,0 +1,53 @@
+"""Arrays to the bytes of a file and back: little-endian, C order, no loop over elements."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import castwise
+
+Bytes = NDArray[np.uint8]
+
+
+def to_bytes(array: NDArray[Any]) -> Bytes:
+    """The elements of `array` in C order as little-endian bytes; a view where that is possible."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not flat.dtype.isnative:
+        flat = flat.astype(flat.dtype.newbyteorder("="))
+    lane = _lane(flat.dtype)
+    return flat.view(lane).astype(lane.newbyteorder("<"), copy=False).view(np.uint8)
+
+
+def from_bytes(raw: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array of native `dtype` whose little-endian C-order bytes are `raw`; a view of it."""
+    lane = _lane(dtype)
+    native = raw.view(lane.newbyteorder("<")).astype(lane, copy=False)
+    return native.view(dtype).reshape(shape)
+
+
+def pack_nibbles(array: NDArray[Any]) -> Bytes:
+    """Two one-byte elements per byte, the first in the low half; the count must be even."""
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    packed = codes[1::2] << np.uint8(4)
+    packed |= codes[0::2] & np.uint8(15)
+    return packed
+
+
+def unpack_nibbles(packed: Bytes) -> Bytes:
+    """One element per byte from two per byte; the inverse of `pack_nibbles`."""
+    codes = np.empty(2 * packed.size, np.uint8)
+    np.bitwise_and(packed, np.uint8(15), out=codes[0::2])
+    np.right_shift(packed, np.uint8(4), out=codes[1::2])
+    return codes
+
+
+def lanes(info: castwise.FormatInfo) -> int:
+    """Numbers per element: two for the complex formats, else one."""
+    return 2 if info.kind == "complex" else 1
+
+
+def _lane(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The unsigned integer of one lane's size: what byte order applies to."""
+    size = dtype.itemsize // lanes(castwise.finfo(dtype))
+    return np.dtype(f"u{size}")

@@ -1,0 +1,9 @@
+"""The one exception that the checkpoint package raises for what it was given."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint, or a map for one, that cannot be used as asked.
+
+    The message names the file, the tensor or key at fault, and what to do about it. Nothing has
+    been written when it is raised.
+    """

@@ -1,0 +1,187 @@
+"""The header of an `.npy` array, for every format of the table.
+
+numpy writes ml_dtypes arrays as raw bytes (`|V2`) or in a form that it cannot read back (`<f1`).
+castwise writes them as a record with one field of unsigned integers, named after the format:
+`[('bfloat16', '<u2')]`. numpy loads that without any help, `a.view(ml_dtypes.bfloat16)` restores
+it at no cost, and castwise knows what it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+import castwise
+from castwise.checkpoint.element_bytes import lanes
+from castwise.checkpoint.errors import CheckpointError
+from castwise.checkpoint.tensor_info import (
+    OTHER,
+    UNKNOWN,
+    TensorInfo,
+    assumed_format,
+    check_shape,
+    format_of,
+)
+
+_MAX_HEADER_BYTES = 10_000  # numpy's own limit: literal_eval of untrusted text must stay small
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
+_USER_DTYPE = 2  # value of dtype.isbuiltin for dtypes that a library registered
+_NAMELESS = re.compile(r"[<>|=]?[A-Za-z](\d{1,6})")
+"""A descr of this form that numpy cannot read is some library's own dtype of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What stands before the data of an array.
+
+    Attributes
+    ----------
+    info
+        The tensor; its `nbytes` excludes the header.
+    dtype
+        What the bytes are to numpy (raw bytes if numpy does not know), None for objects.
+    fortran
+        True if the first axis varies fastest.
+    nbytes
+        Length of the header in bytes.
+
+    """
+
+    info: TensorInfo
+    dtype: np.dtype[Any] | None
+    fortran: bool
+    nbytes: int
+
+
+def read_npy_header(
+    file: IO[bytes], name: str, size: int, assume: str | Mapping[str, str] | None
+) -> NpyHeader:
+    """Read the header at the position of `file`, of which `size` bytes of array remain.
+
+    Raises
+    ------
+    CheckpointError
+        It is no header of numpy's, or promises another size than there is.
+
+    """
+    fields, length = _read_fields(file, name)
+    shape = check_shape(name, fields["shape"])
+    dtype, stored = _dtype_of(fields["descr"], name)
+    available = size - length
+    if dtype is None or dtype.hasobject:
+        # A pickle of any length follows. It can be carried along, never opened.
+        info = TensorInfo(name, None, OTHER, "object (pickle)", shape, available)
+        return NpyHeader(info, None, fields["fortran_order"], length)
+    if math.prod(shape) * dtype.itemsize != available:
+        raise CheckpointError(
+            f"array {name!r} of {stored} and shape {shape} needs "
+            f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}"
+        )
+    row = _wrapped_format(dtype) or format_of(dtype)
+    if row is None and dtype.names is None and dtype.kind == "V":
+        row = assumed_format(assume, name, dtype.itemsize)
+    kind = row.kind if row else UNKNOWN if _unknown(dtype) else OTHER
+    info = TensorInfo(name, row.name if row else None, kind, stored, shape, available)
+    return NpyHeader(info, dtype, fields["fortran_order"], length)
+
+
+def write_npy_header(file: IO[bytes], array: NDArray[Any]) -> None:
+    """Write the header of `array` as numpy would, but with a dtype that can be read back.
+
+    The data must follow in Fortran order if the array is laid out so and not also in C order.
+    """
+    fields = npy.header_data_from_array_1_0(array.view(storage_dtype(array.dtype)))
+    try:
+        npy.write_array_header_1_0(file, fields)
+    except ValueError:  # longer than version 1.0 can state
+        npy.write_array_header_2_0(file, fields)
+
+
+def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """`dtype` itself if numpy can save it, else the one-field record that carries its name."""
+    if dtype.isbuiltin != _USER_DTYPE:
+        return dtype
+    row = format_of(dtype)
+    if row is None:
+        raise CheckpointError(f"castwise knows no format {dtype}; numpy could not read it back")
+    return _wrapper(row)
+
+
+def _wrapper(row: castwise.FormatInfo) -> np.dtype[Any]:
+    lane = f"=u{row.itemsize // lanes(row)}"
+    return np.dtype([(row.name, lane, (lanes(row),)) if lanes(row) > 1 else (row.name, lane)])
+
+
+def _wrapped_format(dtype: np.dtype[Any]) -> castwise.FormatInfo | None:
+    """The format that a one-field record is named after, if its bytes are that format's."""
+    if dtype.names is None or len(dtype.names) != 1:
+        return None
+    try:
+        row = castwise.finfo(dtype.names[0])
+    except TypeError:
+        return None
+    ours = row.dtype is not None and row.dtype.isbuiltin == _USER_DTYPE
+    return row if ours and dtype.newbyteorder("=") == _wrapper(row) else None
+
+
+def _unknown(dtype: np.dtype[Any]) -> bool:
+    """True for raw bytes and for floats wider than the table's."""
+    return dtype.names is None and dtype.subdtype is None and dtype.kind in "Vf"
+
+
+def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
+    """The dictionary of the header, its fields checked, and the header's length in bytes."""
+    magic = file.read(npy.MAGIC_LEN)
+    version = tuple(magic[-2:])
+    if magic[: len(npy.MAGIC_PREFIX)] != npy.MAGIC_PREFIX or version not in _LENGTH_BYTES:
+        raise CheckpointError(f"array {name!r} does not start as an .npy array of version 1 to 3")
+    width = _LENGTH_BYTES[version]
+    length = int.from_bytes(file.read(width), "little")
+    if length > _MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"array {name!r} has an .npy header of {length:,} bytes; "
+            f"the limit for files that are not trusted is {_MAX_HEADER_BYTES:,}"
+        )
+    text = file.read(length)
+    try:
+        fields = ast.literal_eval(text.decode("utf-8" if version == (3, 0) else "latin-1").strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise CheckpointError(f"array {name!r}: the .npy header is damaged: {error}") from error
+    if len(text) < length or not _is_header(fields):
+        raise CheckpointError(
+            f"array {name!r}: the .npy header is damaged: it must give descr, fortran_order and "
+            "a shape of whole numbers"
+        )
+    return fields, npy.MAGIC_LEN + width + length
+
+
+def _is_header(fields: object) -> bool:
+    return (
+        isinstance(fields, dict)
+        and fields.keys() == {"descr", "fortran_order", "shape"}
+        and isinstance(fields["fortran_order"], bool)
+        and isinstance(fields["shape"], tuple)
+        and all(type(axis) is int and axis >= 0 for axis in fields["shape"])
+    )
+
+
+def _dtype_of(descr: Any, name: str) -> tuple[np.dtype[Any] | None, str]:
+    """The dtype of a descr, raw bytes where numpy does not know it, and how to call it."""
+    try:
+        dtype = npy.descr_to_dtype(descr)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        match = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
+        if match is None:
+            raise CheckpointError(
+                f"array {name!r}: numpy knows no dtype {descr!r}: {error}"
+            ) from error
+        return np.dtype(f"V{match[1]}"), str(descr)
+    return dtype, descr if isinstance(descr, str) else str(dtype)

@@ -1,0 +1,118 @@
+"""The account of a cast: what each tensor became and what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import castwise
+
+
+@dataclass(frozen=True, slots=True)
+class CastRow:
+    """One tensor of a checkpoint that was cast.
+
+    Attributes
+    ----------
+    name
+        Key of the tensor; `shard` is the file of a sharded folder that holds it, else None.
+    shape
+        Number of elements along each axis.
+    source
+        Its format before, as the source's container calls it if castwise knows no name.
+    target
+        Its format now, None if it was kept as it was.
+    nbytes_before
+        Its size in the source, in bytes, uncompressed.
+    nbytes_after
+        Its size in the result.
+    report
+        What the cast lost, None if it was kept.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    target: str | None
+    nbytes_before: int
+    nbytes_after: int
+    report: castwise.CastReport | None
+    shard: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "name": self.name,
+            "shard": self.shard,
+            "shape": list(self.shape),
+            "from": self.source,
+            "to": self.target,
+            "nbytes_before": self.nbytes_before,
+            "nbytes_after": self.nbytes_after,
+            "report": self.report.to_dict() if self.report else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CastSummary:
+    """What `cast_file` did.
+
+    Attributes
+    ----------
+    source
+        The checkpoint that was read.
+    destination
+        The one that was written.
+    options
+        Rounding, overflow, nan and seed as they were used. A seed that nobody chose is
+        here too, so that every run can be repeated.
+    rows
+        Every tensor, in the order in which it was written.
+    total
+        The sum of the reports, None if nothing was cast.
+    unused_patterns
+        Keys of the map that matched no tensor.
+
+    """
+
+    source: str
+    destination: str
+    options: dict[str, Any]
+    rows: Sequence[CastRow]
+    unused_patterns: Sequence[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> castwise.CastReport | None:
+        """The sum of the reports of all tensors that were cast."""
+        reports = [row.report for row in self.rows if row.report is not None]
+        if not reports:
+            return None
+        total = reports[0]
+        for report in reports[1:]:
+            total = total + report
+        return total
+
+    @property
+    def new_nonfinite(self) -> int:
+        """Values that were numbers and are infinite or NaN now, or integers that wrapped."""
+        total = self.total
+        if total is None:
+            return 0
+        return max(int(total.overflowed), int(total.nan_out - total.nan_in))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        total = self.total
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "options": dict(self.options),
+            "tensors": [row.to_dict() for row in self.rows],
+            "total": total.to_dict() if total else None,
+            "nbytes_before": sum(row.nbytes_before for row in self.rows),
+            "nbytes_after": sum(row.nbytes_after for row in self.rows),
+            "unused_patterns": list(self.unused_patterns),
+            "new_nonfinite": self.new_nonfinite,
+        }

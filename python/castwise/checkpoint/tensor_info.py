@@ -1,0 +1,156 @@
+"""What a container says about one tensor before its data is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import castwise
+from castwise.checkpoint.errors import CheckpointError
+
+UNKNOWN = "unknown"
+"""Kind of a tensor that may well hold numbers, but in a format that the file does not tell."""
+
+OTHER = "other"
+"""Kind of an array that holds no numbers of the table: text, dates, records, Python objects."""
+
+_MAX_AXES = 64  # numpy's own limit
+_MAX_ELEMENTS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, format and size of one tensor, as its container states them.
+
+    Attributes
+    ----------
+    name
+        Key of the tensor in its container.
+    format
+        Name of its format in castwise's table, None if `kind` is "unknown" or "other".
+    kind
+        "bool", "int", "uint", "float" or "complex" of that format; "unknown"; "other".
+    stored
+        The container's own word for the format.
+    shape
+        Number of elements along each axis.
+    nbytes
+        Size of the tensor in the container, in bytes, uncompressed.
+
+    """
+
+    name: str
+    format: str | None
+    kind: str
+    stored: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def label(self) -> str:
+        """The format, or the container's word for what is no format of the table."""
+        return self.format or self.stored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "name": self.name,
+            "dtype": self.format,
+            "kind": self.kind,
+            "stored": self.stored,
+            "shape": list(self.shape),
+            "nbytes": self.nbytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One tensor and what becomes of it.
+
+    Attributes
+    ----------
+    info
+        The tensor as the source holds it.
+    target
+        Format to cast to, None to keep the stored bytes.
+    pattern
+        Key of the map that decided, None if none did.
+
+    """
+
+    info: TensorInfo
+    target: str | None = None
+    pattern: str | None = None
+
+
+def format_info(name: Any) -> castwise.FormatInfo:
+    """The row of a format, given as `castwise.cast` takes it, that numpy can hold here.
+
+    Raises
+    ------
+    TypeError
+        It is no format, or the installed ml_dtypes has no dtype for it.
+
+    """
+    info = castwise.finfo(name)
+    if info.dtype is None:
+        raise TypeError(f"{info.name} has no numpy dtype in the installed ml_dtypes")
+    return info
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The native numpy dtype of a format; raises as `format_info`."""
+    dtype: np.dtype[Any] | None = format_info(name).dtype
+    assert dtype is not None  # noqa: S101  (format_info checked it)
+    return dtype
+
+
+@cache
+def format_of(dtype: np.dtype[Any]) -> castwise.FormatInfo | None:
+    """The row of the table that describes a numpy dtype of either byte order, None if none does."""
+    if dtype.names is not None or dtype.subdtype is not None:
+        return None
+    try:
+        return castwise.finfo(dtype if dtype.isbuiltin else dtype.newbyteorder("="))
+    except TypeError:
+        return None
+
+
+def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` as a tuple that numpy can hold, or CheckpointError naming the tensor."""
+    checked = tuple(shape)
+    if len(checked) > _MAX_AXES:
+        raise CheckpointError(f"tensor {name!r} has {len(checked)} axes; numpy allows {_MAX_AXES}")
+    # Axes of length 0 do not help: numpy multiplies the others, so that strides cannot overflow.
+    if math.prod(axis or 1 for axis in checked) > _MAX_ELEMENTS:
+        raise CheckpointError(f"tensor {name!r} has shape {checked}, too large for numpy")
+    return checked
+
+
+def assumed_format(
+    assume: str | Mapping[str, str] | None, name: str, itemsize: int
+) -> castwise.FormatInfo | None:
+    """The format that the caller says a tensor of unknown elements has, if it fits.
+
+    `assume` is one format for all such tensors (those of another element size stay unknown), or a
+    mapping from tensor name to format, which then must fit.
+    """
+    if assume is None:
+        return None
+    if isinstance(assume, str):
+        info = format_info(assume)
+        return info if info.itemsize == itemsize else None
+    if name not in assume:
+        return None
+    info = format_info(assume[name])
+    if info.itemsize != itemsize:
+        raise CheckpointError(
+            f"tensor {name!r} has elements of {itemsize} bytes, so it cannot be {info.name}, "
+            f"whose elements have {info.itemsize}"
+        )
+    return info
