@@ -1,0 +1,100 @@
+"""How results are shown: lines while running, a summary after, and the README's table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cases import Case
+from peers import CALLS
+from record import Record, Row
+
+BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
+README_SIZE = 65_536
+README_FORMAT = "float32"
+
+
+def heading(others: Iterable[str]) -> str:
+    """Column titles of `line`."""
+    columns = "".join(f"{name:>9} {'ratio':>8}" for name in others)
+    titles = f"{'size':>9} {'layout':<10} {'call':<5} {'ns':>12} {'GB/s':>7}"
+    return f"{'pair':<36}{titles}{columns}  correct"
+
+
+def line(case: Case, call: str, peers: Mapping[str, Row], others: Iterable[str]) -> str:
+    """One case and call: castwise's time and GB/s, then each peer's GB/s and time ratio."""
+    own = peers["castwise"]
+    columns = ""
+    for name in others:
+        row = peers.get(name)
+        columns += f"{row.gb_per_s:>9.2f} {row.ratio:>7.2f}x" if row else f"{'-':>9} {'-':>8}"
+    return (
+        f"{case.pair:<36}{case.size:>9} {case.layout:<10} {call:<5} {own.ns:>12,.0f} "
+        f"{own.gb_per_s:>7.2f}{columns}  {verdict(peers)}"
+    )
+
+
+def verdict(peers: Mapping[str, Row]) -> str:
+    """`yes`, or who got how many elements wrong."""
+    own = peers["castwise"].wrong
+    if own is None:
+        return "not judged"
+    failed = [f"{name}: {row.wrong} wrong" for name, row in peers.items() if row.wrong]
+    if own:
+        return "NO, " + ", ".join(failed)
+    return "yes" + "".join(f" ({text})" for text in failed)
+
+
+def summary(record: Record) -> str:
+    """Say what to look at: wrong results, and everything that astype does faster."""
+    groups = record.by_peer()
+    wrong = [key for key, peers in groups.items() if peers["castwise"].wrong]
+    against = {key: peers["astype"].ratio for key, peers in groups.items() if "astype" in peers}
+    behind = sorted((ratio, key) for key, ratio in against.items() if ratio < 1)
+    lines = [f"{len(groups)} measured, {len(wrong)} wrong, {len(behind)} slower than astype"]
+    lines += [f"  wrong: {name(key)}" for key in wrong]
+    lines += [f"  {ratio:.2f}x astype: {name(key)}" for ratio, key in behind]
+    return "\n".join(lines)
+
+
+def name(key: tuple[Case, str]) -> str:
+    """Put a case and call in words."""
+    case, call = key
+    return f"{case.pair} {case.size} {case.layout} {call}"
+
+
+def markdown(record: Record) -> str:
+    """Format the README's table: every measured pair with float32, in cache, contiguous."""
+    facts = record.environment
+    lines = [
+        f"GB/s read and written, {README_SIZE:,} elements, contiguous; ratios are times over "
+        f"castwise's. {facts['cpu']}, {facts['level']}, threads: {facts['threads']}; "
+        f"{facts['versions']}; {facts['date']}.",
+        "",
+        "| from | to | castwise | memcpy | astype | new array | into `out` | bits right |",
+        "|---|---|--:|--:|--:|--:|--:|---|",
+    ]
+    groups = record.by_peer()
+    for case, call in groups:
+        if call != CALLS[0] or (case.size, case.layout) != (README_SIZE, "contiguous"):
+            continue
+        fresh, out = groups[case, "fresh"], groups[case, "out"]
+        if README_FORMAT not in (case.source, case.target) or "astype" not in fresh:
+            continue
+        speeds = " | ".join(
+            f"{out[peer].gb_per_s:.1f}" for peer in ("castwise", "memcpy", "astype")
+        )
+        gains = " | ".join(f"{calls['astype'].ratio:.1f}x" for calls in (fresh, out))
+        right = verdict(out) if verdict(out) != "yes" else verdict(fresh)
+        lines.append(f"| {case.source} | {case.target} | {speeds} | {gains} | {right} |")
+    return "\n".join(lines)
+
+
+def replace_in(path: Path, table: str) -> None:
+    """Put the table between the two markers of a file; ValueError if it lacks them."""
+    text = path.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no {BEGIN} ... {END}")
+    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
