@@ -1,0 +1,73 @@
+"""One cast on every CPU level against the oracle."""
+
+from __future__ import annotations
+
+import castwise
+import numpy as np
+import oracle
+import pytest
+from oracle import DETERMINISTIC, Array, Cast, Expected, Format
+from support import LEVELS, array_of, at_level, codes_of
+
+SEED = 20
+
+
+def wrong(got: Array, codes: Array, source: Format, target: Format, *right: Expected) -> Array:
+    """Find where `got` is no right code; a copy of the same parts may keep a NaN's payload."""
+    bad = np.ones(got.shape, bool)
+    for expected in right:
+        bad &= got != expected.codes
+    part = oracle.component(source)
+    if part is oracle.component(target) and part.kind == "float":
+        bad &= ~(oracle.decode(codes, part).nan & (got == codes))
+    return bad
+
+
+def first_wrong(bad: Array, codes: Array, got: Array, *right: Expected) -> str:
+    """Say what is wrong first, for an assertion's message; nothing when nothing is."""
+    if not bad.any():
+        return ""
+    index = int(np.argmax(bad))
+    wanted = " or ".join(hex(expected.codes.ravel()[index]) for expected in right)
+    source = hex(codes.ravel()[index])
+    return (
+        f"{bad.sum()} wrong; at {index}: code {source} gave {hex(got.ravel()[index])}, not {wanted}"
+    )
+
+
+def compare(
+    cast: Cast, codes: Array, source: Format, target: Format, *, rounding: str, overflow: str
+) -> int:
+    """Compare a cast of real codes with the oracle, on every level; return how many results."""
+    right: tuple[Expected, ...] = cast.candidates(overflow)
+    if rounding in DETERMINISTIC:
+        right = (cast.expected(rounding, overflow),)
+    refused = np.logical_and.reduce([each.overflows for each in right])
+    if overflow == "raise":
+        kept = ~np.logical_or.reduce([each.overflows for each in right])
+        right = tuple(Expected(each.codes[kept], each.overflows[kept]) for each in right)
+    else:
+        kept = np.ones(codes.shape, bool)
+    x, accepted, chosen = array_of(codes, source), array_of(codes[kept], source), codes[kept]
+    options = {"rounding": rounding, "overflow": overflow}
+    if rounding == "stochastic":
+        options["seed"] = SEED
+    first: Array | None = None
+    for level in LEVELS:
+        with at_level(level):
+            if overflow == "raise" and refused.any():
+                with pytest.raises(OverflowError):
+                    castwise.cast(x, target.name, **options)
+            result = castwise.cast(accepted, target.name, **options)
+        assert result.dtype == target.dtype
+        got = codes_of(result, target)
+        if target.part:
+            assert not got[..., 1].any(), "the imaginary part of a real number is not +0"
+            got = got[..., 0]
+        bad = wrong(got, chosen, source, target, *right)
+        assert not bad.any(), (
+            f"{level} {rounding} {overflow}: {first_wrong(bad, chosen, got, *right)}"
+        )
+        first = got if first is None else first
+        assert np.array_equal(first, got), f"{LEVELS[0]} and {level} differ: {rounding} {overflow}"
+    return len(LEVELS) * codes.size

@@ -1,0 +1,68 @@
+"""Fixtures for every test, and the matrix of casts that the run compared, printed after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from support import LEVELS, at_level
+
+settings.register_profile("castwise", deadline=None, derandomize=True, max_examples=200)
+settings.load_profile("castwise")
+
+MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each CPU level this machine can run, in force during the test."""
+    with at_level(request.param):
+        yield request.param
+
+
+@pytest.fixture(scope="session")
+def matrix(request: pytest.FixtureRequest) -> Counter[tuple[str, str]]:
+    """Count, by (source, target), the results compared with the oracle; printed at the end."""
+    return request.config.stash.setdefault(MATRIX, Counter())
+
+
+def _short(name: str) -> str:
+    """Abbreviate a heading: `float8_e4m3fn` to `e4m3fn`, `bfloat16` to `bf16`, `uint4` to `u4`."""
+    name = name.rpartition("_")[2]
+    for word, letter in (("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
+        name = name.replace(word, letter)
+    return name
+
+
+def _count(number: int) -> str:
+    return str(number) if number < 10_000 else f"{number // 1000}k"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the matrix, a row per source, in two halves that fit a log."""
+    counts = config.stash.get(MATRIX, None)
+    if not counts:
+        return
+    sources = list(dict.fromkeys(source for source, _ in counts))
+    targets = list(dict.fromkeys(target for _, target in counts))
+    terminalreporter.section(
+        f"casts compared with the oracle: {sum(counts.values()):,}, on {', '.join(LEVELS)}"
+    )
+    half = (len(targets) + 1) // 2
+    for columns in (targets[:half], targets[half:]):
+        heads = [_short(target) for target in columns]
+        widths = [max(6, len(head) + 1) for head in heads]
+        lines = [("from \\ to", heads)]
+        lines += [
+            (source, [_count(counts[source, target]) for target in columns]) for source in sources
+        ]
+        for head, cells in lines:
+            row = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+            terminalreporter.write_line(
+                f"{_short(head):<10}{row}" if head in sources else f"{head:<10}{row}"
+            )
+        terminalreporter.write_line("")

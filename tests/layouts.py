@@ -1,0 +1,96 @@
+"""Hypothesis strategies for arrays in every memory layout numpy can express."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from oracle import Array, Format
+from sources import random_codes
+from support import array_of
+
+shapes = st.lists(st.integers(0, 7) | st.sampled_from([16, 33, 70]), max_size=4).map(tuple)
+
+
+class Laid(NamedTuple):
+    """The same elements twice: in a layout of their own, and in C order."""
+
+    array: Array
+    plain: Array
+
+
+def _unaligned(array: Array) -> Array:
+    """Copy to an odd address."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = 1 + -room.ctypes.data % 16
+    moved = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+def _swapped(array: Array, row: Format) -> Array:
+    """Give the same values in the other byte order, if there is one.
+
+    numpy swaps ml_dtypes' complex ones by part in `byteswap` and whole in `astype`: not those.
+    """
+    other = array.dtype.newbyteorder()
+    if other == array.dtype or (row.part and row.bits == 32):
+        return array
+    return array.byteswap().view(other)
+
+
+def _strided(draw: st.DrawFn, array: Array) -> Array:
+    """Copy to every so many elements of something larger, some axes backwards."""
+    steps = [draw(st.sampled_from([1, 2, 3, -1, -2])) for _ in array.shape]
+    room = np.zeros(
+        [side * abs(step) for side, step in zip(array.shape, steps, strict=True)], array.dtype
+    )
+    view = room[(..., *(slice(None, None, step) for step in steps))]
+    view[...] = array
+    return view
+
+
+@st.composite
+def laid_out(draw: st.DrawFn, row: Format) -> Laid:
+    """Draw an array of random bits of one format, through a few changes of layout."""
+    shape = draw(shapes)
+    count = int(np.prod(shape)) * (2 if row.part else 1)
+    codes = random_codes(row, count, draw(st.integers(0, 1000)))
+    plain = array_of(codes.reshape(*shape, 2) if row.part else codes.reshape(shape), row)
+    plain = np.ascontiguousarray(plain).reshape(shape)
+    array = plain
+    for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4)):
+        if change == "strided":
+            array = _strided(draw, array)
+        elif change == "unaligned":
+            array = _unaligned(array)
+        elif change == "fortran":
+            array = np.asfortranarray(array).reshape(array.shape)
+        elif change == "swapped":
+            array = _swapped(array, row)
+        elif change == "transposed":
+            axes = draw(st.permutations(range(array.ndim)))
+            array, plain = array.transpose(axes), plain.transpose(axes)
+        elif change == "broadcast":
+            shape = (draw(st.integers(1, 3)), *array.shape)
+            array, plain = np.broadcast_to(array, shape), np.broadcast_to(plain, shape)
+        elif change == "read-only":
+            array = array.view()
+            array.flags.writeable = False
+        elif change == "sliced" and array.ndim:
+            keep = tuple(slice(draw(st.integers(0, 2)), None) for _ in array.shape)
+            array, plain = array[keep], plain[keep]
+    return Laid(array, np.array(plain, order="C"))
+
+
+CHANGES = (
+    "strided",
+    "unaligned",
+    "fortran",
+    "swapped",
+    "transposed",
+    "broadcast",
+    "read-only",
+    "sliced",
+)

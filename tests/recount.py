@@ -1,0 +1,82 @@
+"""The account that a cast's report must give, recounted from codes with fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import oracle
+from oracle import Array, Exact, Format
+
+
+def fractions(values: Exact) -> list[Fraction | None]:
+    """Each finite value; None for the rest."""
+    parts = zip(
+        values.negative.ravel().tolist(),
+        values.significand.ravel().tolist(),
+        values.exponent.ravel().tolist(),
+        values.finite.ravel().tolist(),
+        strict=True,
+    )
+    return [
+        (-1 if minus else 1) * significand * Fraction(2) ** exponent if finite else None
+        for minus, significand, exponent, finite in parts
+    ]
+
+
+def as_float(value: Fraction | int) -> float:
+    """Round to float64, to infinity beyond its range."""
+    return float(value) if abs(value) < 2**1024 else math.inf
+
+
+def decibels(signal: Fraction, noise: Fraction) -> float:
+    """Compute ten times the logarithm of signal / noise, however far from 1 that is."""
+    if not signal:
+        return math.nan
+    if not noise:
+        return math.inf
+    ratio = signal / noise
+    return 10 * (math.log10(ratio.numerator) - math.log10(ratio.denominator))
+
+
+def recount(
+    before: Exact, results: Array, overflows: Array, target: Format, *, wraps: bool
+) -> dict[str, Any]:
+    """Account for values that became these codes.
+
+    `overflows` are the elements that "raise" would refuse; those of an integer cast may wrap.
+    """
+    part = oracle.component(target)
+    after = oracle.decode(results, part)
+    pairs = list(zip(fractions(before), fractions(after), strict=True))
+    both = [(x, y) for x, y in pairs if x is not None and y is not None]
+    errors = [(abs(x - y), abs(x)) for x, y in both]
+    sizes = [abs(x) for x, _ in pairs if x]
+    equal = np.array([x is not None and x == y for x, y in pairs], bool).reshape(results.shape)
+    equal |= before.nan & after.nan
+    equal |= before.infinite & after.infinite & (before.negative == after.negative)
+    beyond = (overflows & ~before.nan) | (before.infinite & after.finite & (part.kind != "bool"))
+    kept = after.finite & (not wraps)
+    zeroed = np.array([bool(x) and y == 0 for x, y in pairs], bool).reshape(results.shape)
+    tiny = 1 << part.mantissa_bits if part.specials not in ("", "exponent-only") else 0
+    magnitude = results.astype(np.uint64) & np.uint64(part.magnitude_mask)
+    signal = sum((x * x for x, _ in both), Fraction(0))
+    noise = sum((error * error for error, _ in errors), Fraction(0))
+    return {
+        "count": results.size,
+        "exact": int(equal.sum()),
+        "overflowed": int((beyond & ~kept).sum()),
+        "saturated": int((beyond & kept).sum()),
+        "underflowed": int((zeroed & ~beyond).sum()),
+        "subnormal": int(((magnitude > 0) & (magnitude < tiny)).sum()),
+        "nan_in": int(before.nan.sum()),
+        "nan_out": int(after.nan.sum()),
+        "inf_in": int(before.infinite.sum()),
+        "amax": as_float(max(sizes, default=0)),
+        "amin_nonzero": as_float(min(sizes, default=0)),
+        "max_abs_error": as_float(max((error for error, _ in errors), default=0)),
+        "max_rel_error": as_float(max((error / x for error, x in errors if x), default=0)),
+        "sqnr_db": decibels(signal, noise),
+    }

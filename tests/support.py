@@ -1,0 +1,43 @@
+"""What several test files share: the formats to test, CPU levels, arrays from codes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import castwise
+import numpy as np
+from oracle import FORMATS, Array, Format
+
+LEVELS: tuple[str, ...] = castwise.cpu_levels()
+AVAILABLE = tuple(
+    FORMATS[name] for name in castwise.formats() if castwise.finfo(name).dtype is not None
+)
+REAL = tuple(row for row in AVAILABLE if not row.part)
+COMPLEX = tuple(row for row in AVAILABLE if row.part)
+FLOATS = tuple(row for row in AVAILABLE if row.kind == "float")
+INTEGERS = tuple(row for row in AVAILABLE if row.kind in ("int", "uint"))
+
+
+@contextmanager
+def at_level(name: str) -> Iterator[None]:
+    """Run the kernels of one CPU level."""
+    before = castwise.cpu_level()
+    castwise._core.set_cpu_level(name)
+    try:
+        yield
+    finally:
+        castwise._core.set_cpu_level(before)
+
+
+def array_of(codes: Array, row: Format) -> Array:
+    """Make the array with these codes; a last axis holds the two parts of complex elements."""
+    array = np.ascontiguousarray(codes, row.codes).view(row.dtype)
+    return array[..., 0] if row.part else array
+
+
+def codes_of(array: Array, row: Format) -> Array:
+    """Read the codes of an array; the parts of a complex one lie along a new last axis."""
+    contiguous = np.ascontiguousarray(array)
+    codes = contiguous[..., np.newaxis].view(row.codes) if row.part else contiguous.view(row.codes)
+    return codes.reshape(array.shape + ((2,) if row.part else ()))

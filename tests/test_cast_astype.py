@@ -1,0 +1,64 @@
+"""By default a cast gives the bits of `ndarray.astype`, but for the exceptions in astype.py."""
+
+from __future__ import annotations
+
+import astype
+import castwise
+import numpy as np
+import oracle
+import pytest
+from oracle import FORMATS, Format
+from sources import all_codes, random_codes, sources_around
+from support import AVAILABLE, LEVELS, array_of, at_level, codes_of
+
+
+@pytest.mark.parametrize("target", AVAILABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("source", AVAILABLE, ids=lambda row: row.name)
+def test_the_bits_of_astype(source: Format, target: Format) -> None:
+    if not astype.supported(source, target):
+        pytest.skip("astype does not support the pair, or drops the imaginary part")
+    if source.part:
+        codes = sources_around(source, target)
+        codes = np.stack([codes, codes[::-1]], axis=-1)
+    else:
+        codes = all_codes(source) if source.bits <= 16 else sources_around(source, target)
+    x = array_of(codes, source)
+    with np.errstate(all="ignore"):
+        theirs = codes_of(x.astype(target.dtype), target)
+    for level in LEVELS:
+        with at_level(level):
+            ours = codes_of(castwise.cast(x, target.dtype), target)
+        if target.part and not source.part:
+            assert np.array_equal(ours[..., 1], theirs[..., 1])
+            ours, first = ours[..., 0], theirs[..., 0]
+        else:
+            first = theirs
+        bad = np.flatnonzero(astype.disagree(ours, first, source, target, codes))
+        examples = [tuple(hex(each.ravel()[i]) for each in (codes, ours, first)) for i in bad[:5]]
+        assert not examples, f"{level}: {bad.size} wrong; (source, ours, theirs): {examples}"
+
+
+@pytest.mark.parametrize(
+    "source", [row for row in AVAILABLE if not row.part], ids=lambda row: row.name
+)
+def test_the_same_format_is_a_copy(source: Format, level: str) -> None:
+    codes = all_codes(source) if source.bits <= 16 else random_codes(source, 4096)
+    copy = castwise.cast(array_of(codes, source), source.dtype)
+    assert np.array_equal(codes_of(copy, source), codes)
+
+
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float8_e5m2", "float64"])
+def test_an_excepted_nan_is_the_quiet_nan_of_its_sign(target: str, level: str) -> None:
+    """The payloads that astype keeps become one code for each sign."""
+    row, source = FORMATS[target], FORMATS["float32"]
+    codes = np.array([0x7F800001, 0x7FC12345, 0xFF800001, 0xFFFFFFFF], np.uint32)
+    got = codes_of(castwise.cast(array_of(codes, source), target), row).tolist()
+    assert got == [row.nan(negative=False)] * 2 + [row.nan(negative=True)] * 2
+
+
+def test_a_double_rounding_of_astype_is_not_repeated(level: str) -> None:
+    """Just beyond a midpoint of bfloat16, where float32 lands on the midpoint itself."""
+    x = np.ldexp(1 + 2.0**-8 + 2.0**-40, np.arange(-100, 100))
+    result = castwise.cast(x, "bfloat16").astype(np.float64)
+    assert np.array_equal(result, np.ldexp(1 + 2.0**-7, np.arange(-100, 100)))
+    assert oracle.cast(x.view(np.uint64), FORMATS["float64"], FORMATS["bfloat16"]).place.min() == 3

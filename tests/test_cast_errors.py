@@ -1,0 +1,230 @@
+"""Bad input is refused, by an error that names argument, value and remedy; nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+from oracle import OVERFLOWS, ROUNDINGS
+from support import AVAILABLE
+
+X = np.array([1.0, 2.0, 3.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("bflot16", "bfloat16"),
+        ("float8_e4m3f", "float8_e4m3fn"),
+        ("flaot32", "float32"),
+        ("float8_e5m2fn", "float8_e5m2"),
+        ("unit8", "uint8"),
+        ("complex63", "complex64"),
+    ],
+)
+def test_an_unknown_dtype_names_the_nearest(name: str, near: str) -> None:
+    for refused in (lambda: castwise.cast(X, name), lambda: castwise.finfo(name)):
+        with pytest.raises(TypeError, match="dtype") as caught:
+            refused()
+        assert name in str(caught.value)
+        assert near in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["", "no such thing", "O", "U5", "S3", "M8[s]", "i4,f4", object, str, 7, 1.5, [], {}]
+)
+def test_a_dtype_without_a_format_is_a_type_error(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="dtype"):
+        castwise.cast(X, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_numbers_wider_than_the_table_are_refused(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="dtype"):
+        castwise.cast(X, dtype)
+    with pytest.raises(TypeError, match="x"):
+        castwise.cast(X.astype(dtype), "float32")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "valid"),
+    [
+        ("rounding", "nearest", ROUNDINGS),
+        ("rounding", "", ROUNDINGS),
+        ("overflow", "clip", OVERFLOWS),
+        ("nan", "drop", ("keep", "raise", "zero")),
+        ("order", "Z", ("K", "A", "C", "F")),
+    ],
+)
+def test_an_unknown_option_names_the_valid_ones(
+    argument: str, value: str, valid: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError, match=argument) as caught:
+        castwise.cast(X, "bfloat16", **{argument: value})
+    assert repr(value) in str(caught.value) or f'"{value}"' in str(caught.value)
+    for name in valid:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["rounding", "overflow", "nan", "order"])
+def test_an_option_of_another_type_is_refused(argument: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=argument):
+        castwise.cast(X, "bfloat16", **{argument: 3})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "a"])
+def test_a_seed_is_an_integer_of_64_bits(seed: Any) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError), match="seed"):
+        castwise.cast(X, "bfloat16", rounding="stochastic", seed=seed)
+
+
+@pytest.mark.parametrize("rounding", [None, *ROUNDINGS[:-1]])
+def test_a_seed_needs_stochastic_rounding(rounding: str | None) -> None:
+    with pytest.raises(ValueError, match="seed"):
+        castwise.cast(X, "bfloat16", rounding=rounding, seed=1)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_at_least_one(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        castwise.cast(X, "bfloat16", threads=threads)
+    with pytest.raises(ValueError, match="threads"):
+        castwise.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([1, "a", None], object),
+        np.array([1.0, 2.0], object),
+        np.array(["1.0", "2.0"]),
+        np.array([b"1.0"]),
+        np.array([b"ab"], "V2"),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.array([1], "timedelta64[s]"),
+        np.array([(1, 2.0)], [("a", "i4"), ("b", "f4")]),
+        np.ma.masked_array([1.0, 2.0], mask=[True, False]),
+        np.ma.masked_array([1.0, 2.0]),
+        "1.0",
+        None,
+        {"a": 1},
+        object(),
+    ],
+    ids=str,
+)
+def test_arrays_that_are_not_numbers_are_refused(x: Any) -> None:
+    with pytest.raises(TypeError):
+        castwise.cast(x, "float32")
+
+
+def test_ragged_lists_are_refused() -> None:
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        castwise.cast([[1.0, 2.0], [3.0]], "float32")
+
+
+def test_complex_to_real_is_refused() -> None:
+    complexes = [row for row in AVAILABLE if row.part]
+    for source in complexes:
+        x = castwise.cast(np.ones(3, np.float32), source.name)
+        for target in AVAILABLE:
+            if not target.part:
+                with pytest.raises(TypeError, match="complex"):
+                    castwise.cast(x, target.name)
+                with pytest.raises(TypeError, match="complex"):
+                    castwise.cast(x, out=np.zeros(3, target.dtype))
+
+
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        (np.zeros(4, np.float16), ValueError),
+        (np.zeros((1, 3), np.float16), ValueError),
+        (np.zeros((), np.float16), ValueError),
+        (np.zeros(3, np.float32), TypeError),
+        (np.zeros(3, object), TypeError),
+        ([0.0, 0.0, 0.0], TypeError),
+        (np.float16(1), TypeError),
+        (np.ma.zeros(3, np.float16), TypeError),
+    ],
+    ids=["longer", "another shape", "0-d", "another dtype", "object", "list", "scalar", "masked"],
+)
+def test_a_wrong_out_is_refused(out: Any, error: type[Exception]) -> None:
+    before = repr(out)
+    with pytest.raises(error, match="out"):
+        castwise.cast(X, "float16", out=out)
+    assert repr(out) == before
+
+
+def test_a_read_only_out_is_refused() -> None:
+    out = np.zeros(3, np.float16)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out"):
+        castwise.cast(X, out=out)
+    assert not out.any()
+
+
+def test_a_target_is_needed() -> None:
+    with pytest.raises(TypeError, match="dtype"):
+        castwise.cast(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"overflow": "raise"}, OverflowError, ("100005", "500", "overflow")),
+        ({"nan": "raise"}, ValueError, ("100003", "nan")),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_first_offender_is_named_and_out_untouched(
+    options: dict[str, Any],
+    error: type[Exception],
+    words: tuple[str, ...],
+    threads: int,
+    level: str,
+) -> None:
+    """First in C order, whichever thread meets one first."""
+    x = np.ones(400_000, np.float32)
+    x[[100_005, 100_006, 300_000, 399_999]] = [500.0, -600.0, 1e9, np.inf]
+    x[[100_003, 250_000]] = np.nan
+    for array in (x, x.reshape(1000, 400), np.asfortranarray(x.reshape(1000, 400))):
+        out = np.full(array.shape, 7, np.uint8).view(castwise.finfo("float8_e4m3fn").dtype)
+        with pytest.raises(error) as caught:
+            castwise.cast(array, out=out, threads=threads, **options)
+        message = str(caught.value).lower()
+        for word in words:
+            assert word in message
+        assert (out.view(np.uint8) == 7).all()
+
+
+def test_raise_judges_the_rounded_value(level: str) -> None:
+    """464 is a tie that goes down to 448; 127.9 truncates to 127; beyond these there is no way."""
+    assert castwise.cast([464.0], "float8_e4m3fn", overflow="raise").astype(float).tolist() == [448]
+    assert castwise.cast([127.9, -128.9], "int8", overflow="raise").tolist() == [127, -128]
+    for value, target in (
+        (464.1, "float8_e4m3fn"),
+        (128.0, "int8"),
+        (-1.0, "uint8"),
+        (300, "int8"),
+        (7.0, "float4_e2m1fn"),
+    ):
+        with pytest.raises(OverflowError, match="index 0"):
+            castwise.cast([value], target, overflow="raise")
+
+
+def test_out_is_untouched_when_it_overlaps_and_the_cast_is_refused(level: str) -> None:
+    x = np.arange(1000, dtype=np.float32)
+    before = x.copy()
+    with pytest.raises(OverflowError):
+        castwise.cast(x, out=x.view(np.int8)[:1000], overflow="raise")
+    assert np.array_equal(x, before)
+
+
+@pytest.mark.parametrize(
+    "scale", ["2", 1j, [1.0, 2.0], np.ones((2, 2)), np.ones(3, object), np.ones((2, 3))]
+)
+def test_a_scale_that_does_not_fit(scale: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="scale"):
+        castwise.cast(X, "float64", scale=scale)

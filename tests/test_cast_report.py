@@ -1,0 +1,169 @@
+"""The account of a cast equals an independent recount in fractions, and merges exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import astype
+import castwise
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import FORMATS, Array, Format
+from recount import recount
+from sources import all_codes, random_codes, sources_around
+from support import AVAILABLE, COMPLEX, REAL, array_of, codes_of
+
+FIELDS = (
+    "count", "exact", "overflowed", "saturated", "underflowed", "subnormal", "nan_in", "nan_out",
+    "inf_in", "amax", "amin_nonzero", "max_abs_error", "max_rel_error", "sqnr_db",
+)  # fmt: skip
+SOURCES = (
+    "float16", "bfloat16", "float8_e5m2", "float8_e4m3fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+    "float32", "float64", "int16", "int64", "uint64", "bool",
+)  # fmt: skip
+
+
+def agree(report: castwise.CastReport, want: dict[str, Any]) -> None:
+    """Compare counts exactly, maxima to the last bit but one, decibels to 1e-9."""
+    got = report.to_dict()
+    assert tuple(got) == FIELDS
+    for field in FIELDS:
+        assert getattr(report, field) == got[field] or math.isnan(got[field])
+        if isinstance(want[field], int):
+            assert (field, got[field]) == (field, want[field])
+        else:
+            near = math.isclose(got[field], want[field], rel_tol=2.0**-51, abs_tol=5e-324)
+            near |= field == "sqnr_db" and math.isclose(got[field], want[field], abs_tol=1e-9)
+            assert near or (math.isnan(got[field]) and math.isnan(want[field])), (field, got, want)
+
+
+def identity(report: castwise.CastReport) -> str:
+    """Everything the report says, to the last bit, NaN equal to NaN."""
+    return repr({field: float(value).hex() for field, value in report.to_dict().items()})
+
+
+def check(codes: Array, source: Format, target: Format, **options: Any) -> None:
+    """Cast with a report, and compare it with a recount."""
+    rounding = options.get("rounding") or astype.default_rounding(target)
+    overflow, nan = options.get("overflow", "ieee"), options.get("nan", "keep")
+    result, report = castwise.cast(array_of(codes, source), target.name, report=True, **options)
+    cast = oracle.cast(codes, source, target)
+    overflows = cast.expected(rounding, overflow, nan).overflows
+    integers = {oracle.component(row).kind for row in (source, target)} <= {"bool", "int", "uint"}
+    wraps = integers and overflow == "ieee"
+    agree(report, recount(cast.value, codes_of(result, target), overflows, target, wraps=wraps))
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_recount(source: str, target: Format, overflow: str) -> None:
+    row = FORMATS[source]
+    codes = all_codes(row) if row.bits <= 16 else sources_around(row, target)
+    codes = codes[:: max(1, codes.size // 700)]
+    for rounding in (None, "towards-positive", "nearest-away"):
+        check(codes, row, target, rounding=rounding, overflow=overflow)
+
+
+@pytest.mark.parametrize("target", COMPLEX, ids=lambda row: row.name)
+def test_complex_counts_components(target: Format, level: str) -> None:
+    source = FORMATS["complex128"]
+    codes = sources_around(source, target)
+    codes = codes[:: max(1, codes.size // 2000)]
+    check(codes[: codes.size // 2 * 2].reshape(-1, 2), source, target)
+
+
+@pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
+def test_nan_rules(target: Format, level: str) -> None:
+    x = np.array([np.nan, -np.nan, 1.0, -1000.0, np.inf])
+    for nan in ("keep", "zero") if target.specials != "exponent-only" else ("keep",):
+        check(x.view(np.uint64), FORMATS["float64"], target, nan=nan)
+
+
+def test_nothing_counts_nothing(level: str) -> None:
+    check(np.zeros((0, 3), np.uint64), FORMATS["float64"], FORMATS["bfloat16"])
+    nothing = castwise.cast([], "bfloat16", report=True)[1]
+    some = castwise.cast(np.ones(3), "bfloat16", report=True)[1]
+    assert identity(nothing + some) == identity(some) == identity(some + nothing)
+
+
+def test_the_account_of_a_scaled_cast_is_of_the_scaled_values(level: str) -> None:
+    x = np.array([0.0, 0.5, -3.0, 1e-3])
+    report = castwise.cast(x, "float8_e4m3fn", scale=256.0, report=True)[1]
+    assert (report.amax, report.amin_nonzero) == (768.0, 1e-3 * 256)
+    assert (report.overflowed, report.exact) == (1, 2)
+    assert report.max_abs_error == 1e-3 * 256 - 0.25
+
+
+@given(st.lists(st.integers(0, 3000), max_size=5), st.sampled_from(AVAILABLE), st.integers(0, 9))
+def test_merging_is_exactly_associative_and_commutative(
+    cuts: list[int], target: Format, seed: int
+) -> None:
+    """Any partition, merged in any order, says what the cast of the whole says, to the last bit."""
+    source = FORMATS["float64" if seed % 2 else "float32"]
+    codes = random_codes(source, 3000, seed)
+    near_one = (
+        (np.random.default_rng(seed).normal(size=1500)).astype(source.dtype).view(source.codes)
+    )
+    x = np.concatenate([codes[:1500], near_one]).view(source.dtype)
+    whole = castwise.cast(x, target.name, report=True)[1]
+    parts = [castwise.cast(part, target.name, report=True)[1] for part in np.split(x, sorted(cuts))]
+    left = parts[0]
+    for part in parts[1:]:
+        left = left + part
+    right = parts[-1]
+    for part in reversed(parts[:-1]):
+        right = part + right
+    backwards = parts[-1]
+    for part in reversed(parts[:-1]):
+        backwards = backwards + part
+    assert identity(left) == identity(right) == identity(backwards) == identity(whole)
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32"])
+def test_threads_layout_and_levels_do_not_change_it(source: str) -> None:
+    rng = np.random.default_rng(8)
+    values = rng.normal(size=(700, 501)) * np.exp(rng.normal(size=(700, 501)) * 5)
+    x = np.clip(values, -60_000, 60_000).astype(source)
+    for target in ("float8_e4m3fn", "bfloat16", "int8", "float32"):
+        said = set()
+        for level in castwise.cpu_levels():
+            castwise._core.set_cpu_level(level)
+            for array in (
+                x,
+                np.asfortranarray(x),
+                x[::-1],
+                x.ravel(),
+                np.repeat(x, 2, axis=1)[:, ::2],
+            ):
+                for threads in (1, 2, 5):
+                    said.add(
+                        identity(castwise.cast(array, target, threads=threads, report=True)[1])
+                    )
+        assert len(said) == 1, target
+
+
+def test_a_report_changes_no_bit_of_the_result(level: str) -> None:
+    for source in (FORMATS["float32"], FORMATS["float64"], FORMATS["int64"], FORMATS["bfloat16"]):
+        for target in REAL:
+            x = array_of(random_codes(source, 5000), source)
+            for options in ({}, {"rounding": "stochastic", "seed": 3}, {"overflow": "saturate"}):
+                with_report = castwise.cast(x, target.name, report=True, **options)[0]
+                assert with_report.tobytes() == castwise.cast(x, target.name, **options).tobytes()
+
+
+def test_it_prints_as_a_small_table() -> None:
+    report = castwise.cast(np.array([1.0, 500.0, np.nan]), "float8_e4m3fn", report=True)[1]
+    text = str(report)
+    assert 3 <= len(text.splitlines()) <= 30
+    for number in ("3", "500"):
+        assert number in text
+    for word in ("exact", "overflow", "nan"):
+        assert word in text.lower()
+    assert report.to_dict()["overflowed"] == 1
+    with pytest.raises(TypeError):
+        report + 1

@@ -1,0 +1,203 @@
+"""Killed at any moment, a cast leaves the old checkpoint or the new one; memory stays bounded."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import atomic
+from checkpoint_samples import floats, write_sharded
+
+KILLED = 9
+KILLER = Path(__file__).with_name("kill_at_every_step.py")
+
+
+def _contents(path: Path) -> dict[str, bytes] | bytes | None:
+    """What stands under a name: all files of a folder, or the bytes of a file."""
+    if path.is_dir():
+        return {
+            str(file.relative_to(path)): file.read_bytes()
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        }
+    return path.read_bytes() if path.exists() else None
+
+
+def _make(path: Path, value: float) -> None:
+    arrays = {"a": np.full(20, value, np.float32), "b": floats(30)}
+    if path.suffix:
+        checkpoint.save(path, arrays)
+    else:
+        shards = {"one.safetensors": {"a": arrays["a"]}, "two.safetensors": {"b": arrays["b"]}}
+        write_sharded(path, shards)
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["replaces", "new"])
+@pytest.mark.parametrize("name", ["x.safetensors", "x.npz", "folder"])
+def test_dying_at_every_step_leaves_old_or_new(tmp_path: Path, name: str, existing: bool) -> None:
+    source, destination = tmp_path / f"in-{name}", tmp_path / f"out-{name}"
+    _make(source, 1.0)
+    if existing:
+        _make(destination, 2.0)
+    old = _contents(destination)
+    reference = tmp_path / f"reference-{name}"
+    checkpoint.cast_file(source, reference, "bfloat16")
+    new = _contents(reference)
+    seen = set()
+    with subprocess.Popen(
+        [sys.executable, KILLER, source, destination],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as killer:
+        assert killer.stdin is not None
+        assert killer.stdout is not None
+        for step in itertools.count(1):
+            killer.stdin.write(f"{step}\n")
+            code = int(killer.stdout.readline())
+            now = _contents(destination)
+            assert now in (old, new), f"step {step}"
+            seen.add("new" if now == new else "old")
+            if code != KILLED:
+                break
+        killer.stdin.close()
+    assert code == 0
+    assert step > 5
+    assert seen == {"old", "new"}
+    assert sorted(os.listdir(tmp_path)) == sorted([source.name, destination.name, reference.name])
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    source, destination = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {f"t{index}": floats(1 << 20, index) for index in range(8)})
+    started = time.monotonic()
+    checkpoint.cast_file(source, destination, "bfloat16")
+    seconds = time.monotonic() - started
+    new = destination.read_bytes()
+    destination.write_bytes(b"old")
+    generator = random.Random(5)
+    program = (
+        "import sys; from castwise import checkpoint; print('ready', flush=True); "
+        "checkpoint.cast_file(sys.argv[1], sys.argv[2], 'bfloat16'); print('done', flush=True)"
+    )
+    killed = 0
+    for _ in range(12):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, source, destination], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(generator.uniform(0, seconds))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += process.returncode == -signal.SIGKILL
+        content = destination.read_bytes()
+        assert content in (b"old", new)
+        if content == new:
+            destination.write_bytes(b"old")
+    assert killed > 0
+    checkpoint.cast_file(source, destination, "bfloat16")
+    assert destination.read_bytes() == new
+    assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_folders_are_replaced_where_they_cannot_be_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    source, destination = tmp_path / "in", tmp_path / "out"
+    _make(source, 1.0)
+    _make(destination, 2.0)
+    old = _contents(destination)
+    monkeypatch.setattr(atomic, "exchange", lambda _left, _right: False)
+    if not fails:
+        checkpoint.cast_file(source, destination, "bfloat16", overwrite=True)
+        assert checkpoint.load(destination)["a"].dtype.itemsize == 2
+    else:
+        rename = Path.rename
+
+        def rename_old_only(self: Path, target: Path) -> Path:
+            if target == destination and ".castwise-tmp" in self.name:
+                raise OSError(5, "Input/output error")
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", rename_old_only)
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoint.cast_file(source, destination, "bfloat16", overwrite=True)
+        assert _contents(destination) == old
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+def test_what_another_run_still_writes_is_no_leftover(tmp_path: Path) -> None:
+    source, destination = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {"a": floats(8), "b": floats(8)})
+    seen = []
+
+    def cast_meanwhile(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            checkpoint.cast_file(source, destination, "float16")
+            seen.append(checkpoint.load(destination)["a"].dtype)
+
+    checkpoint.cast_file(source, destination, "float64", progress=cast_meanwhile)
+    assert seen == [np.float16]
+    assert checkpoint.load(destination)["a"].dtype == np.float64
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    source, destination = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {f"t{index}": floats(1 << 20, index) for index in range(30)})
+    with subprocess.Popen(
+        [sys.executable, "-m", "castwise", "cast", source, destination, "--dtype", "bfloat16"],
+        stderr=subprocess.PIPE,
+    ) as process:
+        while process.poll() is None and len(os.listdir(tmp_path)) < 2:
+            time.sleep(0.002)
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == (143 if number == signal.SIGTERM else 130)
+    assert b"Traceback" not in errors
+    assert os.listdir(tmp_path) == ["in.safetensors"]
+
+
+MEASURE = """
+import sys
+from castwise import checkpoint
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+small, source, destination = sys.argv[1:]
+checkpoint.cast_file(small, destination, "float8_e4m3fn")
+before = peak()
+checkpoint.cast_file(source, destination, "float8_e4m3fn")
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, suffix: str) -> None:
+    tensor = floats(2 << 20)  # 8 MiB
+    source = tmp_path / f"in{suffix}"
+    checkpoint.save(source, {f"t{index:02}": tensor for index in range(40)})
+    small = tmp_path / f"small{suffix}"
+    checkpoint.save(small, {"t": floats(10)})
+    assert source.stat().st_size > 300e6
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, small, source, tmp_path / f"out{suffix}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    # The tensor, its result and some slack of the allocator: two tensors, of forty.
+    assert int(result.stdout) < 2 * tensor.nbytes + (4 << 20)

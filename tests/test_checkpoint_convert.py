@@ -1,0 +1,380 @@
+"""Casting whole checkpoints: which tensors, to what bits, and everything else left alone."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import castwise
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+from castwise import checkpoint
+from checkpoint_samples import NUMPY_FORMATS, assert_same, floats, random_array, write_sharded
+from numpy.typing import NDArray
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = tuple(name for name in NUMPY_FORMATS if castwise.finfo(name).kind == "float")
+
+
+def _model() -> dict[str, NDArray[Any]]:
+    return {
+        "layers.0.weight": floats(48).reshape(6, 8),
+        "layers.0.norm": floats(8, 1),
+        "layers.1.weight": floats(48, 2).reshape(6, 8).astype(np.float64),
+        "step": np.array(16_777_217),
+        "mask": np.array([True, False, True]),
+        "rotation": np.array([1 + 2j], np.complex64),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+@pytest.mark.parametrize("target", NUMPY_FORMATS)
+def test_floats_are_cast_and_nothing_else(tmp_path: Path, suffix: str, target: str) -> None:
+    source, destination = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
+    model = _model()
+    checkpoint.save(source, model, metadata={"format": "pt", "k": "v"})
+    summary = checkpoint.cast_file(source, destination, target)
+    result = checkpoint.load(destination)
+    for name, array in model.items():
+        cast = castwise.finfo(array.dtype).kind == "float"
+        assert_same(result[name], castwise.cast(array, target) if cast else array)
+    assert checkpoint.metadata(destination) == {"format": "pt", "k": "v"}
+    rows = {row.name: row for row in summary.rows}
+    assert rows.keys() == model.keys()
+    assert {name for name, row in rows.items() if row.report} == {
+        "layers.0.weight",
+        "layers.0.norm",
+        "layers.1.weight",
+        "empty",
+    }
+    total = summary.total
+    assert total is not None
+    assert total.count == 48 + 8 + 48
+
+
+@pytest.mark.parametrize("source_format", FLOATS)
+def test_every_float_is_a_source(tmp_path: Path, source_format: str) -> None:
+    array = random_array(source_format, (4, 6))
+    for suffix in (".safetensors", ".npz"):
+        path = tmp_path / f"file{suffix}"
+        checkpoint.save(path, {"w": array})
+        checkpoint.cast_file(path, path, "float32")
+        assert_same(checkpoint.load(path)["w"], castwise.cast(array, "float32"))
+
+
+def test_options_reach_the_cast(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    array = floats(64) * 1000
+    array[3] = np.nan
+    checkpoint.save(path, {"w": array, "v": array})
+    options = {"rounding": "towards-zero", "overflow": "saturate", "nan": "zero"}
+    checkpoint.cast_file(path, out, "float8_e4m3fn", threads=1, **options)
+    assert_same(checkpoint.load(out)["w"], castwise.cast(array, "float8_e4m3fn", **options))
+    summary = checkpoint.cast_file(path, out, "float8_e5m2", rounding="stochastic", seed=7)
+    loaded = checkpoint.load(out)
+    for name in ("v", "w"):
+        seed = checkpoint.tensor_seed(7, name)
+        expected = castwise.cast(array, "float8_e5m2", rounding="stochastic", seed=seed)
+        assert_same(loaded[name], expected)
+    assert loaded["v"].tobytes() != loaded["w"].tobytes()
+    drawn = checkpoint.cast_file(path, out, "float8_e5m2", rounding="stochastic")
+    first = out.read_bytes()
+    checkpoint.cast_file(
+        path, out, "float8_e5m2", rounding="stochastic", seed=drawn.options["seed"]
+    )
+    assert out.read_bytes() == first
+    assert summary.options["seed"] == 7
+
+
+def test_wrong_options_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(path, {"n": np.arange(3)})
+    for wrong in ({"rounding": "up"}, {"overflow": "wrap"}, {"nan": "drop"}, {"seed": 3}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            checkpoint.cast_file(path, out, "bfloat16", **wrong)
+    with pytest.raises(checkpoint.CheckpointError, match="either dtype or dtype_map"):
+        checkpoint.cast_file(path, out)
+    with pytest.raises(TypeError, match="bfloat16"):
+        checkpoint.cast_file(path, out, "bfloat61")
+    assert not out.exists()
+
+
+def test_a_map_decides_by_whole_names(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(path, _model())
+    summary = checkpoint.cast_file(
+        path,
+        out,
+        dtype_map={
+            "default": "float8_e4m3fn",
+            r"layers\.\d+\.norm": "keep",
+            r"layers\.1\..*": "bf16",
+            "step": "float64",
+            "weight": "float16",
+        },
+    )
+    formats = {info.name: info.format for info in checkpoint.inspect(out).tensors}
+    assert formats == {
+        "layers.0.weight": "float8_e4m3fn",
+        "layers.0.norm": "float32",
+        "layers.1.weight": "bfloat16",
+        "step": "float64",
+        "mask": "bool",
+        "rotation": "complex64",
+        "empty": "float8_e4m3fn",
+    }
+    assert summary.unused_patterns == ["weight"]
+
+
+def test_without_a_default_unnamed_tensors_are_kept(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, a=floats(4), b=floats(4).astype(">f4"), c=np.asfortranarray(np.eye(3, 2)))
+    checkpoint.cast_file(path, out, dtype_map={"a": BF16})
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out) as new:
+        for name in ("b.npy", "c.npy"):
+            assert old.read(name) == new.read(name)
+    assert checkpoint.load(out)["a"].dtype == BF16
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        (
+            {"a.*": "bfloat16", ".*b": "float16"},
+            r"'a\.b' is matched by 2 keys, 'a\.\*' and '\.\*b'",
+        ),
+        ({"layer[": "bfloat16"}, r"key 'layer\[' is no regular expression.*position 5"),
+        ({"a": "bfloat61"}, r"key 'a'.*bfloat61.*bfloat16"),
+        ({"a": 16}, "key 'a'"),
+        ({"a": ["bfloat16"]}, "key 'a'"),
+        ({"model": {"norm": "bfloat16"}}, "in quotes"),
+        ({"z": "bfloat16"}, "imaginary"),
+        ({"text": "bfloat16"}, "holds no numbers"),
+        ({"raw": "bfloat16"}, "assume"),
+        ({"default": "bfloat16"}, "assume"),
+    ],
+)
+def test_maps_that_make_no_sense(tmp_path: Path, mapping: dict[str, Any], message: str) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    arrays = {"a.b": floats(2), "z": np.zeros(2, np.complex128), "text": np.array(["x"])}
+    np.savez(path, raw=floats(2).astype(BF16), **arrays)
+    with pytest.raises((ValueError, TypeError), match=message):
+        checkpoint.cast_file(path, out, dtype_map=mapping)
+    assert not out.exists()
+
+
+def test_map_files(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, **{"a.b": floats(2), "c": floats(2)})
+    (tmp_path / "map.json").write_text(r'{"default": "keep", "a\\..*": "bfloat16"}')
+    (tmp_path / "map.toml").write_text("default = 'keep'\n'a\\..*' = 'bfloat16'\n")
+    for name in ("map.json", "map.toml"):
+        checkpoint.cast_file(path, out, dtype_map=tmp_path / name)
+        formats = {info.name: info.format for info in checkpoint.inspect(out).tensors}
+        assert formats == {"a.b": "bfloat16", "c": "float32"}
+    wrong = {
+        "twice.json": ('{"a": "keep", "a": "bfloat16"}', "'a' stands twice"),
+        "cut.json": ('{"a": ', "line 1"),
+        "list.json": ('["bfloat16"]', "one object"),
+        "bad.toml": ("a = \n", "line 1"),
+        "map.yaml": ("a: bfloat16", "json or .toml"),
+        "deep.json": ("[" * 100_000, "deep.json"),
+    }
+    for name, (text, message) in wrong.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises((ValueError, TypeError), match=message):
+            checkpoint.cast_file(path, out, dtype_map=tmp_path / name)
+
+
+def test_raw_bytes_are_cast_when_told_what_they_are(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    array = floats(8).astype(BF16)
+    np.savez(path, w=array)
+    checkpoint.cast_file(path, out, "float32", assume="bfloat16")
+    assert_same(checkpoint.load(out)["w"], array.astype(np.float32))
+
+
+def test_containers_can_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = _model()
+    checkpoint.save(tmp_path / "a.safetensors", model, metadata={"k": "v"})
+    checkpoint.cast_file(tmp_path / "a.safetensors", tmp_path / "b.npz", "bfloat16")
+    checkpoint.cast_file(tmp_path / "b.npz", tmp_path / "c.safetensors", dtype_map={})
+    checkpoint.cast_file(tmp_path / "a.safetensors", tmp_path / "d.safetensors", "bfloat16")
+    c, d = tmp_path / "c.safetensors", tmp_path / "d.safetensors"
+    assert c.read_bytes() == d.read_bytes()
+    with zipfile.ZipFile(tmp_path / "b.npz", "a") as archive:
+        archive.writestr("notes.txt", "hello")
+    checkpoint.cast_file(tmp_path / "b.npz", c, "bfloat16")
+    assert "notes.txt" in caplog.text
+    np.save(tmp_path / "e.npy", floats(3))
+    with pytest.raises(checkpoint.CheckpointError, match=r"\.npy can only"):
+        checkpoint.cast_file(tmp_path / "e.npy", tmp_path / "f.npz", "bfloat16")
+
+
+def test_npy(tmp_path: Path) -> None:
+    path, out = tmp_path / "weights.npy", tmp_path / "out.npy"
+    array = np.asfortranarray(floats(6).reshape(2, 3))
+    np.save(path, array)
+    checkpoint.cast_file(path, out, dtype_map={"weights": "bfloat16"})
+    loaded = checkpoint.load(out)
+    assert_same(loaded, castwise.cast(array, "bfloat16"))
+    assert loaded.flags.f_contiguous
+    checkpoint.cast_file(path, out, dtype_map={"weights": "keep"})
+    assert out.read_bytes() == path.read_bytes()
+
+
+def test_compressed_members_stay_compressed_and_others_are_carried(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez_compressed(path, a=np.zeros(10_000), n=np.arange(10_000))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes.txt", "hello")
+    checkpoint.cast_file(path, out, "bfloat16")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out) as new:
+        assert new.read("notes.txt") == b"hello"
+        assert new.read("n.npy") == old.read("n.npy")
+        assert {one.filename: one.compress_type for one in new.infolist()} == {
+            "a.npy": zipfile.ZIP_DEFLATED,
+            "n.npy": zipfile.ZIP_DEFLATED,
+            "notes.txt": zipfile.ZIP_STORED,
+        }
+
+
+def test_source_and_destination_may_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    checkpoint.save(path, _model())
+    path.chmod(0o640)
+    link = tmp_path / "link.safetensors"
+    link.symlink_to(path.name)
+    checkpoint.cast_file(link, link, "bfloat16")
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert checkpoint.load(path)["layers.0.norm"].dtype == BF16
+    assert sorted(os.listdir(tmp_path)) == ["link.safetensors", "model.safetensors"]
+
+
+def test_overflow_that_raises_names_the_tensor_and_writes_nothing(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(path, {"a": floats(4), "b.weight": np.array([1, 2, 1e30], np.float32)})
+    out.write_bytes(b"old")
+    with pytest.raises(OverflowError, match=r"'b\.weight'.*2"):
+        checkpoint.cast_file(path, out, "float16", overflow="raise")
+    checkpoint.save(path, {"c": np.array([1, np.nan], np.float32)})
+    with pytest.raises(ValueError, match=r"'c'.*1"):
+        checkpoint.cast_file(path, out, "float16", nan="raise")
+    assert out.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+def test_progress_counts_the_bytes_of_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "in.safetensors"
+    checkpoint.save(path, {"a": floats(4), "b": np.zeros(3)})
+    seen: list[checkpoint.Progress] = []
+    checkpoint.cast_file(path, tmp_path / "out.safetensors", "bfloat16", progress=seen.append)
+    assert [(one.done, one.total, one.name) for one in seen] == [
+        (0, 40, "a"),
+        (16, 40, "b"),
+        (40, 40, None),
+    ]
+
+
+def _sharded(folder: Path) -> dict[str, NDArray[Any]]:
+    shards = {
+        "model-00001-of-00002.safetensors": {"z": floats(8).reshape(2, 4), "ids": np.arange(3)},
+        "model-00002-of-00002.safetensors": {"a": floats(6, 1), "norm": floats(2, 2)},
+    }
+    write_sharded(folder, shards)
+    return {name: array for tensors in shards.values() for name, array in tensors.items()}
+
+
+def test_a_sharded_folder(tmp_path: Path) -> None:
+    source, destination = tmp_path / "model", tmp_path / "model-bf16"
+    tensors = _sharded(source)
+    (source / "config.json").chmod(0o600)
+    summary = checkpoint.cast_file(
+        source, destination, dtype_map={"default": "bfloat16", "norm": "keep"}
+    )
+    loaded = checkpoint.load(destination)
+    assert list(loaded) == ["z", "ids", "a", "norm"]
+    for name, array in tensors.items():
+        expected = array if name in {"ids", "norm"} else castwise.cast(array, BF16)
+        assert_same(loaded[name], expected)
+        (row,) = [row for row in summary.rows if row.name == name]
+        assert row.shard == (
+            "model-00001-of-00002.safetensors"
+            if name in {"z", "ids"}
+            else "model-00002-of-00002.safetensors"
+        )
+    index = json.loads((destination / "model.safetensors.index.json").read_text())
+    assert index["metadata"] == {"total_size": 16 + 24 + 12 + 8, "made_by": "test"}
+    assert list(index["weight_map"]) == ["z", "ids", "a", "norm"]
+    assert (destination / "tokenizer" / "vocab.txt").read_text() == "a\nb\n"
+    assert (destination / "config.json").stat().st_mode & 0o777 == 0o600
+    for shard in index["weight_map"].values():
+        with safetensors.safe_open(destination / shard, "np") as opened:
+            assert opened.metadata() == {"format": "np"}
+    assert checkpoint.metadata(destination) == {"format": "np"}
+    assert [info.name for info in checkpoint.inspect(destination).tensors] == [
+        "ids", "z", "norm", "a",
+    ]  # fmt: skip
+    assert list(checkpoint.load(destination, ["a"])) == ["a"]
+    assert sorted(os.listdir(tmp_path)) == ["model", "model-bf16"]
+
+
+def test_a_sharded_folder_in_place_and_over_another(tmp_path: Path) -> None:
+    source, other = tmp_path / "model", tmp_path / "other"
+    _sharded(source)
+    checkpoint.cast_file(source, source, "bfloat16")
+    assert checkpoint.load(source)["z"].dtype == BF16
+    assert (source / "tokenizer" / "vocab.txt").exists()
+    _sharded(other)
+    with pytest.raises(checkpoint.CheckpointError, match="overwrite"):
+        checkpoint.cast_file(source, other, "float16")
+    checkpoint.cast_file(source, other, "float16", overwrite=True)
+    assert checkpoint.load(other)["z"].dtype == np.float16
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    checkpoint.cast_file(source, empty, "float16")
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "thesis.txt").write_text("years of work")
+    for wrong in (documents, source / "inside", tmp_path, tmp_path / "new.safetensors"):
+        with pytest.raises(checkpoint.CheckpointError):
+            checkpoint.cast_file(source, wrong, "float16", overwrite=True)
+    assert (documents / "thesis.txt").exists()
+
+
+def test_a_folder_with_one_file_needs_no_index(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    checkpoint.save(tmp_path / "model" / "model.safetensors", {"w": floats(3)})
+    (tmp_path / "model" / "config.json").write_text("{}")
+    checkpoint.cast_file(tmp_path / "model", tmp_path / "out", "bfloat16")
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.safetensors"]
+    assert checkpoint.load(tmp_path / "out")["w"].dtype == BF16
+    checkpoint.save(tmp_path / "model" / "more.safetensors", {"w": floats(3)})
+    with pytest.raises(checkpoint.CheckpointError, match="2 safetensors files"):
+        checkpoint.cast_file(tmp_path / "model", tmp_path / "out", "bfloat16")
+
+
+def test_links_in_a_folder_are_followed_and_strays_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "snapshot"
+    _sharded(source)
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name in ("model-00001-of-00002.safetensors", "config.json"):
+        (source / name).rename(blobs / name)
+        (source / name).symlink_to(Path("..") / "blobs" / name)
+    (source / "linked").symlink_to("tokenizer")
+    checkpoint.save(source / "consolidated.safetensors", {"w": floats(2)})
+    os.mkfifo(source / "pipe")
+    checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
+    assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").is_symlink()
+    assert not (tmp_path / "out" / "config.json").is_symlink()
+    assert (tmp_path / "out" / "linked").readlink() == Path("tokenizer")
+    assert "consolidated.safetensors is not in the index" in caplog.text
+    assert "pipe is no file" in caplog.text

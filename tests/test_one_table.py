@@ -1,0 +1,41 @@
+"""Every format is spelled in one place: the table. Nothing else in the sources names one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import castwise
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TABLE = ROOT / "rust" / "core" / "src" / "format.rs"
+SOURCES = [
+    path
+    for folder, suffix in (("rust/core/src", "rs"), ("rust/bindings/src", "rs"), ("python", "py"))
+    for path in sorted((ROOT / folder).rglob(f"*.{suffix}"))
+    if path != TABLE
+]
+NUMPYS_OWN = {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+"""Words that also name types of the languages, or functions of numpy."""
+
+
+def code(path: Path) -> str:
+    """A source without its comments, docstrings, examples and tests."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return re.sub(r'r?"""(.*?)"""|#.*', "", text, flags=re.DOTALL)
+    return re.sub(r"//.*", "", text.split("#[cfg(test)]")[0])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_format_is_named_outside_the_table(path: Path) -> None:
+    names = set(castwise.formats()) - NUMPYS_OWN
+    quoted = re.findall(r"""["']([\w.]+)["']""", code(path))
+    assert not names.intersection(quoted)
+
+
+def test_the_table_names_every_format() -> None:
+    quoted = set(re.findall(r'"(\w+)"', TABLE.read_text("utf-8")))
+    assert set(castwise.formats()) <= quoted
+    assert len(SOURCES) > 40
