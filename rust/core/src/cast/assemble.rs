@@ -11,7 +11,7 @@ use crate::codec::encode::{BoolEncoder, Encoder, FloatEncoder, IntegerEncoder};
 use crate::codec::lane::Lane;
 use crate::codec::nearest::{NearestEncoder, PowerEncoder, TruncatedEncoder};
 use crate::codec::options::Rounding;
-use crate::codec::pivot::{FloatPivot, Pivot};
+use crate::codec::pivot::{Binary32, FloatPivot, Pivot};
 use crate::codec::product::Product;
 use crate::codec::rounding::{Directed, Rounder, Stochastic};
 use crate::format::{Format, Kind, Row};
@@ -134,6 +134,11 @@ pub(super) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
         }
         Kind::Integer { signed } if *bits == <P::Lane as Lane>::WIDTH => {
             load::<P, _>(source, OddIntegerDecoder::<P>::new(signed))
+        }
+        // float32 is a shorter way to float64 than 64-bit integers are.
+        _ if *bits <= Binary32::MANTISSA => {
+            let decoder = IntegerDecoder::<Binary32>::new(source.row());
+            load::<P, _>(source, Through32::<P, _>::new(decoder))
         }
         _ => load::<P, _>(source, IntegerDecoder::<P>::new(source.row())),
     }

@@ -202,6 +202,11 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether nothing is to be done to elements, or found out about them.
+    pub(super) fn is_copy(&self) -> bool {
+        self.decode.is_none() && self.encode.is_none() && self.meter.is_none()
+    }
+
     /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
     fn go_native(&mut self, request: &Request) -> bool {
         let Request { source, target, .. } = *request;

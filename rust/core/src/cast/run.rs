@@ -184,6 +184,11 @@ impl Job<'_> {
                 gather(memory.source, SOURCE, &scratch.runs, source_kind, tile);
                 tile.cast_const()
             };
+            if plan.is_copy() && memory.real_to_complex {
+                // No stop in a tile for what is not changed.
+                scatter_real(self.level, source, memory.target, &scratch.runs, target_kind);
+                return;
+            }
             let target = if writes_direct {
                 memory.target.offset(first(TARGET))
             } else {

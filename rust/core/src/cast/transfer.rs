@@ -1,5 +1,7 @@
 //! Moving elements between strided memory and a tile, without looking at them (but for their byte order).
 
+use std::marker::PhantomData;
+
 use super::layout::{Run, TARGET};
 use crate::cpu::{Kernel, Level};
 
@@ -66,10 +68,11 @@ pub(super) unsafe fn scatter_real(
         unsafe {
             let from = tile.add(done * size);
             let (to, stride) = (base.offset(run.offsets[TARGET]), run.strides[TARGET]);
+            let pairs = Pairs { from, to, stride, count: run.count, swapped };
             match size {
-                2 => level.run(Pair::<u16> { from, to, stride, count: run.count, swapped, zero: 0 }),
-                4 => level.run(Pair::<u32> { from, to, stride, count: run.count, swapped, zero: 0 }),
-                8 => level.run(Pair::<u64> { from, to, stride, count: run.count, swapped, zero: 0 }),
+                2 => level.run(OfReal::<u16>(pairs, PhantomData)),
+                4 => level.run(OfReal::<u32>(pairs, PhantomData)),
+                8 => level.run(OfReal::<u64>(pairs, PhantomData)),
                 _ => unreachable!("components take 2, 4 or 8 bytes"),
             }
         }
@@ -77,50 +80,65 @@ pub(super) unsafe fn scatter_real(
     }
 }
 
-/// Real parts to pairs of a real part and zero.
-struct Pair<T> {
+/// Where real parts come from, and where pairs of a real part and zero go.
+struct Pairs {
     from: *const u8,
     to: *mut u8,
     stride: isize,
     count: usize,
     swapped: bool,
-    zero: T,
 }
 
-impl<T: Swap> Kernel for Pair<T> {
+struct OfReal<T>(Pairs, PhantomData<T>);
+
+impl<T: Real> Kernel for OfReal<T> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { from, to, stride, count, swapped, zero } = self;
+        let Pairs { from, to, stride, count, swapped } = self.0;
         let (from, to) = ((from, size_of::<T>() as isize), (to, stride));
         // SAFETY: `scatter_real`'s caller vouches for both pointers.
         unsafe {
             if swapped {
-                words(from, to, count, |real: T| [real.swap(), zero]);
+                words(from, to, count, |real: T| real.swap().with_zero());
             } else {
-                words(from, to, count, |real: T| [real, zero]);
+                words(from, to, count, T::with_zero);
             }
         }
     }
 }
 
-/// A word with a byte order.
-trait Swap: Copy {
+/// The bits of a real part.
+trait Real: Copy {
+    /// Twice as wide: a real part, then zero, in memory.
+    type Complex: Copy;
     fn swap(self) -> Self;
+    fn with_zero(self) -> Self::Complex;
 }
 
-macro_rules! swap {
-    ($($word:ty)*) => {$(
-        impl Swap for $word {
+macro_rules! real {
+    ($($word:ty, $complex:ty, $with_zero:expr;)*) => {$(
+        impl Real for $word {
+            type Complex = $complex;
+
             #[inline(always)]
             fn swap(self) -> Self {
                 self.swap_bytes()
             }
+            #[inline(always)]
+            fn with_zero(self) -> $complex {
+                $with_zero(self)
+            }
         }
     )*};
 }
-swap!(u16 u32 u64);
+// Widening is what vectors do best, where there is a word to widen to; its low half is first in memory.
+real! {
+    u16, u32, |real: u16| u32::from_le(u32::from(real.to_le()));
+    u32, u64, |real: u32| u64::from_le(u64::from(real.to_le()));
+    u64, [u64; 2], |real: u64| [real, 0];
+}
 
 /// # Safety
 /// `count` elements of `size` bytes are readable at the first pointer and writable at the second, at their strides.
