@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import castwise
-from castwise.checkpoint.containers import Reader, Writer
 from castwise.checkpoint.options import CastOptions
+from castwise.checkpoint.protocols import Reader, Writer
 from castwise.checkpoint.summary import CastRow
 from castwise.checkpoint.tensor_info import Planned
 

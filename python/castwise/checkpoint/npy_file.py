@@ -7,18 +7,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.npy_data import read_npy_data, write_npy
 from castwise.checkpoint.npy_header import read_npy_header
+from castwise.checkpoint.protocols import Reader
 from castwise.checkpoint.regular_file import open_regular
 from castwise.checkpoint.tensor_info import Planned, TensorInfo
-
-if TYPE_CHECKING:
-    from castwise.checkpoint.containers import Reader
 
 _CHUNK_BYTES = 1 << 20
 

@@ -18,18 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.npy_data import read_npy_data, write_npy
 from castwise.checkpoint.npy_header import NpyHeader, read_npy_header
+from castwise.checkpoint.protocols import Reader
 from castwise.checkpoint.regular_file import open_regular
 from castwise.checkpoint.tensor_info import Planned, TensorInfo
-
-if TYPE_CHECKING:
-    from castwise.checkpoint.containers import Reader
 
 METADATA_MEMBER = "__metadata__.json"
 

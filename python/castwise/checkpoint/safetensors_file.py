@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from castwise.checkpoint.element_bytes import (
     unpack_nibbles,
 )
 from castwise.checkpoint.errors import CheckpointError
+from castwise.checkpoint.protocols import Reader
 from castwise.checkpoint.regular_file import open_regular
 from castwise.checkpoint.safetensors_layout import (
     FORMATS_KEY,
@@ -32,9 +33,6 @@ from castwise.checkpoint.safetensors_layout import (
     layout_for,
 )
 from castwise.checkpoint.tensor_info import Planned, TensorInfo, numpy_dtype
-
-if TYPE_CHECKING:
-    from castwise.checkpoint.containers import Reader
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::plan::{Request, pivot_spec};
+use super::request::{Request, pivot_spec};
 use super::stage::{Decode, Encode, EncodeProduct, Stage, Storage};
 use crate::codec::decode::{
     Decoder, FloatDecoder, IntegerDecoder, OddIntegerDecoder, PowerDecoder, Through32, TruncatedDecoder,

@@ -15,6 +15,7 @@ mod measure;
 mod native;
 mod parallel;
 mod plan;
+mod request;
 mod run;
 mod stage;
 mod tile;
@@ -23,7 +24,8 @@ mod transfer;
 pub use parallel::{num_threads, set_num_threads};
 
 use layout::{Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
-use plan::{Plan, Request};
+use plan::Plan;
+use request::Request;
 use run::{Job, Memory, Search};
 
 use crate::codec::options::{NanRule, Options, Overflow};

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use super::header::MAX_HEADER_BYTES;
+/// The longest header that the format allows, in bytes.
+pub const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A header that must not be used, with what is wrong in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,17 +16,11 @@ use safetensors::tensor::{Dtype, Metadata as Checked, SafeTensorError, TensorInf
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
 
-use super::error::HeaderError;
-use super::json::{METADATA_KEY, RawHeader};
-
-/// The longest header that the format allows, in bytes.
-pub const MAX_HEADER_BYTES: usize = 100_000_000;
+use super::error::{HeaderError, MAX_HEADER_BYTES};
+use super::json::{METADATA_KEY, Metadata, RawHeader};
 
 /// The header is padded with spaces so that the data starts at a multiple of this many bytes.
 const ALIGNMENT: usize = 8;
-
-/// Free-form strings that travel with the tensors, in the order of the file.
-pub type Metadata = Vec<(String, String)>;
 
 /// One tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use safetensors::tensor::TensorInfo;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::header::Metadata;
+/// Free-form strings that travel with the tensors, in the order of the file.
+pub type Metadata = Vec<(String, String)>;
 
 /// The one key that is not a tensor.
 pub(super) const METADATA_KEY: &str = "__metadata__";

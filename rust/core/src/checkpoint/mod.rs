@@ -13,5 +13,6 @@ mod error;
 mod header;
 mod json;
 
-pub use error::HeaderError;
-pub use header::{Header, MAX_HEADER_BYTES, Metadata, TensorEntry, build, parse};
+pub use error::{HeaderError, MAX_HEADER_BYTES};
+pub use header::{Header, TensorEntry, build, parse};
+pub use json::Metadata;

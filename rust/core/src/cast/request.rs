@@ -1,0 +1,132 @@
+//! What a cast is asked for, and what follows from that alone.
+
+use crate::codec::decode::OddIntegerDecoder;
+use crate::codec::lane::Lane;
+use crate::codec::options::{NanRule, Options, Overflow, Rounding};
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::format::{FloatSpec, Format, Kind, Specials};
+
+/// What a plan is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// A real format.
+    pub(super) source: Format,
+    /// A real format.
+    pub(super) target: Format,
+    pub(super) options: Options,
+    pub(super) scaled: bool,
+    pub(super) report: bool,
+}
+
+/// How wide the lanes between decoding and encoding are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// float32's.
+    Narrow,
+    /// float64's.
+    Wide,
+    /// The 64-bit integer itself.
+    Word { signed: bool },
+    /// The exact product with a scale.
+    Exact,
+}
+
+impl Request {
+    /// The rounding in force.
+    pub(super) fn rounding(&self) -> Rounding {
+        self.options.rounding.unwrap_or(self.default_rounding())
+    }
+
+    /// What numpy does.
+    fn default_rounding(&self) -> Rounding {
+        if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
+    }
+
+    /// Whether anybody asks what happened to single elements.
+    pub(super) fn watched(&self) -> bool {
+        let raises = self.options.overflow == Overflow::Raise || self.options.nan == NanRule::Raise;
+        self.report || raises
+    }
+
+    /// Whether the language's own conversion of machine types is what is asked for.
+    pub(super) fn is_native(&self) -> bool {
+        let clamps = self.options.overflow == Overflow::Saturate;
+        // Conversions to floats need no clamp if they cannot reach beyond the range; float64 to float32 can.
+        let in_range = match (self.source.float(), self.target.float()) {
+            (None, None) => !clamps,
+            (Some(_), Some(_)) => self.keeps_specials(),
+            _ => true,
+        };
+        let rounds = self.rounding() == self.default_rounding();
+        in_range && rounds && !self.scaled && !self.watched()
+    }
+
+    /// Whether values of the target's own format pass through unchanged.
+    pub(super) fn keeps_specials(&self) -> bool {
+        let infinity = self.target.float().and_then(|spec| spec.infinity_code());
+        let saturates = self.options.overflow == Overflow::Saturate && infinity.is_some();
+        !saturates && self.options.nan != NanRule::Zero
+    }
+
+    /// Whether the fast encoders may be used: nearest-even, and nobody asks for flags.
+    pub(super) fn is_fast(&self) -> bool {
+        self.rounding() == Rounding::NearestEven && !self.watched()
+    }
+
+    /// Whether both ends are integers or bools.
+    pub(super) fn integer_ends(&self) -> bool {
+        self.source.integer_range().is_some() && self.target.integer_range().is_some()
+    }
+
+    /// Which pivot the cast takes.
+    pub(super) fn choice(&self) -> Choice {
+        let is_word = |format: Format| format.row().bits == 64 && format.integer_range().is_some();
+        let wide_target = self.target.row().bits == 64;
+        if self.scaled {
+            let exact = wide_target || is_word(self.source);
+            return if exact { Choice::Exact } else { Choice::Wide };
+        }
+        if is_word(self.source) && wide_target {
+            let signed = self.source.kind() == Kind::Integer { signed: true };
+            return Choice::Word { signed };
+        }
+        let powers = |spec: FloatSpec| spec.specials == Specials::ExponentOnly;
+        let narrow = rounds_from::<Binary32>(self.target)
+            || (self.is_fast() && self.target.float().is_some_and(powers));
+        let rounds_odd = |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32>::KEPT;
+        let narrow_source = holds_exactly::<Binary32>(self.source)
+            || (self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
+        if narrow_source && narrow { Choice::Narrow } else { Choice::Wide }
+    }
+}
+
+/// Whether every value of a format is a value of the pivot.
+fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
+    let pivot = pivot_spec::<P>();
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot),
+        Kind::Bool | Kind::Integer { .. } => format.row().bits <= P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// Whether a format can be rounded to from the pivot's lanes: no wider, and no code below the pivot's normal range
+/// that is not a subnormal of its own.
+fn rounds_from<P: FloatPivot>(format: Format) -> bool {
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot_spec::<P>()) && spec.specials != Specials::ExponentOnly,
+        Kind::Bool | Kind::Integer { .. } => format.row().bits < P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// The pivot as a format.
+pub(super) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
+    FloatSpec {
+        signed: true,
+        exponent_bits: <P::Lane as Lane>::WIDTH - 1 - P::MANTISSA,
+        mantissa_bits: P::MANTISSA,
+        bias: P::BIAS as i32,
+        specials: Specials::Ieee,
+    }
+}
