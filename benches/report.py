@@ -50,10 +50,10 @@ def summary(record: Record) -> str:
     groups = record.by_peer()
     wrong = [key for key, peers in groups.items() if peers["castwise"].wrong]
     against = {key: peers["astype"].ratio for key, peers in groups.items() if "astype" in peers}
-    behind = sorted((ratio, key) for key, ratio in against.items() if ratio < 1)
+    behind = sorted((ratio, name(key)) for key, ratio in against.items() if ratio < 1)
     lines = [f"{len(groups)} measured, {len(wrong)} wrong, {len(behind)} slower than astype"]
     lines += [f"  wrong: {name(key)}" for key in wrong]
-    lines += [f"  {ratio:.2f}x astype: {name(key)}" for ratio, key in behind]
+    lines += [f"  {ratio:.2f}x astype: {what}" for ratio, what in behind]
     return "\n".join(lines)
 
 
