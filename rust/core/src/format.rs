@@ -226,6 +226,7 @@ pub static TABLE: &[Row] = &[
     float("float8_e5m2",        &["e5m2", "f8_e5m2"],          (Signed, 5, 2),   15,   Ieee,         Some("F8_E5M2")),
     float("float8_e5m2fnuz",    &["e5m2fnuz", "f8_e5m2fnuz"],  (Signed, 5, 2),   16,   Fnuz,         Some("F8_E5M2FNUZ")),
     float("float8_e8m0fnu",     &["e8m0fnu", "e8m0"],          (Unsigned, 8, 0), 127,  ExponentOnly, Some("F8_E8M0")),
+    float("float8_e5m3fnu",     &["e5m3fnu"],                  (Unsigned, 5, 3), 15,  FiniteNan,    None),
     float("float6_e2m3fn",      &["e2m3fn", "f6_e2m3fn"],      (Signed, 2, 3),   1,    Finite,       Some("F6_E2M3")),
     float("float6_e3m2fn",      &["e3m2fn", "f6_e3m2fn"],      (Signed, 3, 2),   3,    Finite,       Some("F6_E3M2")),
     float("float4_e2m1fn",      &["e2m1fn", "fp4", "f4_e2m1fn"], (Signed, 2, 1), 1,    Finite,       Some("F4")),

@@ -61,6 +61,17 @@ fn expected(
     if x == 0.0 {
         return Some(if spec.specials == Specials::Fnuz { 0 } else { sign });
     }
+    if x < 0.0 && !spec.signed {
+        // Below the range, unless the magnitude rounds to zero.
+        let mirrored = match rounding {
+            Rounding::TowardsPositive => Rounding::TowardsNegative,
+            Rounding::TowardsNegative => Rounding::TowardsPositive,
+            other => other,
+        };
+        let inwards = matches!(rounding, Rounding::TowardsZero | Rounding::TowardsPositive);
+        let magnitude = expected(spec, ladder, -x, mirrored, Overflow::Saturate)?;
+        return Some(if magnitude == 0 || inwards { 0 } else { beyond });
+    }
     let position = ladder.partition_point(|&(value, _)| value <= x);
     let below = position.checked_sub(1).map(|at| ladder[at]);
     if let Some((value, code)) = below
