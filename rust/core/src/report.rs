@@ -52,7 +52,7 @@ impl CastReport {
 }
 
 /// The smaller, where 0 stands for "none".
-fn smallest_nonzero(a: f64, b: f64) -> f64 {
+pub(crate) fn smallest_nonzero(a: f64, b: f64) -> f64 {
     if a == 0.0 || (b != 0.0 && b < a) { b } else { a }
 }
 

@@ -18,6 +18,7 @@ mod plan;
 mod request;
 mod run;
 mod stage;
+mod tally;
 mod tile;
 mod transfer;
 

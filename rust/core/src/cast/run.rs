@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::TILE;
 use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
+use super::measure::MeterScratch;
 use super::plan::Plan;
 use super::stage::{Draws, Span};
 use super::tile::Tile;
@@ -83,6 +84,7 @@ struct Scratch {
     draws: Tile<u64>,
     flags: Tile<u8>,
     runs: Vec<Run>,
+    meter: MeterScratch,
 }
 
 thread_local! {
@@ -200,7 +202,8 @@ impl Job<'_> {
             if let Some(meter) = &plan.meter {
                 let scales = plan.scaled.then_some(&scratch.scales.0[..count]);
                 let flags = &scratch.flags.0[..count];
-                let report = meter.measure(self.level, (source, target), count, scales, flags);
+                let ends = (source, target.cast_const());
+                let report = meter.measure(self.level, ends, scales, flags, &mut scratch.meter);
                 outcome.add(&report);
             }
             if self.dry || writes_direct {
