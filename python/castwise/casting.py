@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from castwise._core import cast, finfo
 from castwise.dtype_map import DtypeMap
+from castwise.seeding import tensor_seed
 
 Tree = TypeVar("Tree")
 
@@ -29,9 +30,10 @@ def cast_tree(
 
     Parameters
     ----------
-    tree : nested dict, list, tuple, namedtuple or dataclass instance
+    tree : nested mapping, list, tuple, namedtuple or dataclass instance
         Leaves that are numpy arrays or numpy scalars are cast; all others (None, Python numbers,
-        strings, ...) stay what they are. The tree itself is not changed.
+        strings, ...) stay what they are. The tree itself is not changed. Mappings that cannot be
+        copied with other values become plain dicts.
     dtype_or_map : dtype, or mapping of str to dtype
         One target for all arrays, or a mapping of regular expressions to targets. A key must match
         the whole path of a leaf: the keys, indices and field names on the way to it, joined by
@@ -42,7 +44,7 @@ def cast_tree(
         path.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
-        ``cast``.
+        ``cast``. With a ``seed``, each array draws from its own, made of ``seed`` and its path.
 
     Returns
     -------
@@ -52,9 +54,11 @@ def cast_tree(
     Raises
     ------
     TypeError
-        Unknown dtype, or an option that is about one array.
+        Unknown dtype, an option that is about one array, an array that no format describes.
     ValueError
         An invalid regular expression; a path that two keys match, naming both.
+    OverflowError, ValueError
+        What ``cast`` raises for a leaf, with its path.
 
     Examples
     --------
@@ -72,6 +76,7 @@ def cast_tree(
         targets = DtypeMap.from_mapping(dtype_or_map, "dtype_or_map")
     else:
         targets = DtypeMap.of_one(dtype_or_map)
+    cast(np.empty(0, np.float32), np.float32, **options)  # a wrong option is refused in any tree
     walk = _Walk(targets, only_floating, options)
     result: Tree = walk.node(tree, "")
     return result
@@ -84,23 +89,28 @@ class _Walk:
     targets: DtypeMap
     only_floating: bool
     options: dict[str, Any]
-    done: dict[tuple[int, str], Any] = dataclasses.field(default_factory=dict)
+    done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    """Arrays that were cast, by identity and target, with their results; held, so that no other
+    array can take over an identity."""
 
     def node(self, node: Any, path: str) -> Any:
         """The node with its arrays cast."""
         if isinstance(node, np.ndarray | np.generic):
             return self.leaf(node, path)
-        if isinstance(node, dict):
+        if isinstance(node, Mapping):
+            items = {key: self.node(value, _join(path, key)) for key, value in node.items()}
+            if not isinstance(node, MutableMapping):
+                return items
             mapping = copy.copy(node)
-            mapping.update({key: self.node(value, _join(path, key)) for key, value in node.items()})
+            mapping.update(items)
             return mapping
         if isinstance(node, list | tuple):
             fields = getattr(node, "_fields", None)  # a namedtuple's
             keys = fields or range(len(node))
-            items = [
+            values = [
                 self.node(value, _join(path, key)) for key, value in zip(keys, node, strict=True)
             ]
-            return type(node)(*items) if fields else type(node)(items)
+            return type(node)(*values) if fields else type(node)(values)
         if dataclasses.is_dataclass(node) and not isinstance(node, type):
             instance = copy.copy(node)
             for field in dataclasses.fields(node):
@@ -120,8 +130,18 @@ class _Walk:
             return array
         key = (id(array), target)
         if key not in self.done:
-            self.done[key] = cast(array, target, **self.options)
-        return self.done[key]
+            self.done[key] = (array, self.cast(array, target, path))
+        return self.done[key][1]
+
+    def cast(self, array: Any, target: str, path: str) -> Any:
+        """The array, cast; errors name its path."""
+        options = dict(self.options)
+        if options.get("seed") is not None:
+            options["seed"] = tensor_seed(options["seed"], path)
+        try:
+            return cast(array, target, **options)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise type(error)(f"{path!r}: {error}") from error
 
 
 def _join(path: str, key: Any) -> str:
@@ -129,7 +149,8 @@ def _join(path: str, key: Any) -> str:
 
 
 def _is_floating(dtype: np.dtype[Any]) -> bool:
+    """Whether a real float; those that no format describes are left to `cast` to refuse."""
     try:
         return finfo(dtype).kind == "float"
     except TypeError:
-        return False
+        return dtype.kind == "f"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import castwise
+from castwise.seeding import tensor_seed
 
 STOCHASTIC = "stochastic"
 
@@ -62,14 +62,3 @@ class CastOptions:
             "seed": seed,
             "threads": self.threads,
         }
-
-
-def tensor_seed(seed: int, name: str) -> int:
-    """The seed for one tensor of a checkpoint, from the run's seed and the tensor's name.
-
-    A draw depends on the seed and the position of the element. With one seed for all, elements at
-    the same position in different tensors would always be rounded by the same draw.
-    """
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
-    digest.update(seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little")

@@ -43,6 +43,7 @@ impl<'py> Array<'py> {
             ))
         })?;
         let swapped = descr.is_native_byteorder() == Some(false);
+        refuse_reversed(argument, format, &descr, swapped)?;
         Ok(Self { object, format, swapped })
     }
 
@@ -122,6 +123,31 @@ impl<'py> Array<'py> {
         !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
     }
 
+    /// Whether two of its elements may share memory. Sorted by stride, each axis must step over all that the
+    /// smaller ones reach; the few layouts that interleave without meeting are taken to overlap.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        let axes = self.shape().iter().zip(self.strides());
+        let mut axes: Vec<_> = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length)).collect();
+        axes.retain(|&(_, length)| length > 1);
+        axes.sort_unstable();
+        let mut reach = self.format.item_size();
+        axes.into_iter().any(|(stride, length)| {
+            let overlaps = stride < reach;
+            reach = reach.saturating_add(stride.saturating_mul(length - 1));
+            overlaps
+        })
+    }
+
+    /// Itself, after numpy has copied another array of its shape and dtype into it.
+    pub(crate) fn filled_from(self, other: &Self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.object.py();
+        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
+        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, self.raw(), other.raw()) } {
+            0 => Ok(self.object.into_any()),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+
     /// A new array of its shape, laid out as numpy would.
     pub(crate) fn empty_like(
         &self,
@@ -131,6 +157,7 @@ impl<'py> Array<'py> {
     ) -> PyResult<Self> {
         let py = self.object.py();
         let swapped = descr.is_native_byteorder() == Some(false);
+        refuse_reversed("dtype", format, &descr, swapped)?;
         // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
         // or null with an exception set.
         let object = unsafe {
@@ -196,6 +223,23 @@ impl Order {
             Self::Keep => NPY_ORDER::NPY_KEEPORDER,
         }
     }
+}
+
+/// numpy swaps the two components of its own complex dtypes each; of those that ml_dtypes adds it reverses whole
+/// elements, exchanging the components.
+fn refuse_reversed(
+    argument: &'static str,
+    format: Format,
+    descr: &Bound<'_, PyArrayDescr>,
+    swapped: bool,
+) -> PyResult<()> {
+    if swapped && format.component().is_some() && descr.num() >= dtypes::FIRST_USER_NUMBER {
+        return Err(PyTypeError::new_err(format!(
+            "{argument} has dtype {descr} in the other byte order, in which numpy exchanges real and imaginary \
+             parts; use the native byte order."
+        )));
+    }
+    Ok(())
 }
 
 fn refuse_masked(argument: &'static str, object: &Bound<'_, PyUntypedArray>) -> PyResult<()> {

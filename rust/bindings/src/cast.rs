@@ -1,12 +1,14 @@
 //! `castwise.cast`: arguments to a call of the core.
 
+use castwise_core::Error;
 use castwise_core::cast::{self as core, Scales, Settings, Source, Target};
 use castwise_core::codec::options::{Named, NanRule, Options, Overflow, Rounding};
 use castwise_core::format::Kind;
-use numpy::PyUntypedArrayMethods;
+use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyString;
 
 use crate::array::{Array, Order};
 use crate::dtypes;
@@ -17,63 +19,74 @@ use crate::runtime::parse_threads;
 /// Casts shorter than this finish before another thread could make use of the interpreter.
 const DETACH_BYTES: usize = 1 << 16;
 
-/// Cast an array to another dtype, rounding once.
+/// Cast an array to another dtype, rounding once from the exact value.
 ///
 /// Parameters
 /// ----------
-/// x : `array_like`
-///     Any shape, strides, byte order; numpy arrays, scalars, nested lists.
+/// x : array_like
+///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused.
 /// dtype : dtype or str, optional
-///     The target: anything ``numpy.dtype`` takes, ml_dtypes types, names and aliases of
-///     ``castwise.formats()``. May be left out if ``out`` is given.
+///     The target: anything numpy.dtype takes, ml_dtypes types, names and aliases of castwise.formats().
+///     May be left out if out is given.
 /// out : ndarray, optional
-///     Written in place and returned; same shape as ``x``. May overlap ``x``.
+///     Written in place and returned; same shape as x. May overlap x.
 /// rounding : str, optional
 ///     "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative" (IEEE 754-2019, 4.3)
 ///     or "stochastic". Default: nearest-even for float targets, towards-zero for integer targets, as numpy.
 /// overflow : {"ieee", "saturate", "raise"}
-///     Values beyond the target's range. "ieee": infinity, else NaN, else the largest finite value; integers wrap;
-///     floats clamp into integers. "saturate": the nearest finite value, for infinities too (OCP OFP8). "raise":
-///     `OverflowError`.
+///     Values beyond the target's range. "ieee": infinity, else NaN, else the largest finite value (as ml_dtypes);
+///     integers wrap, floats clamp into integers. "saturate": the nearest finite value, for infinities too
+///     (OCP OFP8). "raise": OverflowError.
 /// nan : {"keep", "raise", "zero"}
-///     "keep": a quiet NaN with its sign where the target has one (0 in integers).
-/// scale : float or `array_like`, optional
-///     Multiplied in before the one rounding; float64, broadcast against ``x``.
+///     "keep": a quiet NaN with its sign where the target has one (0 in integers, True in bool). "raise":
+///     ValueError at the first NaN. "zero": as +0.
+/// scale : float or array_like, optional
+///     Multiplied in exactly, before the one rounding; taken as float64, broadcast to the shape of x.
 /// seed : int, optional
-///     For "stochastic": the draw for an element depends only on the seed and its flat index.
+///     0 to 2**64 - 1, for "stochastic": the draw for an element depends only on the seed and its flat (C order)
+///     index. Default: fresh entropy.
 /// order : {"K", "C", "F", "A"}
-///     Memory layout of a new array, as in ``ndarray.astype``.
+///     Memory layout of a new array, as in ndarray.astype.
 /// copy : bool
-///     False: return ``x`` itself if nothing would change.
+///     False: return x itself if its dtype and order are right and no option is set.
 /// report : bool
-///     Also return a ``CastReport`` of what was lost.
+///     Also return a CastReport of what was lost.
 /// threads : int, optional
-///     At most this many threads; default ``get_num_threads()``.
+///     At most this many threads; default get_num_threads().
 ///
 /// Returns
 /// -------
-/// ndarray, or (ndarray, `CastReport`)
+/// ndarray, or (ndarray, CastReport)
+///     Always a plain ndarray of the shape of x: 0-d for scalars; subclasses are not kept.
 ///
 /// Raises
 /// ------
-/// `TypeError`
+/// TypeError
 ///     Unknown or unsupported dtype; complex to real.
-/// `ValueError`
-///     Unknown option, wrong ``out``, a scale that does not broadcast, NaN with ``nan="raise"``.
+/// ValueError
+///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise".
 /// OverflowError
-///     With ``overflow="raise"``; ``out`` is untouched.
+///     With overflow="raise", naming the first value's flat index; out is untouched.
+///
+/// Examples
+/// --------
+/// >>> castwise.cast([1.0, 1e6], "float8_e4m3fn", overflow="saturate").astype(float).tolist()
+/// [1.0, 448.0]
 #[pyfunction]
-#[pyo3(signature = (x, dtype=None, *, out=None, rounding=None, overflow="ieee", nan="keep", scale=None, seed=None,
-                    order="K", copy=true, report=false, threads=None))]
+#[pyo3(
+    signature = (x, dtype=None, *, out=None, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,
+                 seed=None, order="K", copy=true, report=false, threads=None),
+    text_signature = "(x, dtype=None, *, out=None, rounding=None, overflow='ieee', nan='keep', scale=None, seed=None, order='K', copy=True, report=False, threads=None)"
+)]
 #[expect(clippy::too_many_arguments, reason = "the public signature")]
 pub(crate) fn cast<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    rounding: Option<&str>,
-    overflow: &str,
-    nan: &str,
+    rounding: Option<&Bound<'py, PyAny>>,
+    overflow: Word<'_, 'py>,
+    nan: Word<'_, 'py>,
     scale: Option<&Bound<'py, PyAny>>,
     seed: Option<&Bound<'py, PyAny>>,
     order: &str,
@@ -90,36 +103,39 @@ pub(crate) fn cast<'py>(
     };
     let mut source = Array::from_argument("x", x)?;
     let destination = out.map(|out| destination(out, dtype, &source)).transpose()?;
+    // An out whose elements overlap each other gets its results one after the other, as numpy does it.
+    let (destination, shared) = match destination {
+        Some(target) if target.overlaps_itself() => (None, Some(target)),
+        destination => (destination, None),
+    };
     let fresh = destination.is_none();
-    let target = if let Some(target) = destination {
-        target
-    } else {
-        let dtype = dtype.ok_or_else(|| {
-            PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=.")
-        })?;
-        let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-        let unchanged = format == source.format
-            && descr.is(source.object.dtype())
-            && scale.is_none()
-            && options == Options::default();
-        if unchanged && !copy && !report && source.is_in_order(order) {
-            return Ok(source.object.into_any());
+    let target = match (destination, &shared, dtype) {
+        (Some(target), ..) => target,
+        (None, Some(shared), _) => shared.empty_like(Order::C, shared.object.dtype(), shared.format)?,
+        (None, None, None) => {
+            return Err(PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=."));
         }
-        source.empty_like(order, descr, format)?
+        (None, None, Some(dtype)) => {
+            let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
+            let unchanged = descr.is_equiv_to(&source.object.dtype())
+                && scale.is_none()
+                && (options.overflow, options.nan) == (Overflow::Ieee, NanRule::Keep);
+            if unchanged && !copy && !report && source.is_in_order(order) {
+                return Ok(source.object.into_any());
+            }
+            source.empty_like(order, descr, format)?
+        }
     };
     let scale = scale.map(|scale| scales(scale, &source)).transpose()?;
-    if !fresh {
-        // A copy is the price of overlap, unless each element is written where it was read.
-        if target.may_overlap(&source) && !target.coincides_with(&source) {
-            source = source.copy()?;
-        }
+    // A copy is the price of overlap, unless each element is written where it was read.
+    if !fresh && target.may_overlap(&source) && !target.coincides_with(&source) {
+        source = source.copy()?;
     }
-    let scale = match scale {
-        Some(scale) if !fresh && target.may_overlap(&scale) => Some(scale.copy()?),
-        scale => scale,
-    };
     let account = run(py, &source, &target, scale.as_ref(), fresh, &settings)?;
-    let result = target.object.into_any();
+    let result = match shared {
+        Some(shared) => shared.filled_from(&target)?,
+        None => target.object.into_any(),
+    };
     match account {
         Some(account) => Ok((result, CastReport::new(account)).into_pyobject(py)?.into_any()),
         None => Ok(result),
@@ -135,51 +151,89 @@ fn run(
     fresh: bool,
     settings: &Settings,
 ) -> PyResult<Option<castwise_core::report::CastReport>> {
-    let shape = source.shape();
+    // Owned: another thread may give an array another shape while this one runs, and numpy frees the old one.
+    let shape = source.shape().to_vec();
     let bytes = shape.iter().product::<usize>() * source.format.item_size();
     // Numbers, because pointers do not cross threads without a promise; the arrays stay alive in the caller.
-    let from = (source.pointer().expose_provenance(), source.strides(), source.format, source.swapped);
-    let to = (target.pointer().expose_provenance(), target.strides(), target.format, target.swapped);
-    let factors = scale.map(|scale| (scale.pointer().expose_provenance(), scale.strides()));
+    let from =
+        (source.pointer().expose_provenance(), source.strides().to_vec(), source.format, source.swapped);
+    let to = (target.pointer().expose_provenance(), target.strides().to_vec(), target.format, target.swapped);
+    let factors = scale.map(|scale| (scale.pointer().expose_provenance(), scale.strides().to_vec()));
     let call = move || {
         let source = Source {
             pointer: std::ptr::with_exposed_provenance(from.0),
-            strides: from.1,
+            strides: &from.1,
             format: from.2,
             swapped: from.3,
         };
         let target = Target {
             pointer: std::ptr::with_exposed_provenance_mut(to.0),
-            strides: to.1,
+            strides: &to.1,
             format: to.2,
             swapped: to.3,
             fresh,
         };
-        let scales = factors.map(|(address, strides)| Scales {
-            pointer: std::ptr::with_exposed_provenance(address),
+        let scales = factors.as_ref().map(|(address, strides)| Scales {
+            pointer: std::ptr::with_exposed_provenance(*address),
             strides,
         });
-        // SAFETY: numpy vouches for shape and strides of its arrays, which the caller keeps alive; the target is
-        // new, or was checked to be writeable and of this shape, and made not to overlap but elementwise. Another
-        // thread of the host may write to the same arrays meanwhile, as with any numpy function: which value is
-        // read is then open, nothing else (the core makes no references to this memory). Resizing an array that is
-        // in use is refused by numpy, whose reference count it checks.
-        unsafe { core::cast(shape, source, target, scales, settings) }
+        // SAFETY: numpy vouches for shape and strides of its arrays as they were when copied above; the caller keeps
+        // the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
+        // target is new, or was checked to be writeable, of this shape and without overlap in itself, and made not
+        // to overlap the source but elementwise. Another thread of the host may write to the same arrays meanwhile,
+        // as with any numpy function: which value is read is then open, nothing else (the core makes no references
+        // to this memory).
+        unsafe { core::cast(&shape, source, target, scales, settings) }
     };
     let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
     outcome.map_err(to_python)
 }
 
+/// An option that is named by a word.
+#[derive(Clone, Copy)]
+pub(crate) enum Word<'a, 'py> {
+    /// Not given.
+    Default,
+    /// Given, whatever it is.
+    Given(Borrowed<'a, 'py, PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self::Given(object))
+    }
+}
+
+/// The value of an option, or an error that lists the valid ones, of whatever type the given one is.
+fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
+    match given.cast::<PyString>() {
+        Ok(word) => T::parse(&word.to_cow()?).map_err(to_python),
+        Err(_) => Err(to_python(Error::UnknownOption {
+            argument: T::ARGUMENT,
+            value: given.repr()?.to_string(),
+            valid: T::NAMES.iter().map(|&(name, _)| name).collect(),
+        })),
+    }
+}
+
 fn options(
     py: Python<'_>,
-    rounding: Option<&str>,
-    overflow: &str,
-    nan: &str,
+    rounding: Option<&Bound<'_, PyAny>>,
+    overflow: Word<'_, '_>,
+    nan: Word<'_, '_>,
     seed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Options> {
-    let rounding = rounding.map(Rounding::parse).transpose().map_err(to_python)?;
-    let overflow = Overflow::parse(overflow).map_err(to_python)?;
-    let nan = NanRule::parse(nan).map_err(to_python)?;
+    let rounding: Option<Rounding> = rounding.map(parse_word).transpose()?;
+    let overflow = match overflow {
+        Word::Default => Overflow::Ieee,
+        Word::Given(word) => parse_word(&word)?,
+    };
+    let nan = match nan {
+        Word::Default => NanRule::Keep,
+        Word::Given(word) => parse_word(&word)?,
+    };
     let seed = match (seed, rounding == Some(Rounding::Stochastic)) {
         (Some(seed), true) => seed.extract().map_err(|_| {
             let shown = seed.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());

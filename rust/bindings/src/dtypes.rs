@@ -15,7 +15,7 @@ use pyo3::types::PyString;
 use crate::error::to_python;
 
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
-const FIRST_USER_NUMBER: c_int = 256;
+pub(crate) const FIRST_USER_NUMBER: c_int = 256;
 
 /// The dtype of each format, as found when the module is first used.
 struct Table {

@@ -11,6 +11,10 @@ use pyo3::types::{PyString, PyTuple};
 use crate::dtypes;
 
 /// One row of the table of formats, with the numbers that follow from it.
+///
+/// What only floats have (`signed` to `specials`, `has_infinity`, `has_nan`, `smallest_normal`,
+/// `smallest_subnormal`, `eps`) raises AttributeError for integers and bool; complex formats answer for their
+/// components.
 #[pyclass(frozen, eq, hash, module = "castwise")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FormatInfo {
@@ -169,6 +173,12 @@ impl FormatInfo {
     fn eps(&self) -> PyResult<f64> {
         let spec = self.float("eps")?;
         Ok(2f64.powi(-(spec.mantissa_bits as i32)))
+    }
+
+    /// For pickle and copy: the row, by its name.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let finfo = py.import("castwise._core")?.getattr("finfo")?;
+        Ok((finfo, (self.format.name(),)).into_pyobject(py)?.into_any())
     }
 
     fn __repr__(&self) -> String {

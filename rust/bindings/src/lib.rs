@@ -1,5 +1,7 @@
 //! `castwise._core`: Python objects in, Python objects out, no arithmetic.
 
+#![allow(clippy::doc_markdown, reason = "docstrings are read in Python")]
+
 mod array;
 mod cast;
 mod checkpoint;
@@ -19,7 +21,7 @@ mod _core {
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
     #[pymodule_export]
-    use super::report::CastReport;
+    use super::report::{CastReport, restore_report};
     #[pymodule_export]
     use super::runtime::{cpu_level, cpu_levels, get_num_threads, set_cpu_level, set_num_threads};
 

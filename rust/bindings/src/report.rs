@@ -1,6 +1,6 @@
 //! `CastReport` for Python.
 
-use castwise_core::report::CastReport as Core;
+use castwise_core::report::{CastReport as Core, SquareSum};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -151,9 +151,28 @@ impl CastReport {
         sum
     }
 
+    /// `sum(reports)` begins with 0.
+    fn __radd__<'py>(slf: PyRef<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        if other.extract::<u64>().is_ok_and(|zero| zero == 0) {
+            return Ok(slf.into_pyobject(py)?.into_any().unbind());
+        }
+        Ok(py.NotImplemented())
+    }
+
+    /// For pickle and copy: everything, the sums of squares to the last bit.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let restore = py.import("castwise._core")?.getattr("restore_report")?;
+        let Core { amax, amin_nonzero, max_abs_error, max_rel_error, signal, noise, .. } = self.core;
+        let counts = self.counts().map(|(_, value)| value);
+        let magnitudes = [amax, amin_nonzero, max_abs_error, max_rel_error];
+        let state = (counts, magnitudes, signal.to_parts(), noise.to_parts());
+        Ok((restore, state).into_pyobject(py)?.into_any())
+    }
+
     fn __repr__(&self) -> String {
         let counts = self.counts().map(|(name, value)| format!("{name}={value}"));
-        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name}={value:.6e}"));
+        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name}={}", show(value)));
         format!("CastReport({}, {})", counts.join(", "), magnitudes.join(", "))
     }
 
@@ -161,7 +180,42 @@ impl CastReport {
         let share = |value: u64| 100.0 * value as f64 / self.core.count.max(1) as f64;
         let counts =
             self.counts().map(|(name, value)| format!("{name:<14}{value:>14}{:>9.3} %\n", share(value)));
-        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name:<14}{value:>14.6}\n"));
+        let magnitudes = self.magnitudes().map(|(name, value)| format!("{name:<14}{:>14}\n", show(value)));
         format!("{}{}", counts.concat(), magnitudes.concat()).trim_end().to_owned()
     }
+}
+
+/// A float in six digits, spelled as Python does.
+fn show(value: f64) -> String {
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    format!("{rounded:?}").to_lowercase()
+}
+
+/// What `CastReport.__reduce__` takes apart, put together again.
+#[pyfunction]
+pub(crate) fn restore_report(
+    counts: [u64; 9],
+    magnitudes: [f64; 4],
+    signal: (i32, [i128; 3]),
+    noise: (i32, [i128; 3]),
+) -> CastReport {
+    let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in] = counts;
+    let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;
+    CastReport::new(Core {
+        count,
+        exact,
+        overflowed,
+        saturated,
+        underflowed,
+        subnormal,
+        nan_in,
+        nan_out,
+        inf_in,
+        amax,
+        amin_nonzero,
+        max_abs_error,
+        max_rel_error,
+        signal: SquareSum::from_parts(signal),
+        noise: SquareSum::from_parts(noise),
+    })
 }

@@ -39,6 +39,8 @@ pub enum Error {
         index: u64,
         /// The value.
         value: String,
+        /// What it was to be multiplied by.
+        scale: Option<f64>,
         /// Target format.
         target: Format,
     },
@@ -76,11 +78,21 @@ impl fmt::Display for Error {
                 "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast `x.real` (or \
                  `x.imag`, or `abs(x)`) instead."
             ),
-            Self::Overflow { index, value, target } => write!(
-                f,
-                "value {value} at flat index {index} is beyond the range of {target:?} and overflow=\"raise\". \
-                 Use overflow=\"saturate\" or \"ieee\", or a scale."
-            ),
+            Self::Overflow { index, value, scale, target } => {
+                write!(f, "value {value}")?;
+                if let Some(scale) = scale {
+                    write!(f, " times scale {scale:?}")?;
+                    if let Ok(number) = value.parse::<f64>() {
+                        write!(f, ", {:?},", number * scale)?;
+                    }
+                }
+                write!(
+                    f,
+                    " at flat index {index} is beyond the range of {target:?} and overflow=\"raise\". Use \
+                     overflow=\"saturate\" or \"ieee\", or {} scale.",
+                    if scale.is_some() { "another" } else { "a" }
+                )
+            }
             Self::Nan { index } => {
                 write!(f, "NaN at flat index {index} and nan=\"raise\". Use nan=\"keep\" or \"zero\".")
             }

@@ -131,7 +131,7 @@ pub enum Kind {
 pub struct Row {
     /// Canonical name, as in numpy and `ml_dtypes`.
     pub name: &'static str,
-    /// Other accepted spellings.
+    /// Other accepted spellings: none that numpy reads as something else it has (its "i8" has 8 bytes).
     pub aliases: &'static [&'static str],
     /// Bits of one value (storage may be wider: formats below 8 bits take a byte in numpy arrays).
     pub bits: u32,
@@ -202,34 +202,34 @@ pub static TABLE: &[Row] = &[
     int("int1", &[], 1, None),
     int("int2", &[], 2, None),
     int("int4", &[], 4, None),
-    int("int8", &["i8"], 8, Some("I8")),
-    int("int16", &["i16"], 16, Some("I16")),
-    int("int32", &["i32"], 32, Some("I32")),
-    int("int64", &["i64"], 64, Some("I64")),
+    int("int8", &[], 8, Some("I8")),
+    int("int16", &[], 16, Some("I16")),
+    int("int32", &[], 32, Some("I32")),
+    int("int64", &[], 64, Some("I64")),
     uint("uint1", &[], 1, None),
     uint("uint2", &[], 2, None),
     uint("uint4", &[], 4, None),
-    uint("uint8", &["u8"], 8, Some("U8")),
-    uint("uint16", &["u16"], 16, Some("U16")),
-    uint("uint32", &["u32"], 32, Some("U32")),
-    uint("uint64", &["u64"], 64, Some("U64")),
+    uint("uint8", &[], 8, Some("U8")),
+    uint("uint16", &[], 16, Some("U16")),
+    uint("uint32", &[], 32, Some("U32")),
+    uint("uint64", &[], 64, Some("U64")),
     //    name                  aliases                        layout            bias  specials      safetensors
     float("float64",            &["f64", "fp64", "double"],    (Signed, 11, 52), 1023, Ieee,         Some("F64")),
     float("float32",            &["f32", "fp32", "single"],    (Signed, 8, 23),  127,  Ieee,         Some("F32")),
     float("float16",            &["f16", "fp16", "half"],      (Signed, 5, 10),  15,   Ieee,         Some("F16")),
     float("bfloat16",           &["bf16"],                     (Signed, 8, 7),   127,  Ieee,         Some("BF16")),
-    float("float8_e3m4",        &["e3m4", "f8_e3m4"],          (Signed, 3, 4),   3,    Ieee,         None),
-    float("float8_e4m3",        &["e4m3", "f8_e4m3"],          (Signed, 4, 3),   7,    Ieee,         None),
-    float("float8_e4m3fn",      &["e4m3fn", "f8_e4m3fn"],      (Signed, 4, 3),   7,    FiniteNan,    Some("F8_E4M3")),
+    float("float8_e3m4",        &["e3m4"],                     (Signed, 3, 4),   3,    Ieee,         None),
+    float("float8_e4m3",        &["e4m3"],                     (Signed, 4, 3),   7,    Ieee,         None),
+    float("float8_e4m3fn",      &["e4m3fn", "f8_e4m3fn", "f8_e4m3"], (Signed, 4, 3),   7,    FiniteNan,    Some("F8_E4M3")),
     float("float8_e4m3fnuz",    &["e4m3fnuz", "f8_e4m3fnuz"],  (Signed, 4, 3),   8,    Fnuz,         Some("F8_E4M3FNUZ")),
     float("float8_e4m3b11fnuz", &["e4m3b11fnuz"],              (Signed, 4, 3),   11,   Fnuz,         None),
     float("float8_e5m2",        &["e5m2", "f8_e5m2"],          (Signed, 5, 2),   15,   Ieee,         Some("F8_E5M2")),
     float("float8_e5m2fnuz",    &["e5m2fnuz", "f8_e5m2fnuz"],  (Signed, 5, 2),   16,   Fnuz,         Some("F8_E5M2FNUZ")),
-    float("float8_e8m0fnu",     &["e8m0fnu", "e8m0"],          (Unsigned, 8, 0), 127,  ExponentOnly, Some("F8_E8M0")),
+    float("float8_e8m0fnu",     &["e8m0fnu", "e8m0", "f8_e8m0"], (Unsigned, 8, 0), 127,  ExponentOnly, Some("F8_E8M0")),
     float("float8_e5m3fnu",     &["e5m3fnu"],                  (Unsigned, 5, 3), 15,  FiniteNan,    None),
-    float("float6_e2m3fn",      &["e2m3fn", "f6_e2m3fn"],      (Signed, 2, 3),   1,    Finite,       Some("F6_E2M3")),
-    float("float6_e3m2fn",      &["e3m2fn", "f6_e3m2fn"],      (Signed, 3, 2),   3,    Finite,       Some("F6_E3M2")),
-    float("float4_e2m1fn",      &["e2m1fn", "fp4", "f4_e2m1fn"], (Signed, 2, 1), 1,    Finite,       Some("F4")),
+    float("float6_e2m3fn",      &["e2m3fn", "f6_e2m3"],        (Signed, 2, 3),   1,    Finite,       Some("F6_E2M3")),
+    float("float6_e3m2fn",      &["e3m2fn", "f6_e3m2"],        (Signed, 3, 2),   3,    Finite,       Some("F6_E3M2")),
+    float("float4_e2m1fn",      &["e2m1fn", "fp4"],            (Signed, 2, 1), 1,    Finite,       Some("F4")),
     complex("complex128", &["c128"], 128, "float64", None),
     complex("complex64", &["c64"], 64, "float32", Some("C64")),
     complex("complex32", &["c32"], 32, "float16", None),
@@ -295,12 +295,6 @@ impl Format {
             Kind::Float(spec) => Some(spec),
             _ => None,
         }
-    }
-
-    /// Whether it is a real or complex float.
-    #[must_use]
-    pub fn is_floating(self) -> bool {
-        matches!(self.kind(), Kind::Float(_) | Kind::Complex { .. })
     }
 
     /// The format of the components of a complex format; `None` for a real one.

@@ -14,19 +14,26 @@ pub fn parse(name: &str) -> Result<Format, Error> {
         .ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&wanted) })
 }
 
-/// Up to three canonical names whose spelling, or an alias' spelling, is close to `wanted`.
+/// Up to three canonical names that may have been meant: by a shared beginning, else by spelling.
 fn nearest(wanted: &str) -> Vec<&'static str> {
-    let mut scored: Vec<(usize, &'static str)> = Format::all()
-        .map(|format| {
-            let row = format.row();
-            let spellings = row.aliases.iter().chain(std::iter::once(&row.name));
-            let best = spellings.map(|spelling| distance(wanted, spelling)).min();
-            (best.unwrap_or(usize::MAX), row.name)
-        })
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let spelled = |format: Format| {
+        let row = format.row();
+        let spellings = row.aliases.iter().chain(std::iter::once(&row.name));
+        spellings.map(|spelling| distance(wanted, spelling)).min().unwrap_or(usize::MAX)
+    };
+    // "fp8" and "f8" are what people call the family.
+    let family = wanted.replacen("fp", "float", 1);
+    let family = if wanted.starts_with("f8") { wanted.replacen('f', "float", 1) } else { family };
+    let mut scored: Vec<_> = Format::all()
+        .map(|format| (!format.name().starts_with(&family), spelled(format), format.name()))
         .collect();
-    scored.sort_by_key(|&(score, _)| score);
+    scored.sort_by_key(|&(strange, score, _)| (strange, score));
     let limit = (wanted.chars().count() / 2).max(2);
-    scored.into_iter().take(3).filter(|&(score, _)| score <= limit).map(|(_, name)| name).collect()
+    let close = scored.into_iter().filter(|&(strange, score, _)| !strange || score <= limit);
+    close.take(3).map(|(_, _, name)| name).collect()
 }
 
 /// Levenshtein distance, one row at a time.
@@ -63,6 +70,10 @@ mod tests {
         let error = parse("float8_e4m3f").unwrap_err();
         assert!(error.to_string().contains("float8_e4m3fn"), "{error}");
         assert!(parse("bfloat17").unwrap_err().to_string().contains("bfloat16"));
+        for family in ["float8", "fp8", "f8"] {
+            assert!(parse(family).unwrap_err().to_string().contains("\"float8_"), "{family}");
+        }
+        assert!(!parse("").unwrap_err().to_string().contains("Did you mean"));
         assert!(!parse("quaternion").unwrap_err().to_string().contains("Did you mean"));
     }
 }

@@ -135,6 +135,18 @@ impl SquareSum {
         Self { top, bins: bins.map(i128::from) }
     }
 
+    /// Top bin and units, to be put together again by [`SquareSum::from_parts`].
+    #[must_use]
+    pub fn to_parts(&self) -> (i32, [i128; 3]) {
+        (self.top, self.bins)
+    }
+
+    /// The sum that [`SquareSum::to_parts`] took apart.
+    #[must_use]
+    pub fn from_parts((top, bins): (i32, [i128; 3])) -> Self {
+        Self { top, bins }
+    }
+
     fn is_empty(&self) -> bool {
         self.bins == [0; 3]
     }

@@ -72,7 +72,7 @@ pub(super) fn store<M: Maker, E: Encoder<M::Pivot> + 'static>(
 pub(super) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
     match target.kind() {
-        Kind::Bool if !request.watched() => store::<Unwatched<P>, _>(target, BoolEncoder),
+        Kind::Bool if !request.watched() => store::<Unwatched<P>, _>(target, BoolEncoder::new(&options)),
         Kind::Float(spec) if request.is_fast() => {
             let rounding = request.rounding();
             if let Some(encoder) = TruncatedEncoder::new::<P>(&spec, &options, rounding) {
@@ -111,7 +111,7 @@ where
             let (range, bits) = (target.integer_range()?, target.row().bits);
             store::<M, _>(target, IntegerEncoder::new(range, bits, rounder, top))
         }
-        Kind::Bool => store::<M, _>(target, BoolEncoder),
+        Kind::Bool => store::<M, _>(target, BoolEncoder::new(&request.options)),
         Kind::Complex { .. } => None,
     }
 }

@@ -114,7 +114,14 @@ impl Meter {
                 let product = *near * scale;
                 *rest = near.mul_add(scale, -product) + *rest * scale;
                 *rest = if rest.is_finite() { *rest } else { 0.0 };
-                *near = product;
+                // Beyond float64, at either end, the account stops at its limits: a finite value stays one.
+                let finite = near.is_finite() && scale.is_finite();
+                let vanished = product == 0.0 && *near != 0.0 && scale != 0.0;
+                *near = match product {
+                    _ if finite && product.is_infinite() => f64::MAX.copysign(product),
+                    _ if vanished => f64::from_bits(1).copysign(product),
+                    _ => product,
+                };
             }
         }
         let errors = &mut scratch.errors.0[..count];

@@ -1,18 +1,18 @@
 //! Casting: `plan` decides, `run` carries out, `stage` holds the loops.
 //!
 //! ```text
-//! cast ── plan ───── which stages (assemble, native, integer build them)
+//! cast ── plan ───── which stages (assemble, from_float, from_integer, integer build them)
 //!      └─ parallel ─ which positions per thread
 //!           └─ run ─ per tile: transfer in, stages, transfer out, measure
 //!                └─ layout: where positions lie
 //! ```
 
 mod assemble;
-mod floats;
+mod from_float;
+mod from_integer;
 mod integer;
 mod layout;
 mod measure;
-mod native;
 mod parallel;
 mod plan;
 mod request;
@@ -95,8 +95,9 @@ pub struct Settings {
 ///
 /// # Safety
 /// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
-/// the length of the call, from any thread. The target overlaps neither, except that it may be the source, if their
-/// elements have equal size and strides and `target.fresh` is set or nothing can be refused.
+/// the length of the call, from any thread. No two elements of the target overlap, and the target overlaps neither
+/// source nor scales; except that it may be the source, if their elements have equal size and strides and
+/// `target.fresh` is not set.
 pub unsafe fn cast(
     shape: &[usize],
     source: Source<'_>,
@@ -132,10 +133,14 @@ pub unsafe fn cast(
     unsafe {
         if searches && !target.fresh {
             let dry = parallel::run(&Job { dry: true, ..job }, settings.threads);
-            dry.found.map_or(Ok(()), |found| Err(refusal(found, shape, &source, &parts, &target)))?;
+            dry.found.map_or(Ok(()), |found| {
+                Err(refusal(found, shape, &source, scales.as_ref(), &parts, &target))
+            })?;
         }
         let outcome = parallel::run(&job, settings.threads);
-        outcome.found.map_or(Ok(()), |found| Err(refusal(found, shape, &source, &parts, &target)))?;
+        outcome
+            .found
+            .map_or(Ok(()), |found| Err(refusal(found, shape, &source, scales.as_ref(), &parts, &target)))?;
         Ok(settings.report.then(|| outcome.report.unwrap_or_default()))
     }
 }
@@ -206,6 +211,7 @@ unsafe fn refusal(
     (index, is_nan): (u64, bool),
     shape: &[usize],
     source: &Source<'_>,
+    scales: Option<&Scales<'_>>,
     parts: &Parts,
     target: &Target<'_>,
 ) -> Error {
@@ -214,12 +220,19 @@ unsafe fn refusal(
     if is_nan {
         return Error::Nan { index: element };
     }
-    let mut rest = element as usize;
-    let mut offset = component as isize * parts.source.item_size() as isize;
-    for (&length, &stride) in shape.iter().zip(source.strides).rev() {
-        offset += (rest % length) as isize * stride;
-        rest /= length;
-    }
+    let offset_along = |strides: &[isize]| {
+        let mut rest = element as usize;
+        shape.iter().zip(strides).rev().fold(0, |offset, (&length, &stride)| {
+            let coordinate = (rest % length) as isize;
+            rest /= length;
+            offset + coordinate * stride
+        })
+    };
+    let offset = component as isize * parts.source.item_size() as isize + offset_along(source.strides);
+    // SAFETY: the element's factor is one of the scales'.
+    let scale = scales.map(|scales| unsafe {
+        scales.pointer.offset(offset_along(scales.strides)).cast::<f64>().read_unaligned()
+    });
     let size = parts.source.item_size();
     let mut bytes = [0u8; 8];
     // SAFETY: the element is one of the source's.
@@ -228,7 +241,7 @@ unsafe fn refusal(
         bytes[..size].reverse();
     }
     let value = display(parts.source, u64::from_le_bytes(bytes));
-    Error::Overflow { index: element, value, target: target.format }
+    Error::Overflow { index: element, value, scale, target: target.format }
 }
 
 /// A code of a real format, written as its value.
@@ -239,7 +252,8 @@ fn display(format: Format, code: u64) -> String {
             let unused = 64 - format.row().bits;
             format!("{}", ((code << unused) as i64) >> unused)
         }
-        _ => format!("{code}"),
+        Kind::Bool => format!("{}", code != 0),
+        _ => format!("{}", code & (u64::MAX >> (64 - format.row().bits))),
     }
 }
 

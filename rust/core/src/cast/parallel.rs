@@ -47,24 +47,22 @@ pub(super) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
         // SAFETY: the caller's promise.
         return unsafe { job.run(0, count) };
     }
-    let range = |part: usize| (part * share, ((part + 1) * share).min(count));
+    let range = |part: usize| {
+        let at = |part: usize| (part * share).min(count);
+        (at(part), at(part + 1))
+    };
+    // SAFETY: the caller's promise; the ranges are disjoint.
+    let work = |part: usize| unsafe { job.run(range(part).0, range(part).1) };
     thread::scope(|scope| {
-        let start = |part: usize| {
-            let (start, end) = range(part);
-            // SAFETY: the caller's promise; the ranges are disjoint.
-            let work = move || unsafe { job.run(start, end.max(start)) };
-            thread::Builder::new().spawn_scoped(scope, work)
-        };
+        let start = |part| thread::Builder::new().spawn_scoped(scope, move || work(part));
         let handles: Vec<_> = (1..useful).map(|part| (part, start(part))).collect();
-        // SAFETY: the caller's promise.
-        let mut outcome = unsafe { job.run(range(0).0, range(0).1) };
+        let mut outcome = work(0);
         for (part, handle) in handles {
             outcome.merge(&match handle.map(thread::ScopedJoinHandle::join) {
                 Ok(Ok(more)) => more,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                // No thread could be had: do its part here.
-                // SAFETY: the caller's promise; nobody else took this range.
-                Err(_) => unsafe { job.run(range(part).0, range(part).1.max(range(part).0)) },
+                // No thread could be had: its part is done here.
+                Err(_) => work(part),
             });
         }
         outcome

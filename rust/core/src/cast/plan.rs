@@ -3,7 +3,7 @@
 //! | route | stages | when |
 //! |---|---|---|
 //! | copy | none | same format, and nothing to change |
-//! | native | one | two machine types under default options |
+//! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage |
 
@@ -11,7 +11,7 @@ use super::assemble::{self, Exact, Watched};
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
-use super::{floats, integer, native};
+use super::{from_float, from_integer, integer};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -92,11 +92,11 @@ impl Plan {
     fn go_native(&mut self, request: &Request) -> bool {
         let Request { source, target, .. } = *request;
         self.encode = match source.float() {
-            None => native::stage(source, target),
-            Some(spec) if spec == pivot_spec::<Binary64>() => floats::from_float64(target),
+            None => from_integer::stage(source, target),
+            Some(spec) if spec == pivot_spec::<Binary64>() => from_float::from_float64(target),
             // Single floats and narrower; float64 they become by decoding alone.
             Some(_) if source.row().bits < 32 && target.float().is_some() => None,
-            Some(_) => floats::from_float32(target),
+            Some(_) => from_float::from_float32(target),
         };
         // Narrower floats pass through float32, which holds them exactly.
         if self.encode.is_some() && source.float().is_some() && source.row().bits < 32 {

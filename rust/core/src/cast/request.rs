@@ -86,7 +86,9 @@ impl Request {
             let exact = wide_target || is_word(self.source);
             return if exact { Choice::Exact } else { Choice::Wide };
         }
-        if is_word(self.source) && wide_target {
+        // Rounding to odd keeps what a direction needs to know, not what a probability is made of.
+        let stochastic = self.rounding() == Rounding::Stochastic;
+        if is_word(self.source) && (wide_target || stochastic) {
             let signed = self.source.kind() == Kind::Integer { signed: true };
             return Choice::Word { signed };
         }
@@ -95,7 +97,7 @@ impl Request {
             || (self.is_fast() && self.target.float().is_some_and(powers));
         let rounds_odd = |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32>::KEPT;
         let narrow_source = holds_exactly::<Binary32>(self.source)
-            || (self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
+            || (!stochastic && self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
         if narrow_source && narrow { Choice::Narrow } else { Choice::Wide }
     }
 }

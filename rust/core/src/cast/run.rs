@@ -74,16 +74,23 @@ pub(super) struct Job<'a> {
     pub(super) dry: bool,
 }
 
-/// The scratch of one thread.
+/// The scratch of one thread. Its parts are lent one by one: pointers into one tile stay valid while the work on
+/// another goes on.
 #[derive(Default)]
 struct Scratch {
     source: Tile<u64>,
-    lanes: Tile<u64>,
     target: Tile<u64>,
+    runs: Vec<Run>,
+    work: Work,
+}
+
+/// What is used between a tile's source and its target.
+#[derive(Default)]
+struct Work {
+    lanes: Tile<u64>,
     scales: Tile<f64>,
     draws: Tile<u64>,
     flags: Tile<u8>,
-    runs: Vec<Run>,
     meter: MeterScratch,
 }
 
@@ -115,11 +122,11 @@ impl Job<'_> {
     /// # Safety
     /// As for [`Job::run`].
     unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
-        if self.plan.scaled && self.layout.line(SCALE) == Some(0) {
-            // SAFETY: the scale is readable.
+        if self.plan.scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
+            // SAFETY: there is an element, so its scale is readable.
             let scale =
                 unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
-            scratch.scales.0.fill(scale);
+            scratch.work.scales.0.fill(scale);
         }
         for position in positions.clone().step_by(TILE) {
             let count = TILE.min(positions.end - position);
@@ -164,7 +171,8 @@ impl Job<'_> {
     /// As for [`Job::run`].
     unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
         let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
-        layout.runs(position, count, &mut scratch.runs);
+        let Scratch { source: source_tile, target: target_tile, runs, work } = scratch;
+        layout.runs(position, count, runs);
         let source_kind = (plan.source_size, memory.source_swapped);
         let target_kind = (plan.target_size, memory.target_swapped);
         // Dense operands are read and written where they are.
@@ -176,43 +184,44 @@ impl Job<'_> {
             && !memory.target_swapped
             && !memory.real_to_complex
             && layout.is_dense(TARGET, plan.target_size);
-        let first = |operand: usize| scratch.runs[0].offsets[operand];
-        // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes.
+        // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes, and are borrowed here only.
         unsafe {
             let source = if reads_direct {
-                memory.source.offset(first(SOURCE))
+                memory.source.offset(runs[0].offsets[SOURCE])
             } else {
-                let tile = scratch.source.0.as_mut_ptr().cast();
-                gather(memory.source, SOURCE, &scratch.runs, source_kind, tile);
+                let tile = source_tile.0.as_mut_ptr().cast();
+                gather(memory.source, SOURCE, runs, source_kind, tile);
                 tile.cast_const()
             };
             if plan.is_copy() && memory.real_to_complex {
                 // No stop in a tile for what is not changed.
-                scatter_real(self.level, source, memory.target, &scratch.runs, target_kind);
+                scatter_real(self.level, source, memory.target, runs, target_kind);
                 return;
             }
             let target = if writes_direct {
-                memory.target.offset(first(TARGET))
+                memory.target.offset(runs[0].offsets[TARGET])
             } else {
-                scratch.target.0.as_mut_ptr().cast()
+                target_tile.0.as_mut_ptr().cast()
             };
-            self.prepare(count, scratch);
-            self.convert(source, target, count, scratch);
-            self.look_for(count, scratch, outcome);
-            if let Some(meter) = &plan.meter {
-                let scales = plan.scaled.then_some(&scratch.scales.0[..count]);
-                let flags = &scratch.flags.0[..count];
-                let ends = (source, target.cast_const());
-                let report = meter.measure(self.level, ends, scales, flags, &mut scratch.meter);
-                outcome.add(&report);
+            self.prepare(count, runs, work);
+            self.convert(source, target, count, work);
+            self.look_for(&work.flags.0[..count], runs, outcome);
+            if self.dry {
+                return;
             }
-            if self.dry || writes_direct {
+            if let Some(meter) = &plan.meter {
+                let Work { scales, flags, meter: columns, .. } = work;
+                let scales = plan.scaled.then_some(&scales.0[..count]);
+                let ends = (source, target.cast_const());
+                outcome.add(&meter.measure(self.level, ends, scales, &flags.0[..count], columns));
+            }
+            if writes_direct {
                 return;
             }
             if memory.real_to_complex {
-                scatter_real(self.level, target, memory.target, &scratch.runs, target_kind);
+                scatter_real(self.level, target, memory.target, runs, target_kind);
             } else {
-                scatter(target, memory.target, TARGET, &scratch.runs, target_kind);
+                scatter(target, memory.target, TARGET, runs, target_kind);
             }
         }
     }
@@ -221,15 +230,15 @@ impl Job<'_> {
     ///
     /// # Safety
     /// As for [`Job::run`].
-    unsafe fn prepare(&self, count: usize, scratch: &mut Scratch) {
+    unsafe fn prepare(&self, count: usize, runs: &[Run], work: &mut Work) {
         if self.plan.scaled && self.layout.line(SCALE) != Some(0) {
-            let tile = scratch.scales.0.as_mut_ptr().cast();
+            let tile = work.scales.0.as_mut_ptr().cast();
             // SAFETY: the caller's promise; the tile has room.
-            unsafe { gather(self.memory.scale, SCALE, &scratch.runs, (8, false), tile) };
+            unsafe { gather(self.memory.scale, SCALE, runs, (8, false), tile) };
         }
         let Some(stream) = self.plan.stream else { return };
-        let mut draws = &mut scratch.draws.0[..count];
-        for run in &scratch.runs {
+        let mut draws = &mut work.draws.0[..count];
+        for run in runs {
             let (here, rest) = draws.split_at_mut(run.count);
             let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
             self.level.run(Draws { stream, first, step, words: here });
@@ -241,16 +250,16 @@ impl Job<'_> {
     ///
     /// # Safety
     /// `count` elements are readable at the source and writable at the target.
-    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, scratch: &mut Scratch) {
+    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, work: &mut Work) {
         let plan = self.plan;
-        let lanes = scratch.lanes.0.as_mut_ptr().cast::<u8>();
+        let lanes = work.lanes.0.as_mut_ptr().cast::<u8>();
         let mut span = Span {
             source,
             target: lanes,
             count,
-            scales: scratch.scales.0.as_ptr(),
-            draws: scratch.draws.0.as_ptr(),
-            flags: scratch.flags.0.as_mut_ptr(),
+            scales: work.scales.0.as_ptr(),
+            draws: work.draws.0.as_ptr(),
+            flags: work.flags.0.as_mut_ptr(),
         };
         // SAFETY: every tile has room for `count` elements of up to 8 bytes.
         unsafe {
@@ -262,7 +271,7 @@ impl Job<'_> {
                 (Some(decode), None) => decode.run(self.level, Span { target, ..span }),
                 (None, None) => {
                     span.source.copy_to(target, count * plan.source_size);
-                    scratch.flags.0[..count].fill(0);
+                    work.flags.0[..count].fill(0);
                 }
                 (None, Some(_)) => {}
             }
@@ -280,16 +289,15 @@ impl Job<'_> {
     }
 
     /// Notes the first element of the tile that must not be there.
-    fn look_for(&self, count: usize, scratch: &Scratch, outcome: &mut Outcome) {
+    fn look_for(&self, flags: &[u8], runs: &[Run], outcome: &mut Outcome) {
         let overflow = if self.search.overflow { OVERFLOW } else { 0 };
         let nan = if self.search.nan { NAN } else { 0 };
         let wanted = overflow | nan;
-        let flags = &scratch.flags.0[..count];
         if wanted == 0 || flags.iter().fold(0, |all, flag| all | flag) & wanted == 0 {
             return;
         }
         let mut done = 0;
-        for run in &scratch.runs {
+        for run in runs {
             for (i, flag) in flags[done..done + run.count].iter().enumerate() {
                 if flag & wanted != 0 {
                     let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;

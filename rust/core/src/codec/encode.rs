@@ -143,6 +143,7 @@ pub struct FloatEncoder<L, R> {
     unsigned: bool,
     keeps_infinity: bool,
     keeps_nan: bool,
+    nan_overflows: bool,
     has_zero: bool,
     overflow: BySign<L>,
     infinity: BySign<L>,
@@ -175,6 +176,8 @@ impl<L: Lane, R> FloatEncoder<L, R> {
             unsigned: !spec.signed,
             keeps_infinity: codes.keeps_infinity,
             keeps_nan: codes.keeps_nan,
+            // As zero it is beyond the range of a format that has no zero.
+            nan_overflows: options.nan == NanRule::Zero && !has_zero,
             has_zero,
             overflow: pair(codes.overflow),
             infinity: pair(codes.infinity),
@@ -211,7 +214,8 @@ impl<L: Lane, R> FloatEncoder<L, R> {
 
         let special = parts.nan | (parts.infinite & self.keeps_infinity);
         let inexact = (dropped & !special) | (parts.nan & !self.keeps_nan);
-        Encoded::new(result, inexact, overflow & !special, parts.nan)
+        let overflow = (overflow & !special) | (parts.nan & self.nan_overflows);
+        Encoded::new(result, inexact, overflow, parts.nan)
     }
 }
 
@@ -285,7 +289,17 @@ impl<P: Pivot, R: Rounder<P::Lane>> Encoder<P> for IntegerEncoder<P::Lane, R> {
 
 /// bool as a target: everything but zero is true.
 #[derive(Clone, Copy, Debug)]
-pub struct BoolEncoder;
+pub struct BoolEncoder {
+    nan_is_true: bool,
+}
+
+impl BoolEncoder {
+    /// NaN is true, unless the options make it zero.
+    #[must_use]
+    pub fn new(options: &Options) -> Self {
+        Self { nan_is_true: options.nan != NanRule::Zero }
+    }
+}
 
 impl<P: Pivot> Encoder<P> for BoolEncoder {
     const STOCHASTIC: bool = false;
@@ -294,10 +308,11 @@ impl<P: Pivot> Encoder<P> for BoolEncoder {
     fn encode(&self, bits: P::Bits, _draw: u64) -> Encoded<P::Lane> {
         let (zero, one) = (P::Lane::ZERO, P::Lane::ONE);
         let parts = P::unpack(bits);
-        let nonzero = parts.nan | parts.infinite | (parts.significand != zero);
+        let number = !parts.nan & (parts.infinite | (parts.significand != zero));
+        let truth = number | (parts.nan & self.nan_is_true);
         let top = P::Lane::from_i64(i64::from(P::TOP));
         let is_one = !parts.negative & (parts.exponent == zero) & (parts.significand == one.shl(top));
-        let code = P::Lane::select(nonzero, one, zero);
-        Encoded::new(code, nonzero & (!is_one | parts.nan), false, parts.nan)
+        let code = P::Lane::select(truth, one, zero);
+        Encoded::new(code, parts.nan | (number & !is_one), false, parts.nan)
     }
 }

@@ -132,6 +132,24 @@ impl FloatPivot for Binary32 {
     }
 }
 
+/// A float32 as float64; the language does not promise what a conversion makes of NaN.
+#[inline(always)]
+#[must_use]
+pub fn widen(bits: u32) -> u64 {
+    let number = f32::from_bits(bits);
+    let nan = u64::from(bits & Binary32::SIGN) << 32 | Binary64::QUIET_NAN;
+    if number.is_nan() { nan } else { f64::from(number).to_bits() }
+}
+
+/// A float64 as float32, rounded to nearest even, with a canonical NaN.
+#[inline(always)]
+#[must_use]
+pub fn narrow(bits: u64) -> u32 {
+    let number = f64::from_bits(bits);
+    let nan = (bits >> 32) as u32 & Binary32::SIGN | Binary32::QUIET_NAN;
+    if number.is_nan() { nan } else { (number as f32).to_bits() }
+}
+
 /// float64.
 #[derive(Clone, Copy, Debug)]
 pub struct Binary64;
@@ -164,7 +182,7 @@ impl FloatPivot for Binary64 {
     }
     #[inline(always)]
     fn from_binary32(bits: u32) -> u64 {
-        f64::from(f32::from_bits(bits)).to_bits()
+        widen(bits)
     }
     #[inline(always)]
     fn from_unsigned(value: u64) -> u64 {

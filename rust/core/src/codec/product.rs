@@ -7,7 +7,7 @@
 //! * [`Product`]: all bits of both factors in 128 bits, for targets as wide as float64.
 
 use super::lane::Lane;
-use super::pivot::{Parts, Pivot};
+use super::pivot::{Binary64, FloatPivot, Parts, Pivot};
 
 /// Below this magnitude the error of a product may itself underflow; every target narrower than float64 has its
 /// smallest subnormal at 2^-149 or above, so only "tiny and not zero" matters there.
@@ -30,7 +30,8 @@ pub fn odd_product(x: f64, scale: f64) -> f64 {
     } else if product.abs() < f64::INFINITY {
         adjusted
     } else if product.is_nan() {
-        product
+        // Not the product's: which sign that has, the machine decides.
+        if x.is_nan() { x } else { f64::from_bits(Binary64::QUIET_NAN) }
     } else {
         huge
     }
@@ -88,16 +89,19 @@ impl Pivot for Product {
     fn unpack((x, scale): (Factor, Factor)) -> Parts<u128> {
         let significand = u128::from(x.significand) * u128::from(scale.significand);
         let zero = significand == 0;
-        let (nan, infinite) = (x.nan || scale.nan, x.infinite || scale.infinite);
+        let infinite = x.infinite || scale.infinite;
+        let nan = x.nan || scale.nan || (infinite && zero);
         // 64 bits times 54 bits: the leading bit is at 117 or below.
         let raise = (significand | 1).leading_zeros() - (127 - Self::TOP);
         let exponent = x.exponent + scale.exponent + i64::from(Self::TOP) - i64::from(raise);
         Parts {
-            negative: x.negative != scale.negative,
-            nan: nan || (infinite && zero),
+            // As in `odd_product`: a NaN keeps its own sign, whatever it is multiplied by.
+            negative: if nan { x.nan && x.negative } else { x.negative != scale.negative },
+            nan,
             infinite,
-            exponent: u128::from_i64(exponent),
-            significand: significand << raise,
+            // An infinity is beyond every format, however small the factor.
+            exponent: u128::from_i64(if infinite { 1 << 20 } else { exponent }),
+            significand: if infinite { 1 << Self::TOP } else { significand << raise },
         }
     }
 

@@ -4,10 +4,14 @@
 //! libraries built with `-ffast-math`). Rust, and every kernel here, assume the default one. So it is made the
 //! default around every cast, and put back.
 
+use std::marker::PhantomData;
+
 /// While it lives, this thread computes in the default environment.
 #[derive(Debug)]
 pub struct DefaultEnvironment {
     saved: Word,
+    /// It belongs to this thread, and must be dropped here.
+    here: PhantomData<*const ()>,
 }
 
 impl DefaultEnvironment {
@@ -18,7 +22,7 @@ impl DefaultEnvironment {
         if saved & CONTROL_MASK != DEFAULT & CONTROL_MASK {
             write(DEFAULT);
         }
-        Self { saved }
+        Self { saved, here: PhantomData }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use super::stage::{Span, Stage};
+use crate::codec::pivot::{narrow, widen};
 use crate::cpu::{Kernel, Level};
 use crate::format::{Format, Kind};
 
@@ -17,14 +18,14 @@ trait Convert<T>: Copy {
 impl Convert<f64> for f32 {
     #[inline(always)]
     fn convert(self) -> f64 {
-        if self.is_nan() { f64::NAN.copysign(f64::from(self)) } else { f64::from(self) }
+        f64::from_bits(widen(self.to_bits()))
     }
 }
 
 impl Convert<f32> for f64 {
     #[inline(always)]
     fn convert(self) -> f32 {
-        if self.is_nan() { f32::NAN.copysign(self as f32) } else { self as f32 }
+        f32::from_bits(narrow(self.to_bits()))
     }
 }
 

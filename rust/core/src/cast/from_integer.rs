@@ -1,6 +1,6 @@
 //! The machine's own integers, converted by the language: Rust's `as` has exactly castwise's defaults.
 //!
-//! Integers wrap into integers, and round to nearest even into floats. Float sources are in [`super::floats`].
+//! Integers wrap into integers, and round to nearest even into floats. Float sources are in [`super::from_float`].
 
 use std::marker::PhantomData;
 
