@@ -27,6 +27,15 @@ def random_array(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     return np.ascontiguousarray(raw).reshape(-1).view(info.dtype).reshape(shape)
 
 
+def byte_swapped(array: NDArray[Any]) -> NDArray[Any]:
+    """The same values in the other byte order, made by hand: each lane's bytes turned round."""
+    info = castwise.finfo(array.dtype)
+    lanes = 2 if info.kind == "complex" else 1
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    turned = raw.reshape(-1, info.itemsize // lanes)[:, ::-1].copy()
+    return turned.reshape(-1).view(array.dtype.newbyteorder(">")).reshape(array.shape)
+
+
 def floats(count: int, seed: int = 0) -> NDArray[np.float32]:
     """Floats as they are in models: normal, around zero."""
     return np.random.default_rng(seed).normal(size=count).astype(np.float32)

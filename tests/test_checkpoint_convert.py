@@ -378,3 +378,43 @@ def test_links_in_a_folder_are_followed_and_strays_reported(
     assert (tmp_path / "out" / "linked").readlink() == Path("tokenizer")
     assert "consolidated.safetensors is not in the index" in caplog.text
     assert "pipe is no file" in caplog.text
+
+
+def test_a_mapping_in_the_place_of_dtype_is_a_map(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, a=floats(2), b=floats(2))
+    for mapping in ({"a": "bfloat16"}, checkpoint.DtypeMap.from_mapping({"a": "bfloat16"})):
+        checkpoint.cast_file(path, out, mapping)
+        assert [one.format for one in checkpoint.inspect(out).tensors] == ["bfloat16", "float32"]
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_settings_that_are_no_longer_true_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    source = tmp_path / "model"
+    _sharded(source)
+    text = json.dumps({key: "float32", "hidden_size": 8})
+    (source / "config.json").write_text(text)
+    checkpoint.cast_file(source, tmp_path / "kept", {"default": "keep"})
+    checkpoint.cast_file(source, tmp_path / "same", "float32")
+    assert caplog.text == ""
+    checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
+    assert f"config.json was copied unchanged; its {key} still says 'float32'" in caplog.text
+    assert (tmp_path / "out" / "config.json").read_text() == text
+
+
+def test_copied_files_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "model"
+    _sharded(source)
+    synced = set()
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", record)
+    checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
+    written = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
+    assert [path.name for path in written if path.stat().st_ino not in synced] == []

@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import castwise
 import ml_dtypes
@@ -12,7 +13,14 @@ import pytest
 import safetensors
 import safetensors.numpy
 from castwise import checkpoint
-from checkpoint_samples import NUMPY_FORMATS, assert_same, floats, random_array
+from checkpoint_samples import (
+    NUMPY_FORMATS,
+    assert_same,
+    byte_swapped,
+    floats,
+    random_array,
+    write_sharded,
+)
 
 SHAPES = {"matrix": (4, 6), "odd": (3, 5), "scalar": (), "empty": (0, 3), "cube": (2, 3, 4)}
 METADATA = {"format": "np", "note": 'é\n"quoted"'}
@@ -238,3 +246,114 @@ def test_long_npy_headers(tmp_path: Path) -> None:
     (tmp_path / "longer.npy").write_bytes(buffer.getvalue())
     with pytest.raises(checkpoint.CheckpointError, match="10,000"):
         checkpoint.load(tmp_path / "longer.npy")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".npy"])
+@pytest.mark.parametrize("name", NUMPY_FORMATS)
+def test_arrays_of_the_other_byte_order_are_saved_as_what_they_say(
+    tmp_path: Path, suffix: str, name: str
+) -> None:
+    path = tmp_path / f"file{suffix}"
+    array = random_array(name, (4, 6))
+    if name in {"complex32", "bcomplex32"}:  # numpy's swapped ones have no clear meaning
+        swapped = byte_swapped(array)
+        with pytest.raises(TypeError, match=r"tensor '\w+'.*byte order"):
+            checkpoint.save(path, swapped if suffix == ".npy" else {"w": swapped})
+        assert not path.exists()
+        return
+    for swapped in (byte_swapped(array), byte_swapped(array.T).T):
+        if suffix == ".npy":
+            checkpoint.save(path, swapped)
+            assert_same(checkpoint.load(path), array)
+        else:
+            checkpoint.save(path, {"w": swapped, "v": swapped[1:2]})
+            assert_same(checkpoint.load(path)["w"], array)
+            assert_same(checkpoint.load(path)["v"], array[1:2])
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_what_is_no_text_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(b"old")
+    tensors = {"w": floats(1)}
+    refused: list[tuple[Any, Any, str]] = [
+        (tensors, {"epoch": 3}, "metadata key 'epoch'"),
+        (tensors, {3: "three"}, "metadata key 3"),
+        (tensors, {"bad": "\ud800"}, "metadata key 'bad'"),
+        (tensors, [("a", "b")], "metadata must be"),
+        ({7: floats(1)}, None, "tensor name 7"),
+        ({"\ud800": floats(1)}, None, "tensor name"),
+    ]
+    for arrays, metadata, message in refused:
+        with pytest.raises(checkpoint.CheckpointError, match=message):
+            checkpoint.save(path, arrays, metadata=metadata)
+        assert path.read_bytes() == b"old"
+
+
+def test_no_tensor_takes_the_place_of_the_metadata(tmp_path: Path) -> None:
+    arrays, out = {"__metadata__.json": floats(2)}, tmp_path / "out.npz"
+    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be named '__metadata__\.json'"):
+        checkpoint.save(out, arrays)
+    checkpoint.save(tmp_path / "in.safetensors", arrays, metadata={"k": "v"})
+    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be named '__metadata__\.json'"):
+        checkpoint.cast_file(tmp_path / "in.safetensors", out, "bfloat16")
+    assert not out.exists()
+
+
+def test_assume_is_always_checked(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "f.safetensors", {"w": floats(1)})
+    checkpoint.save(tmp_path / "f.npz", {"w": floats(1)})
+    write_sharded(tmp_path / "folder", {"one.safetensors": {"w": floats(1)}})
+    wrong: list[tuple[Any, str]] = [
+        ("bfloat61", "assume: .*bfloat61.*bfloat16"),
+        ({"gone": "bfloat61"}, "assume: key 'gone': .*bfloat61"),
+        ({3: "bfloat16"}, "assume: key 3"),
+        (16, "assume must be"),
+        (["bfloat16"], "assume must be"),
+    ]
+    for name in ("f.safetensors", "f.npz", "folder"):
+        path = tmp_path / name
+        for assume, message in wrong:
+            with pytest.raises(TypeError, match=message):
+                checkpoint.load(path, assume=assume)
+            with pytest.raises(TypeError, match=message):
+                checkpoint.inspect(path, assume=assume)
+            with pytest.raises(TypeError, match=message):
+                checkpoint.cast_file(path, tmp_path / "out", "bfloat16", assume=assume)
+
+
+def test_paths_that_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sharded(tmp_path / "here", {"one.safetensors": {"w": floats(1)}})
+    monkeypatch.chdir(tmp_path / "here")  # a checkpoint, if "" meant "."
+    for action in (
+        checkpoint.load,
+        checkpoint.inspect,
+        checkpoint.metadata,
+        lambda path: checkpoint.save(path, {}),
+        lambda path: checkpoint.cast_file(path, tmp_path / "out", "bfloat16"),
+        lambda path: checkpoint.cast_file(".", path, "bfloat16"),
+    ):
+        with pytest.raises(checkpoint.CheckpointError, match="path is empty"):
+            action("")
+    for action in (
+        checkpoint.load,
+        checkpoint.inspect,
+        lambda path: checkpoint.cast_file(path, tmp_path / "out", "bfloat16"),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"No such file or directory.*none"):
+            action(tmp_path / "none")
+
+
+def test_names_are_a_list_and_slips_are_explained(tmp_path: Path) -> None:
+    arrays = {"layer.weight": floats(1), "layer.bias": floats(1)}
+    checkpoint.save(tmp_path / "f.npz", arrays)
+    write_sharded(tmp_path / "folder", {"one.safetensors": arrays})
+    names: Any
+    for path in (tmp_path / "f.npz", tmp_path / "folder"):
+        with pytest.raises(TypeError, match=r"load\(path, \['layer.weight'\]\)"):
+            checkpoint.load(path, "layer.weight")
+        for names in ([3], [None]):
+            with pytest.raises(TypeError, match="is no str"):
+                checkpoint.load(path, names)
+        with pytest.raises(checkpoint.CheckpointError, match=r"did you mean 'layer\.weight'"):
+            checkpoint.load(path, ["layer.wieght"])

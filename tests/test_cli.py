@@ -1,11 +1,15 @@
 """The command line as a user meets it: a process, its two streams, its exit code."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from checkpoint_samples import assert_same, floats, safetensors_file, write_sharded
+from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
 
 
 def run(*arguments: Any, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -49,7 +53,7 @@ def test_cast_prints_an_account(model: Path, tmp_path: Path) -> None:
     header, rule, bias, kernel, _, total, last = result.stdout.splitlines()
     assert header.split() == [
         *("tensor", "shape", "from", "to", "exact", "overflowed", "saturated", "underflowed"),
-        *("NaN", "max", "rel", "error", "SQNR", "dB"),
+        *("NaN", "in", "NaN", "out", "max", "rel", "error", "SQNR", "dB"),
     ]
     assert set(rule) == {"-", " "}
     assert bias.split()[:4] == ["dense/bias", "4", "float32", "bfloat16"]
@@ -77,7 +81,7 @@ def test_cast_prints_and_writes_json(model: Path, tmp_path: Path) -> None:
     assert rows["step"]["to"] is None
     assert rows["dense/kernel"]["report"]["count"] == 12
     assert account["total"]["count"] == 16
-    assert account["new_nonfinite"] == 0
+    assert (account["out_of_range"], account["nan_lost"]) == (0, 0)
 
 
 def test_json_is_strict(tmp_path: Path) -> None:
@@ -236,9 +240,10 @@ def test_help_tells_the_exit_codes() -> None:
     assert "1  it was written, but" in run("cast", "--help").stdout
 
 
-def _on_a_terminal(*arguments: Any) -> tuple[int, str]:
+def _on_a_terminal(*arguments: Any, columns: int = 0) -> tuple[int, str]:
     """Exit code and what standard error shows if it is a terminal."""
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     with subprocess.Popen(
         [sys.executable, "-m", "castwise", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
@@ -270,3 +275,166 @@ def test_the_script_and_the_module_are_the_same(model: Path) -> None:
         pytest.skip("castwise is not installed beside this Python")
     by_script = subprocess.run([script, "inspect", model], capture_output=True, check=True)
     assert by_script.stdout.decode() == run("inspect", model).stdout
+
+
+def _sh(command: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run castwise from a shell, which can close and redirect streams; `"$@"` is the command."""
+    return subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "castwise", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_reports_that_would_do_harm_are_refused_before_the_work(
+    model: Path, tmp_path: Path
+) -> None:
+    out, keep, kept = tmp_path / "out.safetensors", tmp_path / "keep.json", '{"default": "bf16"}'
+    keep.write_text(kept)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.json").symlink_to("keep.json")
+    before = model.read_bytes()
+    for report in (tmp_path, keep, tmp_path / "link.json", tmp_path / "pipe", "/dev/stdout", model):
+        arguments = ("cast", model, out, "--map", keep, "--report", report)
+        result = run(*arguments, code=2)
+        assert re.fullmatch(r"castwise: error: --report[^\n]+\n", result.stderr)
+        assert not out.exists()
+    assert model.read_bytes() == before
+    assert keep.read_text() == kept
+    result = _sh(
+        f'"$@" > "{tmp_path / "log"}"', "cast", model, out, "--dtype", "bf16",
+        "--report", tmp_path / "log",
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "is standard output" in result.stderr
+    write_sharded(tmp_path / "shards", {"one.safetensors": {"a": floats(2)}})
+    shard = tmp_path / "shards" / "one.safetensors"
+    arguments = ("cast", tmp_path / "shards", tmp_path / "new", "--dtype", "bf16")
+    assert "replace the checkpoint" in run(*arguments, "--report", shard, code=2).stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failed_cast_leaves_the_old_report(model: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"")
+    run("cast", bad, tmp_path / "out.npz", "--dtype", "bf16", "--report", report, code=2)
+    assert report.read_text() == "old"
+    names = ["bad.safetensors", "model.safetensors", "report.json"]
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_the_report_survives_a_full_standard_output(
+    model: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    out, report = tmp_path / "out.safetensors", tmp_path / "report.json"
+    result = _sh(
+        '"$@" > /dev/full', "cast", model, out, "--dtype", "bf16", "--report", report, *options
+    )
+    assert result.returncode == 2
+    assert re.fullmatch(
+        r"castwise: error: \S+ was written, but not standard output: No space left on device\n",
+        result.stderr,
+    )
+    assert json.loads(report.read_text())["total"]["count"] == 16
+    assert checkpoint.load(out)["dense/bias"].dtype.itemsize == 2
+
+
+def test_closed_streams(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    for arguments in (("inspect", model), ("cast", model, out, "--dtype", "bf16")):
+        result = _sh('"$@" >&-', *arguments)
+        assert result.returncode == 2
+        assert re.fullmatch(r"castwise: error: standard output is closed[^\n]+\n", result.stderr)
+    assert not out.exists()
+    result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf61")
+    assert (result.returncode, result.stdout) == (2, "")
+    result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf16")
+    assert result.returncode == 0
+    assert "2 tensors cast" in result.stdout
+
+
+def test_the_help_of_exit_code_2_is_true() -> None:
+    assert "DST is as it was, unless the message says" in run("cast", "--help").stdout
+
+
+def test_warnings_do_not_write_on_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, w=floats(2))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("\x1b[2Jowned\n.txt", "")
+    result = run("cast", path, tmp_path / "out.safetensors", "--dtype", "bf16")
+    assert "\x1b" not in result.stderr
+    assert r"\x1b[2Jowned\n.txt" in result.stderr
+
+
+def test_nan_that_became_a_number_is_shown_and_a_finding(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, w=np.array([1, np.nan, 2, np.nan]), v=np.ones(2))
+    for dtype in ("float4_e2m1fn", "int8"):
+        result = run("cast", path, out, "--dtype", dtype, code=1)
+        row = next(line.split() for line in result.stdout.splitlines() if line.startswith("w "))
+        assert row[8:10] == ["2", "0"]
+        assert "2 NaN became numbers" in result.stderr
+        account = json.loads(run("cast", path, out, "--dtype", dtype, "--json", code=1).stdout)
+        assert (account["nan_lost"], account["out_of_range"]) == (2, 0)
+        run("cast", path, out, "--dtype", dtype, "--nan", "zero")  # as asked
+    result = run("cast", path, out, "--dtype", "float16")
+    row = next(line.split() for line in result.stdout.splitlines() if line.startswith("w "))
+    assert row[8:10] == ["2", "2"]
+
+
+def test_empty_paths_and_missing_files(model: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("inspect", ""),
+        ("cast", "", "out.npz", "--dtype", "bf16"),
+        ("cast", model, "", "--dtype", "bf16"),
+        ("cast", model, tmp_path / "out.npz", "--map", ""),
+    ):
+        assert "path is empty" in run(*arguments, code=2).stderr
+    result = run("inspect", tmp_path / "none", code=2)
+    assert result.stderr == f"castwise: error: {tmp_path / 'none'}: No such file or directory\n"
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"castwise {castwise.__version__}\n"
+
+
+def test_one_tensor_is_one_and_long_names_are_shortened_in_tables(tmp_path: Path) -> None:
+    path, name = tmp_path / "in.safetensors", "a" * 300 + "b" * 300
+    checkpoint.save(path, {name: floats(2)})
+    result = run("cast", path, tmp_path / "out.npz", "--dtype", "bf16")
+    assert "1 tensor cast," in result.stdout
+    assert re.search(r"^total +1 tensor ", result.stdout, re.MULTILINE)
+    for shown in (result.stdout, run("inspect", path).stdout):
+        assert re.search(r"^a+\.\.\.b+ ", shown, re.MULTILINE)
+        assert max(map(len, shown.splitlines()[:4])) < 250
+    assert name in run("inspect", path, "--json").stdout
+
+
+def test_inspect_shows_what_is_stored_as_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "in.safetensors"
+    checkpoint.save(path, {"six": random_array("float6_e2m3fn", (4,)), "u8": np.zeros(2, np.uint8)})
+    lines = run("inspect", path).stdout.splitlines()
+    assert re.match(r"six +float6_e2m3fn \(as bytes\) ", lines[2])
+    assert re.match(r"u8 +uint8 +2 ", lines[3])
+    np.save(tmp_path / "raw.npy", random_array("bfloat16", (4,)))
+    assert "V2 (raw bytes)" in run("inspect", tmp_path / "raw.npy").stdout
+
+
+def test_progress_fits_the_terminal_of_standard_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, **{"n" * 200: floats(2)})
+    _, seen = _on_a_terminal("cast", path, tmp_path / "out.npz", "--dtype", "bf16", columns=50)
+    drawn = [line for line in seen.split("\r\x1b[K") if line]
+    assert drawn
+    assert max(map(len, drawn)) == 49
+
+
+def test_a_map_may_start_with_a_byte_order_mark(model: Path, tmp_path: Path) -> None:
+    for name, text in (("m.json", '{"default": "bf16"}'), ("m.toml", "default = 'bf16'")):
+        (tmp_path / name).write_text(text, "utf-8-sig")
+        run("cast", model, tmp_path / "out.npz", "--map", tmp_path / name)

@@ -1,7 +1,8 @@
 """The command line: `castwise cast`, `castwise inspect`, `castwise formats`.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
-1 the checkpoint was written but numbers became infinite or NaN, 2 an error, 130 interrupted.
+1 the checkpoint was written but values were lost (became infinite or NaN, wrapped, or were NaN and
+became numbers), 2 an error, 130 interrupted, 141 whoever read standard output has gone.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import argparse
 import logging
 import os
 import signal
+import stat
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import castwise
 from castwise import checkpoint
+from castwise.checkpoint.arguments import checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.cli_output import (
     cast_text,
@@ -41,9 +44,13 @@ every integer, bool and complex tensor that no key of a map names.
 _EXIT_CODES = """\
 exit codes:
   0  the checkpoint was written
-  1  it was written, but numbers became infinite or NaN, or integers wrapped; see the table
-  2  an error; DST is as it was
+  1  it was written, but numbers became infinite or NaN, integers wrapped, or NaN
+     became numbers (which --nan zero asks for); see the table
+  2  an error; DST is as it was, unless the message says that it was written
+  130, 143  interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
 """
+_CLOSED = "standard output is closed; what nobody is to read, send to /dev/null"
 _ROUNDINGS = (
     "nearest-even",
     "nearest-away",
@@ -56,28 +63,47 @@ _ROUNDINGS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    if sys.stderr is None:  # closed; print would turn to standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # a stream of a test or notebook
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    logging.basicConfig(format="castwise: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     # A SystemExit unwinds the stack, so that temporary files are removed.
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, _terminate)
     options = _parser().parse_args(arguments)
     try:
+        if sys.stdout is None:
+            raise OSError(_CLOSED)  # noqa: TRY301
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()  # whoever read it has gone
         return BROKEN_PIPE
     except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
         _say(f"error: {_message(error)}")
         return ERROR
     return code
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Escapes control characters: what is logged quotes files that nobody trusts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record on one line."""
+        return printable(super().format(record))
+
+
+def _abandon_output() -> None:
+    """Send what is left of standard output nowhere, or Python would fail on it at exit."""
+    with suppress(OSError, ValueError, AttributeError):  # a stream of a test or notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
@@ -99,16 +125,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="castwise", description="Exact casts of whole checkpoints, and what they lose."
     )
+    parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_cast(commands)
     inspect = commands.add_parser("inspect", help="what a checkpoint holds, from its headers alone")
-    inspect.add_argument("file", metavar="FILE", type=Path, help="a file, or a folder of shards")
+    inspect.add_argument("file", metavar="FILE", type=_path, help="a file, or a folder of shards")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect)
     formats = commands.add_parser("formats", help="every format castwise knows")
     formats.add_argument("--json", action="store_true", help="print JSON")
     formats.set_defaults(run=_formats)
     return parser
+
+
+def _path(text: str) -> Path:
+    try:
+        return checked_path(text)
+    except checkpoint.CheckpointError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _add_cast(commands: Any) -> None:
@@ -119,14 +153,14 @@ def _add_cast(commands: Any) -> None:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cast.add_argument("source", metavar="SRC", type=Path, help="the checkpoint to read")
-    cast.add_argument("destination", metavar="DST", type=Path, help="the checkpoint to write")
+    cast.add_argument("source", metavar="SRC", type=_path, help="the checkpoint to read")
+    cast.add_argument("destination", metavar="DST", type=_path, help="the checkpoint to write")
     what = cast.add_mutually_exclusive_group(required=True)
     what.add_argument("--dtype", metavar="D", help="format for all floating tensors")
     what.add_argument(
         "--map",
         metavar="FILE",
-        type=Path,
+        type=_path,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names',
     )
     cast.add_argument("--rounding", choices=_ROUNDINGS, help="default: as numpy, nearest-even")
@@ -149,7 +183,7 @@ def _add_cast(commands: Any) -> None:
     cast.add_argument(
         "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
     )
-    cast.add_argument("--report", metavar="FILE", type=Path, help="write the account as JSON")
+    cast.add_argument("--report", metavar="FILE", type=_path, help="write the account as JSON")
     cast.add_argument("--json", action="store_true", help="print the account as JSON")
     cast.add_argument(
         "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
@@ -158,11 +192,36 @@ def _add_cast(commands: Any) -> None:
 
 
 def _cast(options: argparse.Namespace) -> int:
-    report = options.report
-    if report is not None:
-        _check_report(report, options.source, options.destination)
+    with ExitStack() as stack:
+        # Before the work, so that what can only fail does so while nothing is written.
+        report = _open_report(options, stack)
+        summary = _cast_file(options)
+        account = json_text(summary.to_dict())
+        with _written(summary, f"the report {options.report}"):
+            if report is not None:
+                report.write(f"{account}\n".encode())
+            stack.close()
+    with _written(summary, "standard output"):
+        print(account if options.json else cast_text(summary))
+        sys.stdout.flush()
+    for pattern in summary.unused_patterns:
+        _say(f"warning: key {pattern!r} of {options.map} matched no tensor")
+    return _findings(summary)
+
+
+def _open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:
+    if options.report is None:
+        return None
+    _check_report(options)
+    try:
+        return stack.enter_context(replacing_file(options.report))
+    except checkpoint.CheckpointError as error:
+        raise checkpoint.CheckpointError(f"--report: {error}") from error
+
+
+def _cast_file(options: argparse.Namespace) -> checkpoint.CastSummary:
     with ProgressLine(sys.stderr) as progress:
-        summary = checkpoint.cast_file(
+        return checkpoint.cast_file(
             options.source,
             options.destination,
             options.dtype,
@@ -176,29 +235,75 @@ def _cast(options: argparse.Namespace) -> int:
             overwrite=options.overwrite,
             progress=progress.show if progress.visible else None,
         )
-    account = json_text(summary.to_dict())
-    print(account if options.json else cast_text(summary))
-    if report is not None:
-        with replacing_file(report) as file:
-            file.write(f"{account}\n".encode())
-    for pattern in summary.unused_patterns:
-        _say(f"warning: key {pattern!r} of {options.map} matched no tensor")
-    if summary.new_nonfinite:
-        count = summary.new_nonfinite
-        _say(
-            f"{count:,} value{'' if count == 1 else 's'} became infinite or NaN, or wrapped; "
-            f"{summary.destination} was written. To avoid it: --overflow saturate, a wider format"
-        )
-        return FINDINGS
-    return OK
 
 
-def _check_report(report: Path, source: Path, destination: Path) -> None:
+@contextmanager
+def _written(summary: checkpoint.CastSummary, what: str) -> Iterator[None]:
+    """Say in the errors of the block that the checkpoint itself is complete."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if what == "standard output":
+            _abandon_output()
+        raise checkpoint.CheckpointError(
+            f"{summary.destination} was written, but not {what}: {error.strerror or error}"
+        ) from error
+
+
+def _findings(summary: checkpoint.CastSummary) -> int:
+    """Say what no number of the table may hide; returns the exit code."""
+    for count, one, many, remedy in (
+        (
+            summary.out_of_range,
+            "value became infinite or NaN, or wrapped",
+            "values became infinite or NaN, or wrapped",
+            "--overflow saturate, a wider format",
+        ),
+        (
+            summary.nan_lost,
+            "NaN became a number",
+            "NaN became numbers",
+            "--nan raise, a format with NaN",
+        ),
+    ):
+        if count:
+            _say(
+                f"{count:,} {one if count == 1 else many}; "
+                f"{summary.destination} was written. To avoid it: {remedy}"
+            )
+    return FINDINGS if summary.out_of_range or summary.nan_lost else OK
+
+
+def _check_report(options: argparse.Namespace) -> None:
     """Refuse before the work what could only fail, or do harm, after it."""
-    if os.path.realpath(report) in {os.path.realpath(source), os.path.realpath(destination)}:
-        raise checkpoint.CheckpointError(f"--report {report} would replace the checkpoint")
-    if not report.parent.is_dir():
+    report = options.report
+    path = Path(os.path.realpath(report))
+    for checkpoint_path in (options.source, options.destination):
+        other = Path(os.path.realpath(checkpoint_path))
+        if other == path or other in path.parents:
+            raise checkpoint.CheckpointError(f"--report {report} would replace the checkpoint")
+    if options.map is not None and Path(os.path.realpath(options.map)) == path:
+        raise checkpoint.CheckpointError(f"--report {report} would replace the map")
+    # Of the path as given: /dev/stdout leads to names that are none.
+    with suppress(FileNotFoundError):
+        found = os.stat(report)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise checkpoint.CheckpointError(f"--report {report} is not a regular file")
+        if _is_output(found):
+            raise checkpoint.CheckpointError(
+                f"--report {report} is standard output; for JSON there use --json"
+            )
+    if not path.parent.is_dir():
         raise checkpoint.CheckpointError(f"--report {report}: there is no folder {report.parent}")
+
+
+def _is_output(found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
+        return False
 
 
 def _inspect(options: argparse.Namespace) -> int:

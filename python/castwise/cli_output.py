@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import castwise
-from castwise.checkpoint import CastRow, CastSummary, Inspection
+from castwise.checkpoint import CastRow, CastSummary, Inspection, TensorInfo
 
 _CAST_HEADER = (
     "tensor",
@@ -20,7 +20,8 @@ _CAST_HEADER = (
     "overflowed",
     "saturated",
     "underflowed",
-    "NaN",
+    "NaN in",
+    "NaN out",
     "max rel error",
     "SQNR dB",
 )
@@ -45,6 +46,7 @@ _FORMAT_FIELDS = (
     "safetensors",
 )
 _KILO = 1000
+_CELL_CHARACTERS = 72
 
 
 def json_text(value: Any) -> str:
@@ -60,12 +62,12 @@ def cast_text(summary: CastSummary) -> str:
     total = summary.total
     if total is not None:
         rows = [_cast_cells(row, row.report) for row in cast if row.report is not None]
-        rows.append(("total", f"{len(cast)} tensors", "", "", *_report_cells(total)))
+        rows.append(("total", _tensors(len(cast)), "", "", *_report_cells(total)))
         lines.append(_table(_CAST_HEADER, rows, text_columns=4, rule_before_last=True))
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)
     lines.append(
-        f"{summary.source} -> {summary.destination}: {len(cast)} tensors cast, {len(kept)} kept"
+        f"{summary.source} -> {summary.destination}: {_tensors(len(cast))} cast, {len(kept)} kept"
         f"{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
     )
     if summary.options.get("seed") is not None:
@@ -76,7 +78,7 @@ def cast_text(summary: CastSummary) -> str:
 def inspection_text(inspection: Inspection) -> str:
     """Every tensor, a total for each format, and the metadata."""
     rows = [
-        (info.name, info.label, _shape_text(info.shape), f"{info.nbytes:,}")
+        (info.name, _stored_text(info), _shape_text(info.shape), f"{info.nbytes:,}")
         for info in inspection.tensors
     ]
     totals = [
@@ -158,6 +160,7 @@ def _report_cells(report: castwise.CastReport) -> tuple[str, ...]:
         f"{report.overflowed:,}",
         f"{report.saturated:,}",
         f"{report.underflowed:,}",
+        f"{report.nan_in:,}",
         f"{report.nan_out:,}",
         f"{report.max_rel_error:.2e}" if report.max_rel_error else "0",
         "-" if math.isnan(report.sqnr_db) else f"{report.sqnr_db:.1f}",
@@ -172,6 +175,26 @@ def _percent(part: int, whole: int) -> str:
 def _kinds(rows: Sequence[CastRow]) -> str:
     counts = Counter(row.source for row in rows)
     return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""
+
+
+def _tensors(count: int) -> str:
+    return f"{count:,} tensor{'' if count == 1 else 's'}"
+
+
+def _stored_text(info: TensorInfo) -> str:
+    """The format, and a note where the container itself knows only bytes."""
+    if info.format is None:
+        return f"{info.stored} (raw bytes)" if info.kind == "unknown" else info.stored
+    stored_as_bytes = info.stored in {"U8", "u8"} and info.format != "uint8"
+    return f"{info.format} (as bytes)" if stored_as_bytes else info.format
+
+
+def _shortened(cell: str) -> str:
+    """A cell without its middle if it is too long for a table."""
+    if len(cell) <= _CELL_CHARACTERS:
+        return cell
+    half = (_CELL_CHARACTERS - 3) // 2
+    return f"{cell[:half]}...{cell[-half:]}"
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
@@ -191,7 +214,7 @@ def _table(
     rule_before_last: bool = False,
 ) -> str:
     """Columns aligned: the first `text_columns` to the left, numbers to the right."""
-    safe = [[printable(cell) for cell in row] for row in rows]
+    safe = [[_shortened(printable(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *safe, strict=True)]
     rule = ["-" * width for width in widths]
     lines = [list(header), rule, *safe]

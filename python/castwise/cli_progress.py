@@ -1,6 +1,6 @@
 """One line on a terminal that says how far a run is."""
 
-import shutil
+import os
 import time
 from types import TracebackType
 from typing import Self, TextIO
@@ -10,6 +10,7 @@ from castwise.cli_output import printable, size_text
 
 _SECONDS_BETWEEN = 0.1
 _BAR_WIDTH = 24
+_COLUMNS = 80  # of a terminal that does not say
 _CLEAR = "\r\x1b[K"
 
 
@@ -46,6 +47,13 @@ class ProgressLine:
             f"[{bar}] {part:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}  "
             f"{printable(progress.name or '')}"
         )
-        width = shutil.get_terminal_size().columns - 1
+        width = self._columns() - 1
         self._stream.write(_CLEAR + line[:width])
         self._stream.flush()
+
+    def _columns(self) -> int:
+        """The width of the stream's own terminal: standard output may be another one, or none."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except OSError:
+            return _COLUMNS

@@ -67,6 +67,8 @@ class DtypeMap:
         default: str | None = None
         patterns: dict[re.Pattern[str], str | None] = {}
         for key, value in mapping.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
             if isinstance(value, Mapping):
                 raise TypeError(
                     f"{origin}: key {key!r} holds a table, not a format; "
@@ -100,7 +102,7 @@ class DtypeMap:
         if parse is None:
             raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
         try:
-            mapping = parse(path.read_text("utf-8"))
+            mapping = parse(path.read_text("utf-8-sig"))
         except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
             raise ValueError(f"{path}: {error}") from error
         if not isinstance(mapping, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.checkpoint.containers import container_of, new_writer, open_reader
+from castwise.checkpoint.element_bytes import native
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.safetensors_file import SafetensorsReader
 from castwise.checkpoint.sharded_folder import ShardedFolder, open_folder
@@ -67,15 +70,30 @@ def inspect(
 ) -> Inspection:
     """Read the headers of a checkpoint, and none of its data.
 
+    Parameters
+    ----------
+    path
+        A `.safetensors`, `.npz` or `.npy` file, or a folder of safetensors shards.
+    assume
+        The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
+        a mapping from name to format. Without it their format is None.
+
+    Returns
+    -------
+    Every tensor's name, format, shape and size, and the metadata; of a folder, those of all shards.
+
     Raises
     ------
     CheckpointError
         A header is damaged.
+    TypeError
+        `assume` is no format.
     OSError
         A file cannot be read.
 
     """
-    where = Path(path)
+    check_assume(assume)
+    where = checked_path(path)
     if not where.is_dir():
         with open_reader(where, assume) as reader:
             return Inspection(str(where), tuple(reader.tensors.values()), reader.metadata)
@@ -113,16 +131,24 @@ def load(
         The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
         a mapping from name to format. Without it they stay raw bytes; nothing is guessed.
 
+    Returns
+    -------
+    A dictionary of name to array, in the order of the file or of `names`; of an `.npy` file the
+    array, unless `names` is given.
+
     Raises
     ------
     CheckpointError
         The file is damaged, has no tensor of a name, or holds pickles.
+    TypeError
+        `names` is one str or holds something else, or `assume` is no format.
     OSError
         A file cannot be read.
 
     """
-    where = Path(path)
-    wanted = None if names is None else list(names)
+    check_assume(assume)
+    where = checked_path(path)
+    wanted = None if names is None else _names(names)
     if where.is_dir():
         return _load_folder(open_folder(where), wanted)
     with open_reader(where, assume) as reader:
@@ -154,25 +180,26 @@ def save(
     Raises
     ------
     CheckpointError
-        The container cannot hold an array or a name.
+        The container cannot hold an array or a name, or a name or the metadata is no text.
     TypeError
-        A masked array.
+        A masked array, or a complex32 or bcomplex32 one that is not in native byte order.
     OSError
         The file cannot be written, or the disk is full.
 
     """
-    where = Path(path)
+    where = checked_path(path)
     if container_of(where) == _NPY:
         if isinstance(tensors, Mapping):
             raise CheckpointError(".npy holds one array; write .npz or .safetensors")
         tensors = {where.stem: tensors}
     elif not isinstance(tensors, Mapping):
         raise CheckpointError(f"{where.suffix} holds a mapping of name to array, not one array")
+    pairs = {} if metadata is None else metadata
     arrays = {name: _array(name, tensor) for name, tensor in tensors.items()}
     planned = [Planned(_describe(name, array)) for name, array in arrays.items()]
     with (
         replacing_file(where) as file,
-        new_writer(where, file, planned, metadata or {}, compressed=compressed) as writer,
+        new_writer(where, file, planned, pairs, compressed=compressed) as writer,
     ):
         for name in writer.order:
             writer.write(name, arrays[name])
@@ -181,7 +208,10 @@ def save(
 def _array(name: str, tensor: ArrayLike) -> NDArray[Any]:
     if isinstance(tensor, np.ma.MaskedArray):
         raise TypeError(f"tensor {name!r} is a masked array; fill it, no container keeps masks")
-    return np.asarray(tensor)
+    try:
+        return native(np.asarray(tensor))
+    except TypeError as error:
+        raise TypeError(f"tensor {name!r}: {error}") from error
 
 
 def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
@@ -197,15 +227,34 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
 
 
 def _load_folder(folder: ShardedFolder, wanted: list[str] | None) -> dict[str, NDArray[Any]]:
+    shards = dict(folder.shards)
+    if folder.index_name is None:
+        for shard in shards:
+            with SafetensorsReader(folder.path / shard) as reader:
+                shards[shard] = tuple(reader.tensors)
+    # In the order of the index, which need not be the order of the shards.
+    there = folder.index.get("weight_map") or [name for names in shards.values() for name in names]
+    names = _checked(wanted, there, folder.path)
+    needed = set(names)
     arrays: dict[str, NDArray[Any]] = {}
-    for shard, expected in folder.shards.items():
-        with SafetensorsReader(folder.path / shard) as reader:
-            here = expected if folder.index_name else tuple(reader.tensors)
-            arrays |= {name: reader.read(name) for name in here if wanted is None or name in wanted}
-    if wanted is None:
-        # In the order of the index, which need not be the order of the shards.
-        return {name: arrays[name] for name in folder.index.get("weight_map", arrays)}
-    return {name: arrays[name] for name in _checked(wanted, arrays, folder.path)}
+    for shard, expected in shards.items():
+        here = [name for name in expected if name in needed]
+        if here:
+            with SafetensorsReader(folder.path / shard) as reader:
+                arrays |= {name: reader.read(name) for name in here}
+    return {name: arrays[name] for name in names}
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(
+            f"names is a list of tensor names; for one tensor write load(path, [{names!r}])"
+        )
+    wanted = list(names)
+    for name in wanted:
+        if not isinstance(name, str):
+            raise TypeError(f"names is a list of tensor names, and {name!r} is no str")
+    return wanted
 
 
 def _checked(wanted: list[str] | None, there: Iterable[str], path: Path) -> list[str]:
@@ -215,5 +264,9 @@ def _checked(wanted: list[str] | None, there: Iterable[str], path: Path) -> list
         return list(known)
     for name in wanted:
         if name not in known:
-            raise CheckpointError(f"{path} has no tensor {name!r}; it has {len(known)} others")
+            near = difflib.get_close_matches(name, known, n=1)
+            raise CheckpointError(
+                f"{path} has no tensor {name!r}; "
+                + (f"did you mean {near[0]!r}?" if near else f"it has {len(known)} of other names")
+            )
     return wanted

@@ -58,7 +58,7 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, str(destination)) from error
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
         temporary.mkdir()
         with locked(temporary):
             yield temporary
-            _sync_folder(temporary)
+            sync_folder(temporary)
             _put_in_place(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -89,7 +89,7 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
         ):
             raise OSError(error.errno, error.strerror, str(destination)) from error
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _put_in_place(new: Path, path: Path) -> None:
@@ -126,7 +126,7 @@ def _mode_of(path: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Make renames in a folder survive a power cut, where the system has a way to ask for that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)

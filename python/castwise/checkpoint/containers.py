@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from castwise.checkpoint.arguments import check_texts
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.npy_file import NpyReader, NpyWriter
 from castwise.checkpoint.npz_file import NpzReader, NpzWriter
@@ -38,6 +39,7 @@ def open_reader(path: Path, assume: str | Mapping[str, str] | None = None) -> Re
 
     `assume` says which format arrays have that numpy saved as raw bytes.
     """
+    path.stat()  # that there is no such file matters more than its suffix
     match container_of(path):
         case ".safetensors":
             return SafetensorsReader(path)
@@ -61,7 +63,10 @@ def new_writer(
     `source` is what `Writer.keep` copies from. `compressed` matters to `.npz` only, where arrays
     that come from an `.npz` stay as they were.
     """
-    match container_of(path):
+    container = container_of(path)
+    if container != ".npy":  # which keeps neither
+        check_texts((plan.info.name for plan in planned), metadata)
+    match container:
         case ".safetensors":
             return SafetensorsWriter(file, planned, metadata, source)
         case ".npz":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.checkpoint.cast_tensors import Progress, ProgressMeter, cast_tensors
 from castwise.checkpoint.containers import container_of, new_writer, open_reader
@@ -55,7 +56,8 @@ def cast_file(
     destination
         What to write. A file is replaced; a folder only with `overwrite`.
     dtype
-        Format for all floating tensors. Integers, bools and complex numbers stay.
+        Format for all floating tensors. Integers, bools and complex numbers stay. A mapping is
+        taken as `dtype_map`.
     dtype_map
         Instead of `dtype`, a mapping or a JSON or TOML file of regular expression to
         format; see `DtypeMap`. A key that matches a name wholly decides for it, whatever its
@@ -95,7 +97,8 @@ def cast_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    old, new = Path(source), Path(destination)
+    old, new = checked_path(source), checked_path(destination)
+    check_assume(assume)
     dtypes = _dtypes(dtype, dtype_map)
     options = CastOptions.checked(
         rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
@@ -120,8 +123,8 @@ def _cast_single(
     assume: str | Mapping[str, str] | None,
     listener: Callable[[Progress], None] | None,
 ) -> tuple[list[CastRow], list[Planned]]:
-    container = container_of(destination)
     with open_reader(source, assume) as reader:
+        container = container_of(destination)
         if _NPY in {container, container_of(source)} and container != container_of(source):
             raise CheckpointError(f"{source} to {destination}: .npy can only become .npy")
         if isinstance(reader, NpzReader) and container != container_of(source) and reader.others:
@@ -138,6 +141,8 @@ def _cast_single(
 def _dtypes(
     dtype: Any, dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None
 ) -> DtypeMap:
+    if dtype_map is None and isinstance(dtype, Mapping | DtypeMap):
+        dtype, dtype_map = None, dtype
     if (dtype is None) == (dtype_map is None):
         raise CheckpointError("give either dtype or dtype_map, and not both")
     if dtype_map is None:
@@ -146,4 +151,4 @@ def _dtypes(
         return dtype_map
     if isinstance(dtype_map, Mapping):
         return DtypeMap.from_mapping(dtype_map)
-    return DtypeMap.from_file(Path(dtype_map))
+    return DtypeMap.from_file(checked_path(dtype_map))

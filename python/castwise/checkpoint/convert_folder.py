@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from castwise.checkpoint.atomic import replacing_folder
+from castwise.checkpoint.atomic import replacing_folder, sync_folder
 from castwise.checkpoint.cast_tensors import Progress, ProgressMeter, cast_tensors
 from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.errors import CheckpointError
@@ -27,6 +28,10 @@ from castwise.checkpoint.tensor_info import Planned
 from castwise.dtype_map import DtypeMap
 
 _LOGGER = logging.getLogger(__name__)
+_CONFIG = "config.json"
+_CONFIG_KEYS = ("torch_dtype", "dtype")
+_MAX_CONFIG_BYTES = 10_000_000
+_COPY_BYTES = 1 << 20
 
 
 def cast_folder(
@@ -58,6 +63,7 @@ def cast_folder(
         _copy_others(source, new, {*folder.shards, folder.index_name})
         if folder.index_name is not None:
             _write_index(folder, new / folder.index_name, rows)
+    _warn_of_config(source / _CONFIG, {row.target for row in rows if row.target is not None})
     return rows, everything
 
 
@@ -118,14 +124,37 @@ def _copy_others(source: Path, destination: Path, done: set[str | None]) -> None
         if entry.is_dir(follow_symlinks=False):
             new.mkdir()
             _copy_others(Path(entry.path), new, set())
+            sync_folder(new)
         elif entry.is_file():
             if entry.name.endswith(".safetensors"):
                 _LOGGER.warning("%s is not in the index and was copied as it is", entry.path)
-            shutil.copy2(entry.path, new)
+            _copy(Path(entry.path), new)
         elif entry.is_symlink():
             new.symlink_to(os.readlink(entry.path))
         else:
             _LOGGER.warning("%s is no file and was left out", entry.path)
+
+
+def _copy(source: Path, destination: Path) -> None:
+    """Copy a file with its permissions and times, down to the disk."""
+    with source.open("rb") as old, destination.open("xb") as new:
+        shutil.copyfileobj(old, new, _COPY_BYTES)
+        _sync(new.fileno(), new.flush)
+    shutil.copystat(source, destination)
+
+
+def _warn_of_config(path: Path, targets: set[str]) -> None:
+    """Warn if a model's settings state a format that its tensors have no more."""
+    if not targets or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
+        return
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return
+    for key in _CONFIG_KEYS:
+        stated = config.get(key) if isinstance(config, dict) else None
+        if stated is not None and {str(stated).removeprefix("torch.")} != targets:
+            _LOGGER.warning("%s was copied unchanged; its %s still says %r", path.name, key, stated)
 
 
 def _sync(descriptor: int, flush: Callable[[], None]) -> None:

@@ -10,11 +10,30 @@ import castwise
 Bytes = NDArray[np.uint8]
 
 
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """`array` in the byte order of this machine; itself if it is, or is of no format.
+
+    numpy's own `astype` misreads the swapped dtypes of ml_dtypes.
+
+    Raises
+    ------
+    TypeError
+        A swapped complex32 or bcomplex32: numpy does not say which bytes are exchanged.
+
+    """
+    if array.dtype.isnative:
+        return array
+    try:
+        dtype = castwise.finfo(array.dtype).dtype
+    except TypeError:
+        return array
+    swapped: NDArray[Any] = castwise.cast(array, dtype)
+    return swapped
+
+
 def to_bytes(array: NDArray[Any]) -> Bytes:
     """The elements of `array` in C order as little-endian bytes; a view where that is possible."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if not flat.dtype.isnative:
-        flat = flat.astype(flat.dtype.newbyteorder("="))
+    flat = np.ascontiguousarray(native(array)).reshape(-1)
     lane = _lane(flat.dtype)
     return flat.view(lane).astype(lane.newbyteorder("<"), copy=False).view(np.uint8)
 

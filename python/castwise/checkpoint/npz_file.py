@@ -202,6 +202,11 @@ class NpzWriter:
         self._metadata = dict(metadata)
         self._compression = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
         self.order = [plan.info.name for plan in planned]
+        if METADATA_MEMBER in self.order:
+            raise CheckpointError(
+                f"a tensor of an .npz cannot be named {METADATA_MEMBER!r}, where its metadata "
+                "stands; rename it"
+            )
         self._zip = zipfile.ZipFile(file, "w")
 
     def write(self, name: str, array: NDArray[Any]) -> int:

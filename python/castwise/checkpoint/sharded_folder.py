@@ -129,12 +129,14 @@ def _check_shards(folder: ShardedFolder) -> None:
         if not path.exists():
             raise CheckpointError(
                 f"{folder.path}: shard {shard!r} is missing, which the index names for "
-                f"{len(names)} tensors such as {names[0]!r}; fetch it"
+                f"{names[0]!r}"
+                + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+                + "; fetch it"
             )
         with SafetensorsReader(path) as reader:
             missing = [name for name in names if name not in reader.tensors]
         if missing:
             raise CheckpointError(
                 f"{path}: tensor {missing[0]!r} is not in this shard, where the index has it"
-                + (f", nor are {len(missing) - 1} others" if len(missing) > 1 else "")
+                + (f", nor are {len(missing) - 1} more" if len(missing) > 1 else "")
             )

@@ -95,12 +95,27 @@ class CastSummary:
         return total
 
     @property
-    def new_nonfinite(self) -> int:
-        """Values that were numbers and are infinite or NaN now, or integers that wrapped."""
-        total = self.total
-        if total is None:
+    def out_of_range(self) -> int:
+        """Values that became infinite or NaN, and integers that wrapped."""
+        return sum(
+            max(int(row.report.overflowed), int(row.report.nan_out - row.report.nan_in))
+            for row in self.rows
+            if row.report is not None
+        )
+
+    @property
+    def nan_lost(self) -> int:
+        """NaN that became numbers, where the format has none and `nan="zero"` did not ask for it.
+
+        float4, float6, the integers and bool have no NaN.
+        """
+        if self.options.get("nan") == "zero":
             return 0
-        return max(int(total.overflowed), int(total.nan_out - total.nan_in))
+        return sum(
+            max(int(row.report.nan_in - row.report.nan_out), 0)
+            for row in self.rows
+            if row.report is not None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -114,5 +129,6 @@ class CastSummary:
             "nbytes_before": sum(row.nbytes_before for row in self.rows),
             "nbytes_after": sum(row.nbytes_after for row in self.rows),
             "unused_patterns": list(self.unused_patterns),
-            "new_nonfinite": self.new_nonfinite,
+            "out_of_range": self.out_of_range,
+            "nan_lost": self.nan_lost,
         }

@@ -7,6 +7,7 @@ use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
 use crate::dtypes;
@@ -203,14 +204,15 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    pub(crate) fn parse(order: &str) -> PyResult<Self> {
-        match order {
-            "C" => Ok(Self::C),
-            "F" => Ok(Self::Fortran),
-            "A" => Ok(Self::Any),
-            "K" => Ok(Self::Keep),
+    pub(crate) fn parse(order: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match order.extract::<PyBackedStr>().as_deref() {
+            Ok("C") => Ok(Self::C),
+            Ok("F") => Ok(Self::Fortran),
+            Ok("A") => Ok(Self::Any),
+            Ok("K") => Ok(Self::Keep),
             _ => Err(PyValueError::new_err(format!(
-                "order={order:?} is not valid; use one of \"C\", \"F\", \"A\", \"K\"."
+                "order={} is not valid; use one of \"C\", \"F\", \"A\", \"K\".",
+                order.repr()?
             ))),
         }
     }

@@ -75,7 +75,7 @@ const DETACH_BYTES: usize = 1 << 16;
 #[pyfunction]
 #[pyo3(
     signature = (x, dtype=None, *, out=None, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,
-                 seed=None, order="K", copy=true, report=false, threads=None),
+                 seed=None, order=Word::Default, copy=true, report=false, threads=None),
     text_signature = "(x, dtype=None, *, out=None, rounding=None, overflow='ieee', nan='keep', scale=None, seed=None, order='K', copy=True, report=False, threads=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the public signature")]
@@ -89,13 +89,16 @@ pub(crate) fn cast<'py>(
     nan: Word<'_, 'py>,
     scale: Option<&Bound<'py, PyAny>>,
     seed: Option<&Bound<'py, PyAny>>,
-    order: &str,
+    order: Word<'_, 'py>,
     copy: bool,
     report: bool,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = options(py, rounding, overflow, nan, seed)?;
-    let order = Order::parse(order)?;
+    let order = match order {
+        Word::Default => Order::Keep,
+        Word::Given(word) => Order::parse(&word)?,
+    };
     let settings = Settings {
         options,
         report,
@@ -117,10 +120,12 @@ pub(crate) fn cast<'py>(
         }
         (None, None, Some(dtype)) => {
             let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-            let unchanged = descr.is_equiv_to(&source.object.dtype())
-                && scale.is_none()
-                && (options.overflow, options.nan) == (Overflow::Ieee, NanRule::Keep);
-            if unchanged && !copy && !report && source.is_in_order(order) {
+            let unchanged = || {
+                descr.is_equiv_to(&source.object.dtype())
+                    && scale.is_none()
+                    && (options.overflow, options.nan) == (Overflow::Ieee, NanRule::Keep)
+            };
+            if !copy && !report && source.is_in_order(order) && unchanged() {
                 return Ok(source.object.into_any());
             }
             source.empty_like(order, descr, format)?

@@ -32,7 +32,9 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
         .collect();
     scored.sort_by_key(|&(strange, score, _)| (strange, score));
     let limit = (wanted.chars().count() / 2).max(2);
-    let close = scored.into_iter().filter(|&(strange, score, _)| !strange || score <= limit);
+    let has_family = scored.first().is_some_and(|&(strange, ..)| !strange);
+    let close =
+        scored.into_iter().filter(|&(strange, score, _)| if has_family { !strange } else { score <= limit });
     close.take(3).map(|(_, _, name)| name).collect()
 }
 
