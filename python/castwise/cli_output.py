@@ -185,7 +185,9 @@ def _stored_text(info: TensorInfo) -> str:
     """The format, and a note where the container itself knows only bytes."""
     if info.format is None:
         return f"{info.stored} (raw bytes)" if info.kind == "unknown" else info.stored
-    stored_as_bytes = info.stored in {"U8", "u8"} and info.format != "uint8"
+    stored_as_bytes = (
+        info.stored.upper() == "U8" and castwise.finfo(info.format).safetensors != "U8"
+    )
     return f"{info.format} (as bytes)" if stored_as_bytes else info.format
 
 

@@ -3,14 +3,20 @@
 use crate::error::Error;
 use crate::format::Format;
 
-/// The format called `name`, by its canonical name or an alias; case does not matter.
+/// The format called `name`, by its canonical name, an alias, or its code in safetensors files; case does not matter,
+/// but in codes of two letters, whose lower case numpy reads otherwise ("i8" has 8 bytes).
 ///
 /// # Errors
 /// [`Error::UnknownFormat`] with the nearest valid names.
 pub fn parse(name: &str) -> Result<Format, Error> {
     let wanted = name.trim().to_ascii_lowercase();
+    let is_code = |code: &str| code == name || (code.len() > 2 && code.eq_ignore_ascii_case(&wanted));
+    let is_called = |format: &Format| {
+        let row = format.row();
+        row.name == wanted || row.aliases.contains(&wanted.as_str()) || row.safetensors.is_some_and(is_code)
+    };
     Format::all()
-        .find(|format| format.name() == wanted || format.row().aliases.contains(&wanted.as_str()))
+        .find(is_called)
         .ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&wanted) })
 }
 
