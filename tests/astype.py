@@ -1,9 +1,12 @@
 """The listed exceptions: where `ndarray.astype` is not what a single exact rounding gives.
 
+Each says what astype gives instead, to the bit; where C leaves it undefined, anything.
 Everywhere else the defaults of `castwise.cast` are bit-equal to astype, for every pair it supports.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,53 +31,93 @@ def default_rounding(target: Format) -> str:
     return "towards-zero" if target.kind in ("int", "uint") else "nearest-even"
 
 
-def rounded_twice(source: Format, target: Format, codes: Array) -> Array:
-    """ml_dtypes takes a float64 or a wide integer through float32: it must be exact there."""
-    from_ml_dtypes = target.kind in ("float", "complex") and hasattr(ml_dtypes, target.name)
-    inexact = oracle.cast(codes, source, FORMATS["float32"]).place != oracle.EXACT
-    return inexact & (from_ml_dtypes and source is not target)
+class Case(NamedTuple):
+    """What astype gave for codes (of parts, if complex), and what one exact rounding gives."""
+
+    source: Format
+    target: Format
+    codes: Array
+    theirs: Array
+
+    @property
+    def right(self) -> Array:
+        cast = oracle.cast(self.codes, self.source, self.target)
+        return cast.expected(default_rounding(self.target), "ieee").codes
+
+    @property
+    def by_way_of_float32(self) -> Case:
+        """The cast that ml_dtypes makes of it: it takes everything through float32."""
+        wide, target = FORMATS["float32"], self.target
+        if not hasattr(ml_dtypes, target.name) or target.kind not in ("float", "complex"):
+            return self
+        codes = oracle.cast(self.codes, self.source, wide).expected("nearest-even", "ieee").codes
+        return Case(wide, target, codes, self.theirs)
 
 
-def undefined(source: Format, target: Format, codes: Array) -> Array:
-    """C leaves NaN, and a float beyond an integer's range, undefined; so does numpy."""
-    if target.kind not in ("int", "uint") or source.kind != "float":
-        return np.zeros(codes.shape, bool)
-    cast = oracle.cast(codes, source, target)
-    return cast.expected("towards-zero", "ieee").overflows | cast.value.nan
+def rounded_twice(case: Case) -> Array:
+    """ml_dtypes rounds a float64 or a wide integer to float32 first."""
+    return case.by_way_of_float32.right
 
 
-def payload_kept(source: Format, target: Format, codes: Array) -> Array:
-    """Between these four a NaN keeps its payload, even signalling; ours becomes the quiet NaN."""
-    parts = {oracle.component(source).name, oracle.component(target).name}
-    return oracle.cast(codes, source, target).value.nan & parts.issubset(KEEPS_PAYLOADS)
-
-
-def misrounded(source: Format, target: Format, codes: Array) -> Array:
+def misrounded(case: Case) -> Array:
     """ml_dtypes takes a subnormal between 2**-127 and 1.5 * 2**-127 up to 2**-126."""
-    if target.name != "float8_e8m0fnu":
-        return np.zeros(codes.shape, bool)
-    cast = oracle.cast(codes, source, target)
-    return (cast.scale == -127) & (cast.place == oracle.BELOW) & ~cast.value.negative
+    if case.target.name != "float8_e8m0fnu":
+        return case.right
+    case = case.by_way_of_float32
+    cast = oracle.cast(case.codes, case.source, case.target)
+    between = (cast.scale == -127) & (cast.place == oracle.BELOW) & ~cast.value.negative
+    return np.where(between, np.uint8(1), case.right)
 
 
-def through_bool(source: Format, target: Format, codes: Array) -> Array:
+def through_bool(case: Case) -> Array:
     """ml_dtypes has no cast between its two complex formats; numpy finds one through bool."""
-    return np.full(codes.shape, {source.name, target.name} == {"complex32", "bcomplex32"})
+    if {case.source.name, case.target.name} != {"complex32", "bcomplex32"}:
+        return case.right
+    part = oracle.component(case.target)
+    zero = oracle.decode(case.codes, oracle.component(case.source)).zero.all(axis=-1)
+    real = np.where(zero, 0, part.bias << part.mantissa_bits)  # 0 or 1
+    return np.stack([real, np.zeros_like(real)], axis=-1).astype(part.codes)
 
 
-EXCEPTIONS = (rounded_twice, undefined, misrounded, through_bool)
+def undefined(case: Case) -> Array:
+    """C leaves NaN, and a float beyond an integer's range, undefined; so does numpy."""
+    if case.target.kind not in ("int", "uint") or case.source.kind != "float":
+        return case.right
+    cast = oracle.cast(case.codes, case.source, case.target)
+    anything = cast.expected("towards-zero", "ieee").overflows | cast.value.nan
+    return np.where(anything, case.theirs, case.right)
 
 
-def same_nan(one: Array, other: Array, target: Format) -> Array:
+def payload_kept(case: Case) -> Array:
+    """Between these four a NaN keeps its payload, even signalling; ours becomes the quiet NaN."""
+    source, target = oracle.component(case.source), oracle.component(case.target)
+    if not {source.name, target.name}.issubset(KEEPS_PAYLOADS):
+        return case.right
+    return np.where(same_nan(case.right, case.theirs, target), case.theirs, case.right)
+
+
+EXCEPTIONS = (rounded_twice, misrounded, through_bool, undefined, payload_kept)
+
+
+def same_nan(one: Array, other: Array, row: Format) -> Array:
     """Find where both codes are NaN of one sign."""
-    if oracle.component(target).kind != "float":
-        return np.zeros(one.shape, bool)
-    first, second = (oracle.decode(codes, oracle.component(target)) for codes in (one, other))
+    first, second = (oracle.decode(codes, row) for codes in (one, other))
     return first.nan & second.nan & (first.negative == second.negative)
 
 
 def disagree(ours: Array, theirs: Array, source: Format, target: Format, codes: Array) -> Array:
-    """Find where our codes (of parts, if complex) differ from astype's and no exception says so."""
-    excepted = np.logical_or.reduce([rule(source, target, codes) for rule in EXCEPTIONS])
-    excepted |= payload_kept(source, target, codes) & same_nan(ours, theirs, target)
-    return (ours != theirs) & ~excepted
+    """Find where our codes (of parts, if complex) differ from astype's and no exception says so.
+
+    Where one does, astype's must be what it says, and ours the right ones.
+    """
+    case = Case(source, target, codes, theirs)
+    right = case.right
+    said = right
+    for rule in EXCEPTIONS:
+        given = rule(case)
+        said = np.where(given != right, given, said)
+    good = np.where(said != right, (theirs == said) & (ours == right), ours == theirs)
+    part = oracle.component(target)
+    if oracle.component(source) is part and part.kind == "float":  # a copy: any NaN of the sign
+        good |= (ours == theirs) | same_nan(ours, theirs, part)
+    return ~good

@@ -6,19 +6,21 @@ import castwise
 import numpy as np
 import oracle
 import pytest
-from oracle import DETERMINISTIC, Array, Cast, Expected, Format
+from oracle import DETERMINISTIC, OVERFLOWS, ROUNDINGS, Array, Cast, Expected, Format
 from support import LEVELS, array_of, at_level, codes_of
 
 SEED = 20
 
 
-def wrong(got: Array, codes: Array, source: Format, target: Format, *right: Expected) -> Array:
+def wrong(
+    got: Array, codes: Array, source: Format, target: Format, *right: Expected, nan: str = "keep"
+) -> Array:
     """Find where `got` is no right code; a copy of the same parts may keep a NaN's payload."""
     bad = np.ones(got.shape, bool)
     for expected in right:
         bad &= got != expected.codes
     part = oracle.component(source)
-    if part is oracle.component(target) and part.kind == "float":
+    if nan == "keep" and part is oracle.component(target) and part.kind == "float":
         bad &= ~(oracle.decode(codes, part).nan & (got == codes))
     return bad
 
@@ -36,27 +38,42 @@ def first_wrong(bad: Array, codes: Array, got: Array, *right: Expected) -> str:
 
 
 def compare(
-    cast: Cast, codes: Array, source: Format, target: Format, *, rounding: str, overflow: str
+    cast: Cast,
+    codes: Array,
+    source: Format,
+    target: Format,
+    *,
+    rounding: str,
+    overflow: str,
+    nan: str = "keep",
 ) -> int:
-    """Compare a cast of real codes with the oracle, on every level; return how many results."""
-    right: tuple[Expected, ...] = cast.candidates(overflow)
+    """Compare a cast of real codes with the oracle, on every level; return how many results.
+
+    What overflow="raise" and nan="raise" must refuse is seen to be refused, then left out.
+    """
+    right: tuple[Expected, ...] = cast.candidates(overflow, nan)
     if rounding in DETERMINISTIC:
-        right = (cast.expected(rounding, overflow),)
-    refused = np.logical_and.reduce([each.overflows for each in right])
+        right = (cast.expected(rounding, overflow, nan),)
+    kept, errors = np.ones(codes.shape, bool), []
     if overflow == "raise":
-        kept = ~np.logical_or.reduce([each.overflows for each in right])
-        right = tuple(Expected(each.codes[kept], each.overflows[kept]) for each in right)
-    else:
-        kept = np.ones(codes.shape, bool)
+        kept &= ~np.logical_or.reduce([each.overflows for each in right])
+        if np.logical_and.reduce([each.overflows for each in right]).any():
+            errors.append(OverflowError)
+    if nan == "raise":
+        kept &= ~cast.value.nan
+        if cast.value.nan.any():
+            errors.append(ValueError)
+    right = tuple(Expected(each.codes[kept], each.overflows[kept]) for each in right)
     x, accepted, chosen = array_of(codes, source), array_of(codes[kept], source), codes[kept]
-    options = {"rounding": rounding, "overflow": overflow}
+    options = {"rounding": rounding, "overflow": overflow, "nan": nan}
+    what = " ".join(options.values())
     if rounding == "stochastic":
         options["seed"] = SEED
     first: Array | None = None
     for level in LEVELS:
         with at_level(level):
-            if overflow == "raise" and refused.any():
-                with pytest.raises(OverflowError):
+            if errors:
+                with pytest.raises(tuple(errors)):
                     castwise.cast(x, target.name, **options)
             result = castwise.cast(accepted, target.name, **options)
         assert result.dtype == target.dtype
@@ -64,10 +81,21 @@ def compare(
         if target.part:
             assert not got[..., 1].any(), "the imaginary part of a real number is not +0"
             got = got[..., 0]
-        bad = wrong(got, chosen, source, target, *right)
-        assert not bad.any(), (
-            f"{level} {rounding} {overflow}: {first_wrong(bad, chosen, got, *right)}"
-        )
+        bad = wrong(got, chosen, source, target, *right, nan=nan)
+        assert not bad.any(), f"{level} {what}: {first_wrong(bad, chosen, got, *right)}"
         first = got if first is None else first
-        assert np.array_equal(first, got), f"{LEVELS[0]} and {level} differ: {rounding} {overflow}"
+        assert np.array_equal(first, got), f"{LEVELS[0]} and {level} differ: {what}"
     return len(LEVELS) * codes.size
+
+
+def compare_every_option(codes: Array, source: Format, target: Format) -> int:
+    """Compare under each rounding and overflow rule, and to nearest under each NaN rule."""
+    cast, results = oracle.cast(codes, source, target), 0
+    for overflow in OVERFLOWS:
+        for rounding in ROUNDINGS:
+            results += compare(cast, codes, source, target, rounding=rounding, overflow=overflow)
+        for nan in ("zero", "raise"):
+            results += compare(
+                cast, codes, source, target, rounding="nearest-even", overflow=overflow, nan=nan
+            )
+    return results

@@ -54,15 +54,13 @@ def pytest_terminal_summary(
     )
     half = (len(targets) + 1) // 2
     for columns in (targets[:half], targets[half:]):
-        heads = [_short(target) for target in columns]
-        widths = [max(6, len(head) + 1) for head in heads]
-        lines = [("from \\ to", heads)]
-        lines += [
-            (source, [_count(counts[source, target]) for target in columns]) for source in sources
+        rows = [["from \\ to", *map(_short, columns)]]
+        rows += [
+            [_short(source), *(_count(counts[source, target]) for target in columns)]
+            for source in sources
         ]
-        for head, cells in lines:
-            row = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-            terminalreporter.write_line(
-                f"{_short(head):<10}{row}" if head in sources else f"{head:<10}{row}"
-            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for head, *cells in rows:
+            line = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            terminalreporter.write_line("  ".join([head.ljust(widths[0]), *line]))
         terminalreporter.write_line("")

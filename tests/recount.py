@@ -42,11 +42,12 @@ def decibels(signal: Fraction, noise: Fraction) -> float:
 
 
 def recount(
-    before: Exact, results: Array, overflows: Array, target: Format, *, wraps: bool
+    before: Exact, results: Array, overflows: Array, target: Format, *, wraps: bool, nan: str
 ) -> dict[str, Any]:
     """Account for values that became these codes.
 
     `overflows` are the elements that "raise" would refuse; those of an integer cast may wrap.
+    With nan="zero" a NaN is never exact, and overflows where a zero does.
     """
     part = oracle.component(target)
     after = oracle.decode(results, part)
@@ -55,9 +56,10 @@ def recount(
     errors = [(abs(x - y), abs(x)) for x, y in both]
     sizes = [abs(x) for x, _ in pairs if x]
     equal = np.array([x is not None and x == y for x, y in pairs], bool).reshape(results.shape)
-    equal |= before.nan & after.nan
+    nan_kept = before.nan & (nan != "zero")
+    equal |= nan_kept & after.nan
     equal |= before.infinite & after.infinite & (before.negative == after.negative)
-    beyond = (overflows & ~before.nan) | (before.infinite & after.finite & (part.kind != "bool"))
+    beyond = (overflows & ~nan_kept) | (before.infinite & after.finite & (part.kind != "bool"))
     kept = after.finite & (not wraps)
     zeroed = np.array([bool(x) and y == 0 for x, y in pairs], bool).reshape(results.shape)
     tiny = 1 << part.mantissa_bits if part.specials not in ("", "exponent-only") else 0

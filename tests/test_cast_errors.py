@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import castwise
@@ -30,6 +31,25 @@ def test_an_unknown_dtype_names_the_nearest(name: str, near: str) -> None:
             refused()
         assert name in str(caught.value)
         assert near in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["float8", "fp8", "f8_", "float6", "float4"])
+def test_the_name_of_a_family_names_members(family: str) -> None:
+    with pytest.raises(TypeError, match="dtype") as caught:
+        castwise.cast(X, family)
+    said = str(caught.value).partition("?")[0].replace(family, "", 1)
+    start = family.strip("_").replace("fp", "float").replace("f8", "float8")
+    named = [name for name in castwise.formats() if f'"{name}"' in said or f"'{name}'" in said]
+    assert named
+    assert all(name.startswith(start) for name in named)
+
+
+@pytest.mark.parametrize("dtype", ["", "   ", "no such thing at all"])
+def test_what_resembles_no_name_is_sent_to_the_list(dtype: str) -> None:
+    with pytest.raises(TypeError, match="dtype") as caught:
+        castwise.cast(X, dtype)
+    assert "castwise.formats()" in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +88,25 @@ def test_an_unknown_option_names_the_valid_ones(
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("argument", ["rounding", "overflow", "nan", "order"])
-def test_an_option_of_another_type_is_refused(argument: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=argument):
-        castwise.cast(X, "bfloat16", **{argument: 3})
+VALID = {
+    "rounding": ROUNDINGS,
+    "overflow": OVERFLOWS,
+    "nan": ("keep", "raise", "zero"),
+    "order": ("K", "A", "C", "F"),
+}
+
+
+@pytest.mark.parametrize("value", [3, None, b"ieee", 1.5, ["ieee"], True, np.int64(5)], ids=repr)
+@pytest.mark.parametrize("argument", VALID)
+def test_an_option_of_another_type_is_refused(argument: str, value: Any) -> None:
+    """By a message that has the argument, the value and, itself, the valid ones."""
+    if (argument, value) == ("rounding", None):
+        return  # the default
+    with pytest.raises((TypeError, ValueError), match=argument) as caught:
+        castwise.cast(X, "bfloat16", **{argument: value})
+    assert str(value) in str(caught.value)
+    for name in VALID[argument]:
+        assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "a"])
@@ -197,6 +232,25 @@ def test_the_first_offender_is_named_and_out_untouched(
         for word in words:
             assert word in message
         assert (out.view(np.uint8) == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "scale", "words"),
+    [
+        (np.float32([1.0, 300.0]), 2.0, ("300", "2", "600", "index 1")),
+        (np.float64([1.0, 2.0, -0.5]), 1024.0, ("1", "1024", "index 0")),
+        (np.int32([3, -70]), 7.0, ("-70", "7", "-490", "index 1")),
+        (np.float32([[1.0, 1.0], [3.0, 4.0]]), np.float64([[1.0], [150.0]]), ("4", "150", "600")),
+    ],
+    ids=["float32", "float64", "int32", "one per row"],
+)
+def test_a_scaled_offender_is_named_with_value_scale_and_product(
+    x: Any, scale: Any, words: tuple[str, ...], level: str
+) -> None:
+    with pytest.raises(OverflowError, match="float8_e4m3fn") as caught:
+        castwise.cast(x, "float8_e4m3fn", overflow="raise", scale=scale)
+    for word in words:
+        assert re.search(rf"(?<![\d.]){re.escape(word)}(?!\d)", str(caught.value)), word
 
 
 def test_raise_judges_the_rounded_value(level: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import laid_out
+from layouts import laid_out, swapped_bytes
 from oracle import FORMATS, Array, Format
 from sources import random_codes
 from support import AVAILABLE, LEVELS, array_of, at_level, codes_of
@@ -24,9 +24,8 @@ def targets_of(source: Format) -> st.SearchStrategy[Format]:
 
 
 def same(one: Array, other: Array, row: Format) -> bool:
-    native = (
-        one.astype(row.dtype, copy=False) if one.dtype.isnative else one.byteswap().view(row.dtype)
-    )
+    native = one if one.dtype.isnative else swapped_bytes(one, row)
+    native = native.view(row.dtype)
     return one.shape == other.shape and np.array_equal(codes_of(native, row), codes_of(other, row))
 
 

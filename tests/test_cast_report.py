@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import astype
@@ -55,7 +57,8 @@ def check(codes: Array, source: Format, target: Format, **options: Any) -> None:
     overflows = cast.expected(rounding, overflow, nan).overflows
     integers = {oracle.component(row).kind for row in (source, target)} <= {"bool", "int", "uint"}
     wraps = integers and overflow == "ieee"
-    agree(report, recount(cast.value, codes_of(result, target), overflows, target, wraps=wraps))
+    codes = codes_of(result, target)
+    agree(report, recount(cast.value, codes, overflows, target, wraps=wraps, nan=nan))
 
 
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
@@ -80,8 +83,9 @@ def test_complex_counts_components(target: Format, level: str) -> None:
 @pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
 def test_nan_rules(target: Format, level: str) -> None:
     x = np.array([np.nan, -np.nan, 1.0, -1000.0, np.inf])
-    for nan in ("keep", "zero") if target.specials != "exponent-only" else ("keep",):
-        check(x.view(np.uint64), FORMATS["float64"], target, nan=nan)
+    for nan in ("keep", "zero"):
+        for overflow in ("ieee", "saturate"):
+            check(x.view(np.uint64), FORMATS["float64"], target, nan=nan, overflow=overflow)
 
 
 def test_nothing_counts_nothing(level: str) -> None:
@@ -154,6 +158,82 @@ def test_a_report_changes_no_bit_of_the_result(level: str) -> None:
             for options in ({}, {"rounding": "stochastic", "seed": 3}, {"overflow": "saturate"}):
                 with_report = castwise.cast(x, target.name, report=True, **options)[0]
                 assert with_report.tobytes() == castwise.cast(x, target.name, **options).tobytes()
+
+
+SAMPLES = (
+    [1.0, 500.0, np.nan],
+    [],
+    [0.0, -0.0],
+    [np.nan, np.inf],
+    [1e-30, 1e-300, 5e-324, 3.0, -1e300],
+    [1 / 3, 2 / 3, 1e-7],
+)
+
+
+def report_of(values: list[float], target: str = "float8_e4m3fn") -> castwise.CastReport:
+    report = castwise.cast(np.array(values, np.float64), target, report=True)[1]
+    assert isinstance(report, castwise.CastReport)
+    return report
+
+
+def told_apart_by_hash(one: object, other: object) -> bool | None:
+    """Tell whether the hashes differ; None for things without one."""
+    return None if type(one).__hash__ is None else hash(one) != hash(other)
+
+
+@pytest.mark.parametrize("values", SAMPLES, ids=str)
+def test_copies_and_pickles_say_the_same_and_merge_the_same(values: list[float]) -> None:
+    """The sums behind the decibels travel too: a merge after the journey is exact."""
+    report, more = report_of(values), report_of([1e-3, 7.7, 1e10])
+    copies = [copy.copy(report), copy.deepcopy(report)]
+    copies += [pickle.loads(pickle.dumps(report, level)) for level in range(2, 6)]  # noqa: S301
+    for other in copies:
+        assert type(other) is castwise.CastReport
+        assert identity(other) == identity(report)
+        assert identity(other + more) == identity(report + more) == identity(more + other)
+        assert other == report
+        assert told_apart_by_hash(other, report) in (False, None)
+
+
+def test_equal_reports_are_those_of_equal_accounts() -> None:
+    reports = [report_of(values) for values in SAMPLES]
+    for i, one in enumerate(reports):
+        for j, other in enumerate(reports):
+            assert (one == other) == (i == j)
+        assert one == report_of(SAMPLES[i])
+        assert told_apart_by_hash(one, report_of(SAMPLES[i])) in (False, None)
+        assert one != identity(one)
+        assert one != 0
+
+
+def test_sum_merges_reports() -> None:
+    reports = [report_of(values) for values in SAMPLES]
+    whole = report_of([value for values in SAMPLES for value in values])
+    assert identity(sum(reports)) == identity(sum(reversed(reports))) == identity(whole)
+    assert identity(sum(reports[:1])) == identity(reports[0])
+    for nonsense in (1, 0.5, "0", None, [], True):
+        with pytest.raises(TypeError):
+            nonsense + reports[0]  # type: ignore[operator]
+        with pytest.raises(TypeError):
+            reports[0] + nonsense  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("values", SAMPLES, ids=str)
+@pytest.mark.parametrize("target", ["float8_e4m3fn", "float32", "int8"])
+def test_the_printed_numbers_are_the_numbers(values: list[float], target: str) -> None:
+    """Each field has a line; a count is printed whole, a magnitude to three digits or more."""
+    report = report_of(values, target)
+    lines = [line.split() for line in str(report).splitlines()]
+    printed = {words[0]: words[1] for words in lines if len(words) > 1 and words[0] in FIELDS}
+    assert set(printed) == set(FIELDS)
+    for field, value in report.to_dict().items():
+        if isinstance(value, int):
+            assert int(printed[field]) == value
+        elif math.isnan(value):
+            assert printed[field].lower() == "nan"
+        else:
+            near = math.isclose(float(printed[field]), value, rel_tol=1e-3)
+            assert near or (field == "sqnr_db" and abs(float(printed[field]) - value) < 0.01)
 
 
 def test_it_prints_as_a_small_table() -> None:

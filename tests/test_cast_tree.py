@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import castwise
@@ -168,3 +170,119 @@ def test_numpy_scalars_are_leaves() -> None:
     assert float(cast[0]) == 1.5
     assert type(cast[1]) is np.int32
     assert type(cast[2]) is float
+
+
+STOCHASTIC: dict[str, Any] = {"rounding": "stochastic", "seed": 5}
+THIRDS = np.full(4096, 1 / 3, np.float32)
+
+
+def drawn(tree: Any, **options: Any) -> Any:
+    return castwise.cast_tree(tree, "bfloat16", **{**STOCHASTIC, **options})
+
+
+def test_leaves_draw_apart_and_the_same_each_time() -> None:
+    """Equal values in two places round up and down in different places."""
+    tree = {"a": THIRDS.copy(), "b": [THIRDS.copy(), THIRDS.copy()]}
+    first, again = drawn(tree), drawn(tree)
+    leaves = [first["a"], *first["b"]]
+    for one, other in zip(leaves, [again["a"], *again["b"]], strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert len({leaf.tobytes() for leaf in leaves}) == 3
+    for i, one in enumerate(leaves):  # about 5 in 9 agree when the draws are independent
+        for other in leaves[:i]:
+            assert 0.4 < np.mean(one == other) < 0.7
+    assert drawn(tree, seed=6)["a"].tobytes() != first["a"].tobytes()
+
+
+def test_a_leaf_s_draw_is_of_its_path_alone() -> None:
+    """Neither its neighbours nor their order have a say."""
+    alone = drawn({"b": THIRDS.copy()})["b"].tobytes()
+    assert drawn({"a": THIRDS.copy(), "b": THIRDS.copy()})["b"].tobytes() == alone
+    assert drawn({"b": THIRDS.copy(), "a": THIRDS.copy()})["b"].tobytes() == alone
+
+
+def test_tied_arrays_draw_once() -> None:
+    tied = drawn({"embedding": THIRDS, "head": [THIRDS]})
+    assert tied["embedding"] is tied["head"][0]
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType], ids=lambda kind: kind.__name__)
+def test_every_mapping_is_walked(kind: Any) -> None:
+    tree = {"outer": kind({"w": W, "inner": kind({"w": W, "n": 3})})}
+    cast = castwise.cast_tree(tree, {"default": "bfloat16", "outer/inner/w": "float16"})
+    outer = cast["outer"]
+    assert isinstance(outer, Mapping)
+    assert list(outer) == ["w", "inner"]
+    assert outer["w"].dtype == BF16
+    assert outer["inner"]["w"].dtype == np.float16
+    assert outer["inner"]["n"] == 3
+    assert tree["outer"]["w"] is W
+    assert tree["outer"]["inner"]["w"] is W
+
+
+def test_an_error_names_the_leaf() -> None:
+    tree = {"layers": [{"kernel": W}, {"kernel": W * 1000}], "name": "x"}
+    with pytest.raises(OverflowError) as caught:
+        castwise.cast_tree(tree, "float8_e4m3fn", overflow="raise")
+    told = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+    assert "layers/1/kernel" in " ".join(told)
+    tree["layers"][1]["kernel"] = W * np.nan
+    with pytest.raises(ValueError, match="nan") as refused:
+        castwise.cast_tree(tree, "float8_e4m3fn", nan="raise")
+    told = [str(refused.value), *getattr(refused.value, "__notes__", [])]
+    assert "layers/1/kernel" in " ".join(told)
+
+
+@pytest.mark.parametrize("key", [3, None, b"a", ("a", "b"), 1.5], ids=repr)
+def test_a_map_s_keys_are_strings(key: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        castwise.cast_tree({"a": W}, {key: "float16"})
+    assert repr(key) in str(caught.value)
+
+
+@pytest.mark.parametrize("tree", [{}, [], None, {"count": np.arange(3)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rounding": "nearest"},
+        {"overflow": "clip"},
+        {"overflow": None},
+        {"nan": "drop"},
+        {"order": "Z"},
+        {"seed": 1},
+        {"seed": -1, "rounding": "stochastic"},
+        {"threads": 0},
+        {"scale": "2"},
+        {"nope": 1},
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_even_where_nothing_is_cast(
+    tree: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        castwise.cast_tree(tree, "float16", **options)
+
+
+@dataclass
+class Lazy:
+    """Fields that are loaded anew whenever someone asks."""
+
+    first: Any
+    second: Any
+    third: Any
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        return value() if name in ("first", "second", "third") and callable(value) else value
+
+
+def test_arrays_made_on_request_are_not_mistaken_for_each_other() -> None:
+    """Freed as soon as it is cast, one may lie where the next one will."""
+    lazy = Lazy(*(lambda value=value: np.full(100, value) for value in (1.0, 2.0, 3.0)))
+    cast = castwise.cast_tree([lazy, lazy], "float16")
+    for layer in cast:
+        got = [layer.first, layer.second, layer.third]
+        assert [float(leaf[0]) for leaf in got] == [1.0, 2.0, 3.0]
+        assert all(leaf.dtype == np.float16 for leaf in got)
+    assert lazy.first.dtype == np.float64

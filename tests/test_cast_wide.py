@@ -12,8 +12,8 @@ import castwise
 import numpy as np
 import oracle
 import pytest
-from comparison import compare, first_wrong, wrong
-from oracle import DETERMINISTIC, OVERFLOWS, ROUNDINGS, Format
+from comparison import compare_every_option, first_wrong, wrong
+from oracle import DETERMINISTIC, Format
 from sources import sources_around
 from support import AVAILABLE, COMPLEX, array_of, codes_of
 
@@ -24,18 +24,15 @@ WIDE = [row for row in AVAILABLE if row.bits > 16 and not row.part]
 @pytest.mark.parametrize("source", WIDE, ids=lambda row: row.name)
 def test_boundaries(source: Format, target: Format, matrix: Counter[tuple[str, str]]) -> None:
     codes = sources_around(source, target)
-    cast = oracle.cast(codes, source, target)
-    for rounding in ROUNDINGS:
-        for overflow in OVERFLOWS:
-            matrix[source.name, target.name] += compare(
-                cast, codes, source, target, rounding=rounding, overflow=overflow
-            )
+    matrix[source.name, target.name] += compare_every_option(codes, source, target)
 
 
 @pytest.mark.parametrize("target", COMPLEX, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", COMPLEX, ids=lambda row: row.name)
 def test_complex(source: Format, target: Format, level: str) -> None:
-    codes = sources_around(source, target)[:20_000]
+    codes, part = sources_around(source, target), oracle.component(source)
+    codes = codes[:: max(1, codes.size // 20_000)]
+    codes = np.append(codes, np.array([part.nan(False), part.nan(True)], part.codes))
     codes = np.stack([codes, np.roll(codes, 7)], axis=-1)
     cast = oracle.cast(codes, source, target)
     for rounding in DETERMINISTIC:
@@ -45,6 +42,12 @@ def test_complex(source: Format, target: Format, level: str) -> None:
             got, right = codes_of(result, target), cast.expected(rounding, overflow)
             bad = wrong(got, codes, source, target, right)
             assert not bad.any(), f"{rounding} {overflow}: {first_wrong(bad, codes, got, right)}"
+    right = cast.expected("nearest-even", "ieee", "zero")
+    got = codes_of(castwise.cast(array_of(codes, source), target.name, nan="zero"), target)
+    bad = wrong(got, codes, source, target, right, nan="zero")
+    assert not bad.any(), f"zero: {first_wrong(bad, codes, got, right)}"
+    with pytest.raises(ValueError, match="nan"):
+        castwise.cast(array_of(codes, source), target.name, nan="raise")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 
 import castwise
@@ -94,6 +96,44 @@ def test_every_way_to_name_a_format_is_the_same_format() -> None:
                 assert castwise.cast([1, 0], given).dtype == info.dtype
 
 
+def numpys(spelling: str) -> str | None:
+    """Name the format that numpy, on its own, takes a spelling for."""
+    try:
+        return castwise.finfo(np.dtype(spelling)).name
+    except TypeError:
+        return None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_no_alias_means_another_format_to_numpy(row: Format) -> None:
+    for alias in (row.name, *castwise.finfo(row.name).aliases):
+        for spelling in (alias, alias.upper()):
+            assert numpys(spelling) in (None, row.name), spelling
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_safetensors_code_is_a_name(row: Format) -> None:
+    """In any case, but where numpy means another format by it: "i8" is 8 bytes there."""
+    code = castwise.finfo(row.name).safetensors or row.name
+    for spelling in (code, code.lower(), code.title()):
+        assert castwise.finfo(spelling).name == (numpys(spelling) or row.name), spelling
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_copies_and_pickles_are_equal(row: Format) -> None:
+    info = castwise.finfo(row.name)
+    copies = [copy.copy(info), copy.deepcopy(info)]
+    copies += [pickle.loads(pickle.dumps(info, level)) for level in range(2, 6)]  # noqa: S301
+    for other in copies:
+        assert type(other) is castwise.FormatInfo
+        assert other == info
+        assert hash(other) == hash(info)
+        assert repr(other) == repr(info)
+        assert (other.name, other.max, other.dtype) == (info.name, info.max, info.dtype)
+    assert [castwise.finfo(name) == info for name in castwise.formats()].count(True) == 1
+    assert info != row.name
+
+
 @pytest.mark.parametrize(
     ("given", "name"),
     [
@@ -102,6 +142,10 @@ def test_every_way_to_name_a_format_is_the_same_format() -> None:
         (bool, "bool"),
         (complex, "complex128"),
         ("f4", "float32"),
+        ("i8", "int64"),
+        ("u8", "uint64"),
+        ("c8", "complex64"),
+        ("<f2", "float16"),
         (">i2", "int16"),
     ],
 )
