@@ -286,3 +286,12 @@ def test_arrays_made_on_request_are_not_mistaken_for_each_other() -> None:
         assert [float(leaf[0]) for leaf in got] == [1.0, 2.0, 3.0]
         assert all(leaf.dtype == np.float16 for leaf in got)
     assert lazy.first.dtype == np.float64
+
+
+def test_a_scale_per_column_fits_every_leaf_it_broadcasts_to() -> None:
+    scale = np.array([1.0, 2.0, 4.0])
+    cast = castwise.cast_tree([W, np.tile(W, (2, 1))], "bfloat16", scale=scale)
+    want = castwise.cast(W, "bfloat16", scale=scale)
+    assert [leaf.tobytes() for leaf in cast] == [want.tobytes(), want.tobytes() * 2]
+    with pytest.raises(ValueError, match=r"'1': scale"):
+        castwise.cast_tree([W, W[:2]], "bfloat16", scale=scale)

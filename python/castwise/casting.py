@@ -76,7 +76,9 @@ def cast_tree(
         targets = DtypeMap.from_mapping(dtype_or_map, "dtype_or_map")
     else:
         targets = DtypeMap.of_one(dtype_or_map)
-    cast(np.empty(0, np.float32), np.float32, **options)  # a wrong option is refused in any tree
+    # A wrong option is refused in any tree: no elements, in a shape that every scale fits.
+    nothing = np.empty((0, *np.shape(options.get("scale"))), np.float32)
+    cast(nothing, nothing.dtype, **options)
     walk = _Walk(targets, only_floating, options)
     result: Tree = walk.node(tree, "")
     return result
@@ -141,7 +143,10 @@ class _Walk:
         try:
             return cast(array, target, **options)
         except (TypeError, ValueError, OverflowError) as error:
-            raise type(error)(f"{path!r}: {error}") from error
+            if type(error) in (TypeError, ValueError, OverflowError):
+                raise type(error)(f"{path!r}: {error}") from error
+            error.add_note(f"in the array at {path!r}")  # others may not be made from a text alone
+            raise
 
 
 def _join(path: str, key: Any) -> str:
