@@ -77,7 +77,8 @@ def cast_tree(
     else:
         targets = DtypeMap.of_one(dtype_or_map)
     # A wrong option is refused in any tree: no elements, in a shape that every scale fits.
-    nothing = np.empty((0, *np.shape(options.get("scale"))), np.float32)
+    shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
+    nothing = np.empty((0, *shape), np.float32)
     cast(nothing, nothing.dtype, **options)
     walk = _Walk(targets, only_floating, options)
     result: Tree = walk.node(tree, "")
