@@ -28,7 +28,10 @@ pub mod cpu;
 pub mod error;
 pub mod format;
 pub mod parse;
+pub mod policy;
+pub mod policy_map;
 pub mod report;
+pub mod spelling;
 
 pub use error::Error;
 pub use format::Format;

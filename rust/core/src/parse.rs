@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::format::Format;
+use crate::spelling::distance;
 
 /// The format called `name`, by its canonical name, an alias, or its code in safetensors files; case does not matter,
 /// but in codes of two letters, whose lower case numpy reads otherwise ("i8" has 8 bytes).
@@ -42,20 +43,6 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
     let close =
         scored.into_iter().filter(|&(strange, score, _)| if has_family { !strange } else { score <= limit });
     close.take(3).map(|(_, _, name)| name).collect()
-}
-
-/// Levenshtein distance, one row at a time.
-fn distance(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.chars().count()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in right.chars().enumerate() {
-            let substituted = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.chars().count()]
 }
 
 #[cfg(test)]

@@ -1,0 +1,72 @@
+//! Texts that every match of an expression contains, in lower case (a filter need not tell cases apart).
+
+use regex_syntax::hir::{Class, Hir, HirKind};
+
+/// More alternatives than this are not told apart.
+const MOST_ALTERNATIVES: usize = 16;
+
+/// Sets of texts of which every match contains one each.
+pub(super) fn required(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
+    let mut walk = Walk { run: Vec::new(), sets: Vec::new() };
+    walk.visit(hir);
+    walk.end_run();
+    walk.sets
+}
+
+struct Walk {
+    /// The text that ends where the walk stands.
+    run: Vec<u8>,
+    sets: Vec<Vec<Vec<u8>>>,
+}
+
+impl Walk {
+    fn end_run(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        if !run.is_empty() {
+            self.sets.push(vec![run]);
+        }
+    }
+
+    fn visit(&mut self, hir: &Hir) {
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => {}
+            HirKind::Literal(literal) => self.run.extend(literal.0.to_ascii_lowercase()),
+            HirKind::Class(class) => match one_letter(class) {
+                Some(letter) => self.run.push(letter),
+                None => self.end_run(),
+            },
+            HirKind::Capture(capture) => self.visit(&capture.sub),
+            HirKind::Concat(parts) => parts.iter().for_each(|part| self.visit(part)),
+            HirKind::Repetition(repetition) => {
+                self.end_run();
+                if repetition.min > 0 {
+                    self.visit(&repetition.sub);
+                    self.end_run();
+                }
+            }
+            HirKind::Alternation(parts) => {
+                self.end_run();
+                // One text of each alternative, if each has one.
+                let longest = |part| {
+                    required(part).into_iter().filter(|set| set.len() == 1).flatten().max_by_key(Vec::len)
+                };
+                if parts.len() <= MOST_ALTERNATIVES
+                    && let Some(set) = parts.iter().map(longest).collect::<Option<Vec<_>>>()
+                {
+                    self.sets.push(set);
+                }
+            }
+        }
+    }
+}
+
+/// The letter of a class that is one ASCII letter in both cases (of which Unicode has more than two for k and s, but
+/// where case does not count, paths beyond ASCII are not matched here).
+fn one_letter(class: &Class) -> Option<u8> {
+    let Class::Unicode(class) = class else { return None };
+    let mut letters = class.iter().map(|range| (range.start() == range.end()).then(|| range.start()));
+    let (first, second) = (letters.next()??, letters.next()??);
+    let same = first.is_ascii() && first != second && first.eq_ignore_ascii_case(&second);
+    let rest_is_beyond = letters.all(|letter| letter.is_some_and(|letter| !letter.is_ascii()));
+    (same && rest_is_beyond).then(|| first.to_ascii_lowercase() as u8)
+}

@@ -1,0 +1,206 @@
+//! Keys in order, with values; which keys match a path, and which of them wins.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::index::Index;
+use super::pattern::{Engine, Matching, Pattern};
+
+/// A key's place in the order of insertion; never used twice.
+pub(super) type Slot = u64;
+
+/// What happens where several keys match a path that is none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// The lookup fails.
+    Raise,
+    /// The key that was inserted first wins.
+    First,
+    /// The longest key wins, the first of equally long ones.
+    Longest,
+}
+
+/// One key.
+#[derive(Debug)]
+pub struct Key<V> {
+    /// As it was given.
+    pub text: Box<str>,
+    /// What it maps to.
+    pub value: V,
+    pattern: Pattern,
+}
+
+impl<V> Key<V> {
+    /// What matches paths against it.
+    pub fn engine(&self) -> Engine {
+        self.pattern.engine()
+    }
+}
+
+/// What a lookup found, before anybody asked Python.
+#[derive(Debug)]
+pub struct Found<'a, V> {
+    /// The key that is the path itself.
+    pub exact: Option<&'a Key<V>>,
+    /// Keys that match, and keys of which only Python can tell (false), in the order of insertion.
+    pub matches: Vec<(&'a Key<V>, bool)>,
+}
+
+/// The map. Lookups take `&mut self` because they bring the index up to date.
+#[derive(Debug)]
+pub struct PolicyMap<V> {
+    matching: Matching,
+    keys: BTreeMap<Slot, Key<V>>,
+    slots: HashMap<Box<str>, Slot>,
+    next: Slot,
+    /// Inserted since the last lookup.
+    fresh: Vec<Slot>,
+    /// Each at least twice as large as the next, so keys may come one by one between lookups.
+    segments: Vec<Segment>,
+    /// Keys that only Python can match, whatever the path.
+    python: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    slots: Vec<Slot>,
+    index: Index,
+}
+
+impl<V> PolicyMap<V> {
+    /// An empty map.
+    #[must_use]
+    pub fn new(matching: Matching) -> Self {
+        Self {
+            matching,
+            keys: BTreeMap::new(),
+            slots: HashMap::new(),
+            next: 0,
+            fresh: Vec::new(),
+            segments: Vec::new(),
+            python: Vec::new(),
+        }
+    }
+
+    /// How keys match.
+    #[must_use]
+    pub fn matching(&self) -> Matching {
+        self.matching
+    }
+
+    /// Adds a key at the end; `pattern` is what `Pattern::new` made of it.
+    ///
+    /// # Errors
+    /// The value, if the map has the key.
+    pub fn insert(&mut self, text: &str, pattern: Pattern, value: V) -> Result<(), V> {
+        if self.slots.contains_key(text) {
+            return Err(value);
+        }
+        let slot = self.next;
+        match pattern.engine() {
+            Engine::Exact => {}
+            Engine::Linear(_) => self.fresh.push(slot),
+            Engine::Python => self.python.push(slot),
+        }
+        self.next += 1;
+        self.slots.insert(text.into(), slot);
+        self.keys.insert(slot, Key { text: text.into(), value, pattern });
+        Ok(())
+    }
+
+    /// Takes a key out.
+    pub fn remove(&mut self, text: &str) -> Option<V> {
+        let slot = self.slots.remove(text)?;
+        let key = self.keys.remove(&slot)?;
+        // Segments keep the slots of keys that are gone, until half of them are.
+        self.python.retain(|&other| other != slot);
+        self.fresh.retain(|&other| other != slot);
+        let indexed: usize = self.segments.iter().map(|segment| segment.slots.len()).sum();
+        if indexed > 2 * self.keys.len() + 16 {
+            self.fresh = self.live().collect();
+            self.segments.clear();
+        }
+        Some(key.value)
+    }
+
+    fn live(&self) -> impl Iterator<Item = Slot> {
+        self.keys.iter().filter(|(_, key)| matches!(key.engine(), Engine::Linear(_))).map(|(&slot, _)| slot)
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, text: &str) -> Option<&V> {
+        self.slots.get(text).map(|slot| &self.keys[slot].value)
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Keys in the order of insertion.
+    #[must_use]
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &Key<V>> {
+        self.keys.values()
+    }
+
+    /// The key that is the path, or else the keys that match it; with `all`, both.
+    pub fn find(&mut self, path: &str, all: bool) -> Found<'_, V> {
+        let exact = self.slots.get(path).copied();
+        let mut slots = Vec::new();
+        if exact.is_none() || all {
+            self.refresh();
+            for segment in &self.segments {
+                segment.index.candidates(path, |slot| slots.push(slot));
+            }
+            slots.extend_from_slice(&self.python);
+            slots.sort_unstable();
+            slots.dedup();
+        }
+        let judged = slots.into_iter().filter_map(|slot| {
+            let key = self.keys.get(&slot).filter(|_| Some(slot) != exact)?;
+            key.pattern.matches(path).map_or(Some((key, false)), |matches| matches.then_some((key, true)))
+        });
+        Found { matches: judged.collect(), exact: exact.map(|slot| &self.keys[&slot]) }
+    }
+
+    /// Indexes the keys that came since the last lookup, together with segments not much larger than they are.
+    fn refresh(&mut self) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        let mut slots = std::mem::take(&mut self.fresh);
+        while let Some(last) = self.segments.pop_if(|last| last.slots.len() < 2 * slots.len()) {
+            slots.extend(last.slots);
+        }
+        slots.retain(|slot| self.keys.contains_key(slot));
+        let index = Index::new(slots.iter().map(|slot| (*slot, self.keys[slot].pattern.required.as_slice())));
+        self.segments.push(Segment { slots, index });
+    }
+}
+
+impl Overlap {
+    /// Which of the keys that match wins, by its place among them; they come in the order of insertion.
+    ///
+    /// # Errors
+    /// There are several, and they may not overlap.
+    #[expect(clippy::result_unit_err, reason = "the caller has the keys, and so all there is to say")]
+    pub fn winner(self, matches: &[&str]) -> Result<Option<usize>, ()> {
+        match (self, matches) {
+            (_, []) => Ok(None),
+            (Self::Raise, [_, _, ..]) => Err(()),
+            (Self::Longest, _) => {
+                let longest_first =
+                    |&place: &usize| (matches[place].chars().count(), std::cmp::Reverse(place));
+                Ok((0..matches.len()).max_by_key(longest_first))
+            }
+            _ => Ok(Some(0)),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One key of a map: how paths are matched against it.
+
+use regex_automata::nfa::thompson::backtrack::BoundedBacktracker;
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::{Anchored, Input};
+use regex_syntax::hir::{Hir, HirKind};
+
+use super::literals;
+use super::translate::translate;
+
+/// How much of a path a key must match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matching {
+    /// All of it (Keras 3.12 and later).
+    Full,
+    /// Any part of it (Keras 3.4 to 3.11).
+    Search,
+}
+
+/// The paths for which a translated pattern is equivalent; others are Python's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// Only paths of ASCII characters.
+    pub ascii_only: bool,
+    /// Only paths without a newline.
+    pub no_newline: bool,
+}
+
+impl Domain {
+    fn contains(self, path: &str) -> bool {
+        !(self.ascii_only && !path.is_ascii() || self.no_newline && path.contains('\n'))
+    }
+}
+
+/// What decides whether a path matches a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The key has no metacharacters and must match whole paths, so only itself.
+    Exact,
+    /// In time linear in the path; the domain says for which paths.
+    Linear(Domain),
+    /// Python's `re`: syntax that the linear engine has not, or a pattern too large for it.
+    Python,
+}
+
+/// A key as a matcher.
+#[derive(Debug)]
+pub struct Pattern {
+    engine: Engine,
+    matcher: Option<BoundedBacktracker>,
+    /// Sets of texts; every match contains one text of each. Empty: nothing is known.
+    pub(super) required: Vec<Vec<Vec<u8>>>,
+}
+
+/// States of an automaton beyond which a pattern is too large (a counted repetition of a counted repetition).
+const MOST_STATES: usize = 20_000;
+
+impl Pattern {
+    /// Reads a key. If its engine is Python's, only Python can tell whether it is valid.
+    #[must_use]
+    pub fn new(key: &str, matching: Matching) -> Self {
+        let python = Self { engine: Engine::Python, matcher: None, required: Vec::new() };
+        let Some((expression, domain)) = translate(key, matching) else { return python };
+        if matching == Matching::Full
+            && !key.contains(['.', '^', '$', '*', '+', '?', '{', '[', '\\', '|', '('])
+        {
+            return Self { engine: Engine::Exact, ..python };
+        }
+        let Ok(hir) = regex_syntax::parse(&expression) else { return python };
+        let Some(matcher) = compile(&hir) else { return python };
+        let required = literals::required(&hir);
+        Self { engine: Engine::Linear(domain), matcher: Some(matcher), required }
+    }
+
+    /// What decides whether a path matches.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// Whether the path matches; None if only Python can tell.
+    pub(super) fn matches(&self, path: &str) -> Option<bool> {
+        let Engine::Linear(domain) = self.engine else {
+            return (self.engine == Engine::Exact).then_some(false);
+        };
+        let matcher = self.matcher.as_ref().filter(|_| domain.contains(path))?;
+        let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
+        let quick = matcher.try_is_match(&mut matcher.create_cache(), input.clone());
+        // Only a path of many thousand characters is too long for it.
+        Some(quick.unwrap_or_else(|_| match PikeVM::new_from_nfa(matcher.get_nfa().clone()) {
+            Ok(machine) => machine.is_match(&mut machine.create_cache(), input),
+            Err(_) => false,
+        }))
+    }
+}
+
+fn compile(hir: &Hir) -> Option<BoundedBacktracker> {
+    if weight(hir) > MOST_STATES {
+        return None;
+    }
+    let settings = thompson::Config::new().which_captures(WhichCaptures::None);
+    let nfa = NFA::compiler().configure(settings).build_from_hir(hir).ok()?;
+    BoundedBacktracker::new_from_nfa(nfa).ok()
+}
+
+/// About how many states an automaton of the expression has.
+fn weight(hir: &Hir) -> usize {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) => 1,
+        HirKind::Literal(literal) => literal.0.len(),
+        HirKind::Class(_) => 4,
+        HirKind::Capture(capture) => weight(&capture.sub),
+        HirKind::Repetition(repetition) => {
+            let times = repetition.max.unwrap_or(repetition.min).max(1) as usize;
+            weight(&repetition.sub).saturating_mul(times)
+        }
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+            parts.iter().fold(0, |sum, part| sum.saturating_add(weight(part)))
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Python's regular expressions in the linear engine's syntax.
+//!
+//! Only what means the same in both is translated, and what is translated is valid in Python. Everything else
+//! (look-around, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax that
+//! Python warns of, errors) is left to Python's own `re`: `translate` gives None.
+//!
+//! Character classes are written out, so no Unicode table takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
+//! Python than their ASCII part; `$` also matches before a last newline. Patterns with them are translated for paths
+//! where that makes no difference, and [`Domain`] says which those are.
+
+use std::fmt::Write as _;
+use std::iter::Peekable;
+use std::str::Chars;
+
+use super::pattern::{Domain, Matching};
+
+/// The expression that matches the same paths, and the paths it is good for.
+pub(super) fn translate(pattern: &str, matching: Matching) -> Option<(String, Domain)> {
+    let mut reader =
+        Reader { rest: pattern.chars().peekable(), output: String::new(), domain: Domain::default() };
+    let flags = reader.leading_flags()?;
+    reader.alternatives()?;
+    if reader.rest.peek().is_some() {
+        return None; // a parenthesis too many
+    }
+    // Folding case beyond ASCII differs between the engines.
+    if flags.contains('i') && !pattern.is_ascii() {
+        return None;
+    }
+    let Reader { output, mut domain, .. } = reader;
+    domain.ascii_only |= flags.contains('i');
+    let body = if flags.is_empty() { output } else { format!("(?{flags}:{output})") };
+    let whole = match matching {
+        Matching::Full => format!(r"\A(?:{body})\z"),
+        Matching::Search => format!(r"\A(?s:.)*?(?:{body})"),
+    };
+    Some((whole, domain))
+}
+
+struct Reader<'a> {
+    rest: Peekable<Chars<'a>>,
+    output: String,
+    domain: Domain,
+}
+
+/// The word characters, digits and spaces of Python's ASCII range, as items of a set.
+fn class(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'd' => r"0-9",
+        'w' => r"0-9A-Z_a-z",
+        // Python counts the four separators 0x1c to 0x1f as spaces.
+        's' => r"\x09-\x0d\x1c-\x20",
+        _ => return None,
+    })
+}
+
+/// The complement of each within ASCII; the rest is outside the pattern's domain.
+fn complement(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'D' => r"\x00-/:-\x7f",
+        'W' => r"\x00-/:-@\[-\^`\{-\x7f",
+        'S' => r"\x00-\x08\x0e-\x1b!-\x7f",
+        _ => return None,
+    })
+}
+
+impl Reader<'_> {
+    fn literal(&mut self, character: char) {
+        // By code point: no character has a meaning of its own.
+        let _ = write!(self.output, r"\x{{{:x}}}", u32::from(character));
+    }
+
+    /// The flags of `(?i)`, `(?s)` or both at the beginning; other flags are not translated.
+    fn leading_flags(&mut self) -> Option<String> {
+        let mut ahead = self.rest.clone();
+        let mut flags = String::new();
+        if ahead.next() != Some('(') || ahead.next() != Some('?') {
+            return Some(flags);
+        }
+        loop {
+            match ahead.next()? {
+                flag @ ('i' | 's') if !flags.contains(flag) => flags.push(flag),
+                ')' if !flags.is_empty() => {
+                    self.rest = ahead;
+                    return Some(flags);
+                }
+                ':' if flags.is_empty() => return Some(flags),
+                _ => return None,
+            }
+        }
+    }
+
+    fn alternatives(&mut self) -> Option<()> {
+        loop {
+            self.sequence()?;
+            if self.rest.next_if_eq(&'|').is_none() {
+                return Some(());
+            }
+            self.output.push('|');
+        }
+    }
+
+    fn sequence(&mut self) -> Option<()> {
+        while let Some(&next) = self.rest.peek() {
+            if next == '|' || next == ')' {
+                break;
+            }
+            self.rest.next();
+            if self.atom(next)? {
+                self.quantifier()?;
+            } else if matches!(self.rest.peek(), Some('*' | '+' | '?' | '{')) {
+                return None; // a repeated assertion
+            }
+        }
+        Some(())
+    }
+
+    /// One element; whether it consumes text, so may be repeated.
+    fn atom(&mut self, first: char) -> Option<bool> {
+        match first {
+            '(' => {
+                if self.rest.next_if_eq(&'?').is_some() && self.rest.next() != Some(':') {
+                    return None;
+                }
+                self.output.push_str("(?:");
+                self.alternatives()?;
+                (self.rest.next()? == ')').then_some(())?;
+                self.output.push(')');
+            }
+            '[' => self.set()?,
+            '\\' => return self.escape(),
+            '.' => self.output.push('.'),
+            '^' => {
+                self.output.push_str(r"\A");
+                return Some(false);
+            }
+            '$' => {
+                self.output.push_str(r"\z");
+                self.domain.no_newline = true;
+                return Some(false);
+            }
+            '*' | '+' | '?' | '{' => return None,
+            character => self.literal(character),
+        }
+        Some(true)
+    }
+
+    fn escape(&mut self) -> Option<bool> {
+        let letter = self.rest.next()?;
+        if let Some(items) = class(letter).or_else(|| complement(letter)) {
+            let _ = write!(self.output, "[{items}]");
+            self.domain.ascii_only = true;
+            return Some(true);
+        }
+        match letter {
+            'A' => self.output.push_str(r"\A"),
+            'Z' => self.output.push_str(r"\z"),
+            'b' => {
+                self.output.push_str(r"(?-u:\b)");
+                self.domain.ascii_only = true;
+            }
+            _ => {
+                let character = escaped(letter)?;
+                self.literal(character);
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    fn quantifier(&mut self) -> Option<()> {
+        match self.rest.peek() {
+            Some(&sign @ ('*' | '+' | '?')) => {
+                self.rest.next();
+                self.output.push(sign);
+            }
+            Some('{') => {
+                self.rest.next();
+                let text = self.until_brace()?;
+                self.output.push_str(&text);
+            }
+            _ => return Some(()),
+        }
+        // Lazy or not, the same texts match. Possessive quantifiers and doubled ones are Python's business.
+        self.rest.next_if_eq(&'?');
+        (!matches!(self.rest.peek(), Some('*' | '+' | '?' | '{'))).then_some(())
+    }
+
+    /// `{m}`, `{m,}`, `{,n}` or `{m,n}`, the opening brace read.
+    fn until_brace(&mut self) -> Option<String> {
+        let mut bounds = String::new();
+        loop {
+            match self.rest.next()? {
+                '}' => break,
+                character @ ('0'..='9' | ',') => bounds.push(character),
+                _ => return None,
+            }
+        }
+        let (least, most) = bounds.split_once(',').unwrap_or((&bounds, &bounds));
+        if least.is_empty() && most.is_empty() {
+            return None; // a brace that stands for itself
+        }
+        let least: u32 = if least.is_empty() { 0 } else { least.parse().ok()? };
+        if most.is_empty() {
+            return Some(format!("{{{least},}}"));
+        }
+        let most: u32 = most.parse().ok()?;
+        (least <= most).then(|| format!("{{{least},{most}}}"))
+    }
+
+    /// A set, the opening bracket read.
+    fn set(&mut self) -> Option<()> {
+        self.output.push('[');
+        if self.rest.next_if_eq(&'^').is_some() {
+            self.output.push('^');
+        }
+        let mut first = true;
+        loop {
+            let character = self.rest.next()?;
+            if character == ']' && !first {
+                break;
+            }
+            first = false;
+            // Python reserves these for sets of sets, and warns.
+            if character == '[' || "-&~|".contains(character) && self.rest.peek() == Some(&character) {
+                return None;
+            }
+            let low = match self.set_item(character)? {
+                Some(low) => low,
+                None if self.rest.peek() == Some(&'-') => return None, // a class as an end of a range
+                None => continue,
+            };
+            let mut ahead = self.rest.clone();
+            let dash = ahead.next() == Some('-');
+            let high = if dash { ahead.next()? } else { ']' };
+            if !dash || high == ']' {
+                self.literal(low);
+                continue;
+            }
+            self.rest = ahead;
+            if high == '-' || high == '[' {
+                return None;
+            }
+            let high = self.set_item(high)??;
+            (low <= high).then_some(())?;
+            self.literal(low);
+            self.output.push('-');
+            self.literal(high);
+        }
+        self.output.push(']');
+        Some(())
+    }
+
+    /// One character of a set, or None for a class, which is written at once.
+    #[expect(clippy::option_option, reason = "not translatable; a class; a character")]
+    fn set_item(&mut self, character: char) -> Option<Option<char>> {
+        if character != '\\' {
+            return Some(Some(character));
+        }
+        let letter = self.rest.next()?;
+        if let Some(items) = class(letter).or_else(|| complement(letter)) {
+            self.output.push_str(items);
+            self.domain.ascii_only = true;
+            return Some(None);
+        }
+        Some(Some(if letter == 'b' { '\u{8}' } else { escaped(letter)? }))
+    }
+}
+
+/// The character that an escape stands for; digits and other letters have meanings that are not translated.
+fn escaped(letter: char) -> Option<char> {
+    match letter {
+        'n' => Some('\n'),
+        't' => Some('\t'),
+        'r' => Some('\r'),
+        'f' => Some('\u{c}'),
+        'v' => Some('\u{b}'),
+        'a' => Some('\u{7}'),
+        letter if letter.is_ascii_alphanumeric() => None,
+        character => Some(character),
+    }
+}
