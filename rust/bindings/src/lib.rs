@@ -8,6 +8,8 @@ mod checkpoint;
 mod dtypes;
 mod error;
 mod format;
+mod policy;
+mod policy_map;
 mod report;
 mod runtime;
 
@@ -20,6 +22,10 @@ mod _core {
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
+    #[pymodule_export]
+    use super::policy::{PolicyBase, dtype_word, floatx_dtypes, parse_assignment, parse_dtype, parse_policy};
+    #[pymodule_export]
+    use super::policy_map::{PyPolicyMap, nearest_text};
     #[pymodule_export]
     use super::report::{CastReport, restore_report};
     #[pymodule_export]

@@ -1,0 +1,199 @@
+//! The map from paths to Python objects. The lock is never held while Python code runs.
+
+use std::sync::Mutex;
+
+use castwise_core::policy_map::{Engine, Key, Matching, Overlap, Pattern, PolicyMap};
+use castwise_core::spelling;
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+
+/// A value, and its key as Python's `re` compiled it if only `re` can match it.
+#[derive(Debug)]
+struct Held {
+    value: Py<PyAny>,
+    compiled: Option<Py<PyAny>>,
+}
+
+/// An ordered map from keys to objects, looked up by exact key, then by regular expression.
+///
+/// Safe to use and change from several threads at once; every call sees the map as it was at one moment.
+#[pyclass(name = "PolicyMap", module = "castwise._core", frozen)]
+pub(crate) struct PyPolicyMap {
+    map: Mutex<PolicyMap<Held>>,
+    matching: Matching,
+    overlap: Overlap,
+}
+
+const MATCHINGS: [(&str, Matching); 2] = [("fullmatch", Matching::Full), ("search", Matching::Search)];
+
+const OVERLAPS: [(&str, Overlap); 3] =
+    [("raise", Overlap::Raise), ("first", Overlap::First), ("longest", Overlap::Longest)];
+
+fn choose<T: Copy>(argument: &str, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
+    choices.iter().find(|(called, _)| *called == name).map(|&(_, choice)| choice).ok_or_else(|| {
+        let names: Vec<String> = choices.iter().map(|(called, _)| format!("{called:?}")).collect();
+        PyValueError::new_err(format!("{argument}={name:?} is not valid; use one of {}.", names.join(", ")))
+    })
+}
+
+/// A key that matches, with its value: what is left of a lookup when the lock is given back.
+struct Match {
+    key: String,
+    value: Py<PyAny>,
+}
+
+impl PyPolicyMap {
+    /// The method of `re` that this map's matching is.
+    fn method(&self) -> &'static str {
+        MATCHINGS.iter().find(|(_, matching)| *matching == self.matching).map_or("", |&(name, _)| name)
+    }
+
+    /// Compiles a key that is Python's to match; `ValueError` with the position if it is no regular expression.
+    fn compile(py: Python<'_>, key: &str, engine: Engine) -> PyResult<Option<Py<PyAny>>> {
+        if engine != Engine::Python {
+            return Ok(None);
+        }
+        let re = py.import(intern!(py, "re"))?;
+        match re.call_method1(intern!(py, "compile"), (key,)) {
+            Ok(compiled) => Ok(Some(compiled.unbind())),
+            Err(error) if error.is_instance(py, &re.getattr(intern!(py, "error"))?) => {
+                let value = error.value(py);
+                let position: Option<usize> = value.getattr("pos")?.extract()?;
+                Err(PyValueError::new_err(format!(
+                    "key {key:?} is no regular expression: {} at position {}; escape characters that stand for \
+                     themselves with a backslash.",
+                    value.getattr("msg")?,
+                    position.unwrap_or(0)
+                )))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The exact key and the others that match, in the order of insertion.
+    fn matches(&self, py: Python<'_>, path: &str, all: bool) -> PyResult<(Option<Match>, Vec<Match>)> {
+        let held =
+            |key: &Key<Held>| Match { key: key.text.to_string(), value: key.value.value.clone_ref(py) };
+        let compiled = |key: &Key<Held>| key.value.compiled.as_ref().map(|compiled| compiled.clone_ref(py));
+        let (exact, judged) = {
+            let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+            let found = map.find(path, all);
+            let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, compiled(key)));
+            (found.exact.map(held), judged.collect::<Vec<_>>())
+        };
+        let mut matches = Vec::with_capacity(judged.len());
+        for (found, sure, compiled) in judged {
+            if sure || self.ask_python(py, &found.key, compiled, path)? {
+                matches.push(found);
+            }
+        }
+        Ok((exact, matches))
+    }
+
+    /// Whether `re` finds that a path matches a key.
+    fn ask_python(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        compiled: Option<Py<PyAny>>,
+        path: &str,
+    ) -> PyResult<bool> {
+        let result = match compiled {
+            Some(pattern) => pattern.bind(py).call_method1(self.method(), (path,))?,
+            // A path outside the domain of a pattern that is usually matched here.
+            None => py.import(intern!(py, "re"))?.call_method1(self.method(), (key, path))?,
+        };
+        Ok(!result.is_none())
+    }
+}
+
+fn poisoned() -> PyErr {
+    PyValueError::new_err("the map was left half changed by an earlier error; make a new one.")
+}
+
+#[pymethods]
+impl PyPolicyMap {
+    #[new]
+    #[pyo3(signature = (r#match = "fullmatch", on_overlap = "raise"))]
+    fn new(r#match: &str, on_overlap: &str) -> PyResult<Self> {
+        let matching = choose("match", r#match, &MATCHINGS)?;
+        let overlap = choose("on_overlap", on_overlap, &OVERLAPS)?;
+        Ok(Self { map: Mutex::new(PolicyMap::new(matching)), matching, overlap })
+    }
+
+    /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is no regular expression.
+    fn insert(&self, py: Python<'_>, key: &str, value: Py<PyAny>) -> PyResult<()> {
+        let pattern = Pattern::new(key, self.matching);
+        let compiled = Self::compile(py, key, pattern.engine())?;
+        let refused = {
+            let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+            map.insert(key, pattern, Held { value, compiled })
+        };
+        refused.map_err(|_| PyKeyError::new_err(key.to_owned()))
+    }
+
+    /// Take a key out and return its value. `KeyError` if it is not there.
+    fn remove(&self, py: Python<'_>, key: &str) -> PyResult<Py<PyAny>> {
+        let removed = self.map.lock_py_attached(py).map_err(|_| poisoned())?.remove(key);
+        removed.map(|held| held.value).ok_or_else(|| PyKeyError::new_err(key.to_owned()))
+    }
+
+    /// The key and value that decide for a path: the key that is the path, else one that matches; None if none does.
+    ///
+    /// Raises `ValueError` naming the keys if several match and the map is to raise.
+    fn find(&self, py: Python<'_>, path: &str) -> PyResult<Option<(String, Py<PyAny>)>> {
+        let (exact, mut matches) = self.matches(py, path, false)?;
+        if let Some(exact) = exact {
+            return Ok(Some((exact.key, exact.value)));
+        }
+        let keys: Vec<&str> = matches.iter().map(|found| found.key.as_str()).collect();
+        match self.overlap.winner(&keys) {
+            Ok(winner) => {
+                Ok(winner.map(|place| matches.swap_remove(place)).map(|found| (found.key, found.value)))
+            }
+            Err(()) => Err(PyValueError::new_err(format!(
+                "path {path:?} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
+                keys.len(),
+                keys.iter().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(" and ")
+            ))),
+        }
+    }
+
+    /// For one path: the deciding key (None: none, or too many), whether it is the path itself, and all that match.
+    fn explain(&self, py: Python<'_>, path: &str) -> PyResult<(Option<String>, bool, Vec<String>)> {
+        let (exact, matches) = self.matches(py, path, true)?;
+        let mut keys: Vec<String> = matches.into_iter().map(|found| found.key).collect();
+        if let Some(exact) = exact {
+            keys.insert(0, exact.key.clone());
+            return Ok((Some(exact.key), true, keys));
+        }
+        let texts: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let winner = self.overlap.winner(&texts).ok().flatten();
+        Ok((winner.map(|place| keys[place].clone()), false, keys))
+    }
+
+    /// The value of a key, or None.
+    fn get(&self, py: Python<'_>, key: &str) -> PyResult<Option<Py<PyAny>>> {
+        let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        Ok(map.get(key).map(|held| held.value.clone_ref(py)))
+    }
+
+    /// Keys and values, in the order of insertion.
+    fn items(&self, py: Python<'_>) -> PyResult<Vec<(String, Py<PyAny>)>> {
+        let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        Ok(map.keys().map(|key| (key.text.to_string(), key.value.value.clone_ref(py))).collect())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.map.lock_py_attached(py).map_err(|_| poisoned())?.len())
+    }
+}
+
+/// The text that contains what is spelled most like `wanted`, or None if there are no texts.
+#[pyfunction]
+pub(crate) fn nearest_text(py: Python<'_>, wanted: &str, mut texts: Vec<String>) -> Option<String> {
+    let place = py.detach(|| spelling::nearest(wanted, &texts));
+    place.map(|place| texts.swap_remove(place))
+}
