@@ -1,0 +1,103 @@
+"""What is in force where a layer or call says nothing: the dtype policy, and floatx.
+
+As in Keras 3, floatx belongs to the process. The policy belongs to the thread: another thread
+neither sees it nor changes it, and starts with one made of floatx at its first read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from castwise import global_state
+from castwise._core import floatx_dtypes
+from castwise.dtype_policies.configs import get, named
+from castwise.dtype_policies.policy import DTypePolicy, dtype_policy
+from castwise.global_state import floatx
+from castwise.standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
+
+__all__ = [
+    "clear_dtype_policy",
+    "dtype_policy",
+    "dtype_policy_scope",
+    "floatx",
+    "is_float_dtype",
+    "is_int_dtype",
+    "set_dtype_policy",
+    "set_floatx",
+    "standardize_dtype",
+]
+
+
+def set_dtype_policy(policy: DTypePolicy | str) -> None:
+    """Put a policy in force in this thread; inside a `dtype_policy_scope`, until it ends.
+
+    Raises
+    ------
+    ValueError
+        `policy` is neither a policy nor the name of one.
+
+    Examples
+    --------
+    >>> set_dtype_policy("mixed_float16")
+    >>> dtype_policy()
+    <DTypePolicy "mixed_float16">
+    >>> set_dtype_policy("float32")
+
+    """
+    if isinstance(policy, str):
+        policy = named(policy)
+    if not isinstance(policy, DTypePolicy):
+        raise ValueError(  # noqa: TRY004 - as Keras
+            f"policy={policy!r} is no policy; give a DTypePolicy or the name of one, "
+            "such as 'mixed_float16'"
+        )
+    global_state.set_current_policy(policy)
+
+
+@contextmanager
+def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
+    """Put a policy in force for a `with` block, in this thread or asyncio task only.
+
+    Parameters
+    ----------
+    policy : policy, str, dict or dtype
+        As `castwise.dtype_policies.get` takes it.
+
+    Examples
+    --------
+    >>> with dtype_policy_scope("mixed_bfloat16") as policy:
+    ...     policy.compute_dtype
+    'bfloat16'
+
+    """
+    policy = get(policy)
+    with global_state.policy_scope(policy):
+        yield policy
+
+
+def clear_dtype_policy() -> None:
+    """Forget this thread's policy; the next read makes one of floatx.
+
+    What `keras.utils.clear_session` does for policies.
+    """
+    global_state.set_current_policy(None)
+
+
+def set_floatx(value: str) -> None:
+    """Set the dtype of floats, for the whole process.
+
+    Raises
+    ------
+    ValueError
+        Not one of "bfloat16", "float16", "float32", "float64".
+    TypeError
+        The value cannot be hashed.
+
+    """
+    hash(value)  # as Keras: a list is a wrong type, any other stranger a wrong value
+    valid = floatx_dtypes("keras")
+    if value not in valid:
+        raise ValueError(f"value={value!r} is no floatx; use one of {', '.join(valid)}")
+    global_state.set_floatx(str(value))

@@ -1,0 +1,326 @@
+"""`DTypePolicyMap`: which policy each layer of a model has, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, ClassVar, Literal
+
+from castwise._core import PolicyMap, nearest_text
+from castwise.dtype_policies.configs import CLASSES, deserialize, get, serialize
+from castwise.dtype_policies.explanation import Explanation, PathMatch
+from castwise.dtype_policies.policy import DTypePolicy
+from castwise.dtype_policies.quantized import QuantizedDTypePolicy
+
+_MISSING = object()
+
+
+class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
+    r"""A policy for each path: by exact key, else by regular expression, else the default.
+
+    Parameters
+    ----------
+    default_policy : policy, str, dict, dtype or None
+        For paths that no key decides. None is the policy in force at each lookup.
+    policy_map : dict of str to what `get` takes, optional
+        Keys are paths or regular expressions. The dict is copied.
+    match : {"fullmatch", "search"}
+        Whether a key must match a whole path, as in Keras since 3.12, or any part of one, as in
+        Keras 3.4 to 3.11, for maps written for those.
+    on_overlap : {"raise", "first", "longest"}
+        What a lookup does where several keys match and none is the path itself: fail, take the key
+        that was set first, or take the longest (of equally long ones the first set).
+
+    Raises
+    ------
+    ValueError
+        The default is itself a map, a value is no policy, a key no regular expression (the message
+        has the position), or an option unknown.
+    TypeError
+        `policy_map` is not a dict, a key not a str.
+
+    Notes
+    -----
+    A lookup takes time linear in the path, whatever the number and form of the keys. Keys with
+    syntax that only Python's ``re`` has (look-around, back-references) are the exception: each
+    costs a call of ``re`` per lookup, with ``re``'s own worst case.
+
+    Examples
+    --------
+    >>> policy_map = DTypePolicyMap("float32")
+    >>> policy_map["encoder/layer_0/dense"] = "bfloat16"
+    >>> policy_map["encoder/.*"] = "float16"
+    >>> policy_map["decoder"] = "bfloat16"
+
+    A key that is the path itself is first; then a key that matches all of it.
+
+    >>> policy_map["encoder/layer_0/dense"].name, policy_map["encoder/attention/query"].name
+    ('bfloat16', 'float16')
+
+    A key is no prefix: what lies below "decoder" has the default.
+
+    >>> policy_map["decoder/attention"].name
+    'float32'
+
+    Two keys that match are an error, unless `on_overlap` says which wins.
+
+    >>> policy_map["encoder/attention/.*"] = "bfloat16"
+    >>> policy_map["encoder/attention/query"]  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: path "encoder/attention/query" is matched by 2 keys, ...
+
+    """
+
+    module: ClassVar[str | None] = "keras.dtype_policies"
+
+    def __init__(
+        self,
+        default_policy: Any = None,
+        policy_map: dict[str, Any] | None = None,
+        *,
+        match: Literal["fullmatch", "search"] = "fullmatch",
+        on_overlap: Literal["raise", "first", "longest"] = "raise",
+    ) -> None:
+        if isinstance(default_policy, DTypePolicyMap):
+            raise ValueError(  # noqa: TRY004 - as Keras
+                "default_policy is a DTypePolicyMap; give the policy of all other paths"
+            )
+        if policy_map is not None and not isinstance(policy_map, dict):
+            raise TypeError(f"policy_map={policy_map!r} must be a dict of keys to policies")
+        self._default_argument = _kept(default_policy)
+        self._default_policy = None if default_policy is None else get(default_policy)
+        self._match, self._on_overlap = match, on_overlap
+        self._policies = PolicyMap(match, on_overlap)
+        self.update(policy_map or {})
+
+    @property
+    def default_policy(self) -> DTypePolicy:
+        """The policy of paths that no key decides."""
+        return get(self._default_policy)
+
+    @property
+    def match(self) -> str:
+        """How keys match: "fullmatch" or "search"."""
+        return self._match
+
+    @property
+    def on_overlap(self) -> str:
+        """What several matches do: "raise", "first" or "longest"."""
+        return self._on_overlap
+
+    @property
+    def name(self) -> str:
+        """The default policy's name with "map_" before it."""
+        return f"map_{self.default_policy.name}"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The default policy's."""
+        return self.default_policy.compute_dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """The default policy's."""
+        return self.default_policy.variable_dtype
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """The default policy's."""
+        return self.default_policy.quantization_mode
+
+    def __getitem__(self, path: str) -> DTypePolicy:
+        """The policy of a path; never a KeyError.
+
+        Raises
+        ------
+        ValueError
+            Several keys match, and `on_overlap` is "raise".
+        TypeError
+            The path is not a str.
+
+        """
+        found = self._policies.find(_text("path", path))
+        return self.default_policy if found is None else found[1]
+
+    def __setitem__(self, key: str, policy: Any) -> None:
+        """Set the policy of a new key; `get` says what may stand for one.
+
+        Raises
+        ------
+        ValueError
+            The key is there (delete it first), is no regular expression, or the value no policy.
+        TypeError
+            The key is not a str.
+
+        """
+        key = _text("key", key)
+        try:
+            value = get(policy)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the value of key {key!r}: {error}") from error
+        try:
+            self._policies.insert(key, value)
+        except KeyError as error:
+            raise ValueError(
+                f"key {key!r} is already in the map, with {self._policies.get(key)!r}; "
+                "delete it before you set it again"
+            ) from error
+
+    def __delitem__(self, key: str) -> None:
+        self._policies.remove(key)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._policies.get(key) is not None
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([key for key, _ in self._policies.items()])
+
+    def get(self, path: str, default: Any = _MISSING) -> Any:
+        """The policy of a path; where no key decides, `default` if it is given."""
+        found = self._policies.find(_text("path", path))
+        if found is not None:
+            return found[1]
+        return self.default_policy if default is _MISSING else default
+
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
+        """Take a key out and return its policy; without the key, `default`, or KeyError."""
+        try:
+            return self._policies.remove(key)
+        except KeyError:
+            if default is _MISSING:
+                raise
+            return default
+
+    def popitem(self) -> tuple[str, DTypePolicy]:
+        """Take out the key that was set last, with its policy. KeyError if there is none."""
+        items = self._policies.items()
+        if not items:
+            raise KeyError("the map is empty")
+        return items[-1][0], self._policies.remove(items[-1][0])
+
+    def setdefault(self, key: str, default: Any = None) -> DTypePolicy:
+        """The policy of a key, which is set to `default` if it is not there."""
+        if key not in self:
+            self[key] = default
+        policy: DTypePolicy = self._policies.get(key)
+        return policy
+
+    def clear(self) -> None:
+        """Take out all keys."""
+        self._policies = PolicyMap(self._match, self._on_overlap)
+
+    def keys(self) -> Any:
+        """The keys, in the order in which they were set."""
+        return dict(self._policies.items()).keys()
+
+    def values(self) -> Any:
+        """The policies, in the order of their keys."""
+        return dict(self._policies.items()).values()
+
+    def items(self) -> Any:
+        """Keys and policies, in the order in which they were set."""
+        return dict(self._policies.items()).items()
+
+    def explain(self, paths: Iterable[str]) -> Explanation:
+        """Which key decides for each path, which others match, and which keys decide for none.
+
+        >>> policy_map = DTypePolicyMap("float32", {"encodr/.*": "float16", "head": "float64"})
+        >>> print(policy_map.explain(["encoder/query", "head"]))
+        path           policy   key   also matched by
+        encoder/query  float32  -
+        head           float64  head
+        key 'encodr/.*' decides for no path; nearest is 'encoder/query'
+        """
+        matches: dict[str, PathMatch] = {}
+        hits = dict.fromkeys(self, 0)
+        for path in paths:
+            key, exact, keys = self._policies.explain(_text("path", path))
+            if key is None:
+                policy = None if keys else self.default_policy
+            else:
+                policy = self._policies.get(key)
+                hits[key] = hits.get(key, 0) + 1
+            others = tuple(other for other in keys if other != key)
+            matches[path] = PathMatch(key, policy, exact, others)
+        dead = [key for key, count in hits.items() if count == 0]
+        return Explanation(matches, hits, {key: nearest_text(key, list(matches)) for key in dead})
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this map again, as Keras writes them.
+
+        With the default None the policies' names are left out, as in Keras, so that whoever loads
+        the map has them from the policy in force there. The map itself is not changed.
+        """
+        serialized = {key: serialize(policy) for key, policy in self.items()}
+        if self._default_argument is None:
+            serialized = {key: _without_names(config) for key, config in serialized.items()}
+        config = {"default_policy": self._default_argument, "policy_map": serialized}
+        # Keras knows neither of these; maps that do not need them stay readable there.
+        options = {"match": (self._match, "fullmatch"), "on_overlap": (self._on_overlap, "raise")}
+        config.update({name: value for name, (value, usual) in options.items() if value != usual})
+        return config
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> DTypePolicyMap:
+        """The map that `get_config` came from, here or in Keras. KeyError without 'policy_map'."""
+        policies = config["policy_map"] or {}
+        loaded = {key: deserialize(value, custom_objects) for key, value in policies.items()}
+        return cls(**{**config, "policy_map": loaded})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DTypePolicyMap):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    __hash__ = None  # type: ignore[assignment] # a map changes
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._default_policy, dict(self._policies.items()), self._match, self._on_overlap
+
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "_policies": self._policies.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        items = state.pop("_policies")
+        self.__dict__.update(state)
+        self._policies = PolicyMap(self._match, self._on_overlap)
+        for key, policy in items:
+            self._policies.insert(key, policy)
+
+    def __repr__(self) -> str:
+        mapping = [(key, policy.name) for key, policy in self.items()]
+        return (
+            f"<DTypePolicyMap at {hex(id(self))} default_policy={self.default_policy.name}, "
+            f"mapping={mapping}>"
+        )
+
+
+CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap
+
+
+def _text(argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{argument}={value!r} must be a str: a layer's path, or a regular expression"
+        )
+    return value
+
+
+def _kept(default_policy: Any) -> Any:
+    """The default as configs hold it: as it was given, but a dtype object as its policy."""
+    if default_policy is None or isinstance(default_policy, str | dict | DTypePolicy):
+        return default_policy
+    return get(default_policy)
+
+
+def _without_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A policy's config that takes its names from the policy in force where it is loaded."""
+    cls = CLASSES.get(config["class_name"], DTypePolicy)
+    if issubclass(cls, DTypePolicyMap):
+        return config
+    name = "source_name" if issubclass(cls, QuantizedDTypePolicy) else "name"
+    return {**config, "config": {**config["config"], name: None}}

@@ -1,0 +1,51 @@
+"""What is in force where nothing else is said: floatx, and the dtype policy of each thread.
+
+As in Keras, floatx belongs to the process and the policy to the thread. A scope belongs to the
+thread or asyncio task that opened it, and hides the thread's policy while it is open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_process = {"floatx": "float32"}
+_thread = threading.local()
+_scoped: ContextVar[Any] = ContextVar("castwise_dtype_policy", default=None)
+
+
+def floatx() -> str:
+    """The dtype of floats, of the whole process."""
+    return _process["floatx"]
+
+
+def set_floatx(name: str) -> None:
+    """Set the dtype of floats; the name is checked by the caller."""
+    _process["floatx"] = name
+
+
+def current_policy() -> Any:
+    """The policy in force here, or None if none was ever set or read."""
+    scoped = _scoped.get()
+    return getattr(_thread, "policy", None) if scoped is None else scoped
+
+
+def set_current_policy(policy: Any) -> None:
+    """Put a policy in force: in the scope that is open here, else in this thread."""
+    if _scoped.get() is None:
+        _thread.policy = policy
+    else:
+        _scoped.set(policy)
+
+
+@contextmanager
+def policy_scope(policy: Any) -> Iterator[None]:
+    """Put a policy in force until the end of a `with` block, however it ends."""
+    token = _scoped.set(policy)
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
