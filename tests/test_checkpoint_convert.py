@@ -96,7 +96,7 @@ def test_wrong_options_are_refused_before_anything_is_written(tmp_path: Path) ->
     for wrong in ({"rounding": "up"}, {"overflow": "wrap"}, {"nan": "drop"}, {"seed": 3}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             checkpoint.cast_file(path, out, "bfloat16", **wrong)
-    with pytest.raises(checkpoint.CheckpointError, match="either dtype or dtype_map"):
+    with pytest.raises(checkpoint.CheckpointError, match="either dtype, dtype_map or policy"):
         checkpoint.cast_file(path, out)
     with pytest.raises(TypeError, match="bfloat16"):
         checkpoint.cast_file(path, out, "bfloat61")

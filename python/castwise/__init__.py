@@ -16,19 +16,28 @@ from castwise._core import (
     set_num_threads,
 )
 from castwise.casting import cast_tree
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 if TYPE_CHECKING:
-    from castwise import checkpoint
+    from castwise import checkpoint, compat, config, dtype_policies
+
+_ON_DEMAND = ("checkpoint", "compat", "config", "dtype_policies")
+"""Submodules that are imported when they are first asked for: not every program needs them."""
 
 __all__ = [
     "CastReport",
+    "DTypePolicy",
+    "DTypePolicyMap",
     "FormatInfo",
     "__version__",
     "cast",
     "cast_tree",
     "checkpoint",
+    "compat",
+    "config",
     "cpu_level",
     "cpu_levels",
+    "dtype_policies",
     "finfo",
     "formats",
     "get_num_threads",
@@ -37,9 +46,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`castwise.checkpoint`, imported when it is first asked for: most casts need no files."""
-    if name == "checkpoint":
-        return importlib.import_module("castwise.checkpoint")
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"castwise.{name}")
     raise AttributeError(f"module 'castwise' has no attribute {name!r}")
 
 

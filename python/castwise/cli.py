@@ -158,10 +158,22 @@ def _add_cast(commands: Any) -> None:
     what = cast.add_mutually_exclusive_group(required=True)
     what.add_argument("--dtype", metavar="D", help="format for all floating tensors")
     what.add_argument(
+        "--policy",
+        metavar="P",
+        help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
+        "or policy map as Keras writes it",
+    )
+    what.add_argument(
         "--map",
         metavar="FILE",
         type=_path,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names',
+    )
+    cast.add_argument(
+        "--role",
+        choices=("variable", "compute"),
+        default="variable",
+        help="which dtype of the policy: what variables are kept in (default) or computed in",
     )
     cast.add_argument("--rounding", choices=_ROUNDINGS, help="default: as numpy, nearest-even")
     cast.add_argument(
@@ -205,7 +217,7 @@ def _cast(options: argparse.Namespace) -> int:
         print(account if options.json else cast_text(summary))
         sys.stdout.flush()
     for pattern in summary.unused_patterns:
-        _say(f"warning: key {pattern!r} of {options.map} matched no tensor")
+        _say(f"warning: key {pattern!r} of {options.map or options.policy} matched no tensor")
     return _findings(summary)
 
 
@@ -226,6 +238,8 @@ def _cast_file(options: argparse.Namespace) -> checkpoint.CastSummary:
             options.destination,
             options.dtype,
             dtype_map=options.map,
+            policy=options.policy,
+            role=options.role,
             rounding=options.rounding,
             overflow=options.overflow,
             nan=options.nan,

@@ -4,28 +4,40 @@ r"""Which array becomes which format: `default` plus regular expressions.
 {"default": "bfloat16", ".*norm.*": "float32", "lm_head\\.weight": "keep"}
 ```
 
-A key must match the whole name of an array (`re.fullmatch`): of a tensor in a checkpoint, or the
-path of a leaf in a tree. A name that two keys match is an error, so the order of the keys means
-nothing. `"keep"` leaves an array as it is.
+A key that is the name of an array decides for it (of a tensor in a checkpoint, or the path of a
+leaf in a tree), else a key that matches all of the name. A name that two keys match is an error, so
+the order of the keys means nothing. `"keep"` leaves an array as it is.
+
+A dtype policy, or a map of policies, is such a map too.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from castwise._core import finfo
+from castwise._core import PolicyMap, finfo
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.dtype_policies.configs import named
+from castwise.dtype_policies.policy import plain_name
 
 KEEP = "keep"
 """What stands in the place of a format for arrays to be left as they are."""
 
 DEFAULT = "default"
 """The key for floating arrays that no other key matches."""
+
+
+class Decision(NamedTuple):
+    """The format that an array is cast to (None: it stays), and the key that says so."""
+
+    target: str | None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +47,90 @@ class DtypeMap:
     Attributes
     ----------
     default
-        Format of floating arrays that no pattern matches, None to keep them.
-    patterns
-        Regular expression to target.
+        Format of floating arrays that no key decides for, None to keep them.
+    keys
+        Paths and regular expressions, each with its target.
     origin
         What to call the map in errors.
+    all_kinds
+        Whether a key decides for arrays of every kind, or for floating ones only, as a policy does.
 
     """
 
     default: str | None
-    patterns: Mapping[re.Pattern[str], str | None]
+    keys: PolicyMap
     origin: str = "map"
+    all_kinds: bool = True
 
     @classmethod
-    def of_one(cls, dtype: Any) -> DtypeMap:
-        """The map that gives every floating array one format; TypeError if it is none."""
-        return cls(_target(dtype), {}, "dtype")
+    def of(cls, value: Any, role: str = "variable") -> DtypeMap:
+        """The map that a dtype, a policy, the name of either, or a mapping means.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It means none; `role` is not "variable" or "compute".
+
+        """
+        if isinstance(value, DtypeMap):
+            return value
+        if isinstance(value, DTypePolicy):
+            return cls.from_policy(value, role)
+        if isinstance(value, Mapping):
+            return cls.from_mapping(value)
+        try:
+            return cls(_target(value), PolicyMap(), "dtype")
+        except TypeError:
+            if not isinstance(value, str) or "_" not in value:
+                raise
+            try:
+                policy = named(value)
+            except ValueError:
+                policy = None
+            if policy is None:
+                raise
+        return cls.from_policy(policy, role)
+
+    @classmethod
+    def from_policy(cls, policy: DTypePolicy, role: str = "variable") -> DtypeMap:
+        """The map that gives each floating array the variable (or compute) dtype of its policy.
+
+        Raises
+        ------
+        ValueError
+            A policy quantizes, which is more than a cast, or its dtype is no format; another role.
+
+        """
+        if role not in _ROLES:
+            raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
+        if not isinstance(policy, DTypePolicyMap):
+            return cls(_policy_target(policy, role), PolicyMap(), repr(policy), all_kinds=False)
+        keys = PolicyMap(policy.match, policy.on_overlap)
+        for key, value in policy.items():
+            keys.insert(key, _policy_target(value, role))
+        default = _policy_target(policy.default_policy, role)
+        return cls(default, keys, "policy map", all_kinds=False)
+
+    @classmethod
+    def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:
+        """As `from_policy`, of a policy, its name, its config, or a `.json` file with the config.
+
+        Raises
+        ------
+        ValueError
+            There is no such policy, or the file holds none.
+        OSError
+            The file cannot be read.
+
+        """
+        path = Path(policy) if isinstance(policy, str | os.PathLike) else None
+        if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
+            return cls.from_policy(get(policy), role)
+        try:
+            loaded = get(json.loads(path.read_text("utf-8-sig")))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{path} holds no policy's config: {error}") from error
+        return cls.from_policy(loaded, role)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], origin: str = "map") -> DtypeMap:
@@ -65,7 +145,7 @@ class DtypeMap:
 
         """
         default: str | None = None
-        patterns: dict[re.Pattern[str], str | None] = {}
+        keys = PolicyMap()
         for key, value in mapping.items():
             if not isinstance(key, str):
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
@@ -81,8 +161,11 @@ class DtypeMap:
             if key == DEFAULT:
                 default = target
             else:
-                patterns[_pattern(key, origin)] = target
-        return cls(default, patterns, origin)
+                try:
+                    keys.insert(key, target)
+                except ValueError as error:
+                    raise ValueError(f"{origin}: {error}") from error
+        return cls(default, keys, origin)
 
     @classmethod
     def from_file(cls, path: Path) -> DtypeMap:
@@ -109,27 +192,27 @@ class DtypeMap:
             raise TypeError(f"{path}: a map is one object of pattern to format")
         return cls.from_mapping(mapping, str(path))
 
-    def find(self, name: str) -> tuple[str, str | None] | None:
-        """The pattern that matches `name` and its target; None if there is none.
+    def decide(self, name: str, floating: bool) -> Decision:
+        """What becomes of an array: a key that has or matches its name decides, else the default.
+
+        The default is for floating arrays only.
 
         Raises
         ------
         ValueError
-            Several patterns match; the message has them all.
+            Several keys match; the message has them all.
 
         """
-        matches = [
-            (pattern.pattern, target)
-            for pattern, target in self.patterns.items()
-            if pattern.fullmatch(name)
-        ]
-        if len(matches) > 1:
-            keys = " and ".join(repr(pattern) for pattern, _ in matches)
-            raise ValueError(
-                f"{self.origin}: {name!r} is matched by {len(matches)} keys, {keys}; "
-                "make them exclude each other"
-            )
-        return matches[0] if matches else None
+        if not floating and not self.all_kinds:
+            return Decision(None)
+        try:
+            found = self.keys.find(name)
+        except ValueError as error:
+            raise ValueError(f"{self.origin}: {error}") from error
+        if found is None:
+            return Decision(self.default if floating else None)
+        key, target = found
+        return Decision(target, key)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,16 +231,6 @@ def _parse_json(text: str) -> Any:
 _PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": tomllib.loads}
 
 
-def _pattern(key: str, origin: str) -> re.Pattern[str]:
-    try:
-        return re.compile(key)
-    except re.error as error:
-        raise ValueError(
-            f"{origin}: key {key!r} is no regular expression: {error.msg} "
-            f"at position {error.pos or 0}"
-        ) from error
-
-
 def _target(value: Any) -> str | None:
     if isinstance(value, str) and value == KEEP:
         return None
@@ -166,3 +239,20 @@ def _target(value: Any) -> str | None:
         raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes")
     name: str = row.name
     return name
+
+
+_ROLES = ("variable", "compute")
+_CONFIG_SUFFIX = ".json"
+
+
+def _policy_target(policy: DTypePolicy, role: str) -> str | None:
+    if policy.quantization_mode is not None:
+        raise ValueError(
+            f"policy={policy.name!r} quantizes, which a cast does not; give its source, "
+            f"{plain_name(policy)!r}, or a dtype"
+        )
+    dtype = policy.variable_dtype if role == "variable" else policy.compute_dtype
+    try:
+        return _target(dtype)
+    except TypeError as error:
+        raise ValueError(f"policy={policy.name!r} is for no arrays of numbers: {error}") from error

@@ -31,6 +31,8 @@ def cast_file(
     dtype: Any = None,
     *,
     dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None = None,
+    policy: Any = None,
+    role: str = "variable",
     rounding: str | None = None,
     overflow: str = "ieee",
     nan: str = "keep",
@@ -57,11 +59,16 @@ def cast_file(
         What to write. A file is replaced; a folder only with `overwrite`.
     dtype
         Format for all floating tensors. Integers, bools and complex numbers stay. A mapping is
-        taken as `dtype_map`.
+        taken as `dtype_map`, a `DTypePolicy` as `policy`.
     dtype_map
         Instead of `dtype`, a mapping or a JSON or TOML file of regular expression to
         format; see `DtypeMap`. A key that matches a name wholly decides for it, whatever its
         kind; `default` is for the other floating tensors.
+    policy
+        Instead of either, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or a `.json`
+        file with the config as Keras writes it. Each floating tensor gets the dtype of its policy.
+    role
+        Which dtype of the policy: "variable", what variables are kept in, or "compute".
     rounding
         As in `castwise.cast`, like the four after it.
     overflow
@@ -99,7 +106,7 @@ def cast_file(
     """
     old, new = checked_path(source), checked_path(destination)
     check_assume(assume)
-    dtypes = _dtypes(dtype, dtype_map)
+    dtypes = _dtypes(dtype, dtype_map, policy, role)
     options = CastOptions.checked(
         rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
     )
@@ -139,16 +146,15 @@ def _cast_single(
 
 
 def _dtypes(
-    dtype: Any, dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None
+    dtype: Any,
+    dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
+    policy: Any,
+    role: str,
 ) -> DtypeMap:
-    if dtype_map is None and isinstance(dtype, Mapping | DtypeMap):
-        dtype, dtype_map = None, dtype
-    if (dtype is None) == (dtype_map is None):
-        raise CheckpointError("give either dtype or dtype_map, and not both")
-    if dtype_map is None:
-        return DtypeMap.of_one(dtype)
-    if isinstance(dtype_map, DtypeMap):
-        return dtype_map
-    if isinstance(dtype_map, Mapping):
-        return DtypeMap.from_mapping(dtype_map)
-    return DtypeMap.from_file(checked_path(dtype_map))
+    if sum(argument is not None for argument in (dtype, dtype_map, policy)) != 1:
+        raise CheckpointError("give either dtype, dtype_map or policy, and only one of them")
+    if policy is not None:
+        return DtypeMap.from_policy_argument(policy, role)
+    if isinstance(dtype_map, str | os.PathLike):
+        return DtypeMap.from_file(checked_path(dtype_map))
+    return DtypeMap.of(dtype if dtype_map is None else dtype_map, role)

@@ -28,20 +28,16 @@ def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap) -> list[Planned]:
 def unused_patterns(planned: Iterable[Planned], dtypes: DtypeMap) -> list[str]:
     """Patterns of the map that matched no tensor: as often as not a slip."""
     used = {plan.pattern for plan in planned}
-    return [pattern.pattern for pattern in dtypes.patterns if pattern.pattern not in used]
+    return [key for key, _ in dtypes.keys.items() if key not in used]
 
 
 def _plan_one(info: TensorInfo, dtypes: DtypeMap) -> Planned:
-    found = dtypes.find(info.name)
-    if found is not None:
-        pattern, target = found
-        if target is not None:
-            _check(info, target, f"key {pattern!r} of {dtypes.origin}")
-        return Planned(info, target, pattern)
-    if dtypes.default is None or info.kind not in {"float", UNKNOWN}:
-        return Planned(info)
-    _check(info, dtypes.default, dtypes.origin)
-    return Planned(info, dtypes.default)
+    # A format that nobody knows may be a float: asking for it to be cast is refused below.
+    target, key = dtypes.decide(info.name, info.kind in {"float", UNKNOWN})
+    if target is not None:
+        reason = dtypes.origin if key is None else f"key {key!r} of {dtypes.origin}"
+        _check(info, target, reason)
+    return Planned(info, target, key)
 
 
 def _check(info: TensorInfo, target: str, reason: str) -> None:
