@@ -66,7 +66,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     >>> policy_map["encoder/attention/.*"] = "bfloat16"
     >>> policy_map["encoder/attention/query"]  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: path "encoder/attention/query" is matched by 2 keys, ...
+    ValueError: 'encoder/attention/query' is matched by 2 keys, ...
 
     """
 

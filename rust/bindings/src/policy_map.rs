@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
+use pyo3::types::PyString;
 
 /// A value, and its key as Python's `re` compiled it if only `re` can match it.
 #[derive(Debug)]
@@ -62,8 +63,9 @@ impl PyPolicyMap {
                 let value = error.value(py);
                 let position: Option<usize> = value.getattr("pos")?.extract()?;
                 Err(PyValueError::new_err(format!(
-                    "key {key:?} is no regular expression: {} at position {}; escape characters that stand for \
+                    "key {} is no regular expression: {} at position {}; escape characters that stand for \
                      themselves with a backslash.",
+                    quoted(py, key)?,
                     value.getattr("msg")?,
                     position.unwrap_or(0)
                 )))
@@ -107,6 +109,11 @@ impl PyPolicyMap {
         };
         Ok(!result.is_none())
     }
+}
+
+/// A text as Python writes it.
+fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
+    PyString::new(py, text).repr()?.extract()
 }
 
 fn poisoned() -> PyErr {
@@ -153,11 +160,16 @@ impl PyPolicyMap {
             Ok(winner) => {
                 Ok(winner.map(|place| matches.swap_remove(place)).map(|found| (found.key, found.value)))
             }
-            Err(()) => Err(PyValueError::new_err(format!(
-                "path {path:?} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
-                keys.len(),
-                keys.iter().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(" and ")
-            ))),
+            Err(()) => {
+                let quoted_keys: Vec<String> =
+                    keys.iter().map(|key| quoted(py, key)).collect::<PyResult<_>>()?;
+                Err(PyValueError::new_err(format!(
+                    "{} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
+                    quoted(py, path)?,
+                    keys.len(),
+                    quoted_keys.join(" and ")
+                )))
+            }
         }
     }
 
