@@ -60,13 +60,16 @@ impl Walk {
     }
 }
 
-/// The letter of a class that is one ASCII letter in both cases (of which Unicode has more than two for k and s, but
-/// where case does not count, paths beyond ASCII are not matched here).
+/// The letter of a class that is one ASCII letter in both cases.
+///
+/// Not i, k and s: where case does not count, characters beyond ASCII stand for them too, and a path with those is
+/// Python's to match, but must come so far.
 fn one_letter(class: &Class) -> Option<u8> {
     let Class::Unicode(class) = class else { return None };
     let mut letters = class.iter().map(|range| (range.start() == range.end()).then(|| range.start()));
-    let (first, second) = (letters.next()??, letters.next()??);
-    let same = first.is_ascii() && first != second && first.eq_ignore_ascii_case(&second);
-    let rest_is_beyond = letters.all(|letter| letter.is_some_and(|letter| !letter.is_ascii()));
-    (same && rest_is_beyond).then(|| first.to_ascii_lowercase() as u8)
+    let (Some(Some(first)), Some(Some(second)), None) = (letters.next(), letters.next(), letters.next()) else {
+        return None;
+    };
+    let same = first.is_ascii() && first.eq_ignore_ascii_case(&second);
+    (same && !"iIkKsS".contains(first)).then(|| first.to_ascii_lowercase() as u8)
 }
