@@ -156,21 +156,16 @@ impl PyPolicyMap {
             return Ok(Some((exact.key, exact.value)));
         }
         let keys: Vec<&str> = matches.iter().map(|found| found.key.as_str()).collect();
-        match self.overlap.winner(&keys) {
-            Ok(winner) => {
-                Ok(winner.map(|place| matches.swap_remove(place)).map(|found| (found.key, found.value)))
-            }
-            Err(()) => {
-                let quoted_keys: Vec<String> =
-                    keys.iter().map(|key| quoted(py, key)).collect::<PyResult<_>>()?;
-                Err(PyValueError::new_err(format!(
-                    "{} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
-                    quoted(py, path)?,
-                    keys.len(),
-                    quoted_keys.join(" and ")
-                )))
-            }
+        if let Ok(winner) = self.overlap.winner(&keys) {
+            return Ok(winner.map(|place| matches.swap_remove(place)).map(|found| (found.key, found.value)));
         }
+        let keys: Vec<String> = keys.iter().map(|key| quoted(py, key)).collect::<PyResult<_>>()?;
+        Err(PyValueError::new_err(format!(
+            "{} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
+            quoted(py, path)?,
+            keys.len(),
+            keys.join(" and ")
+        )))
     }
 
     /// For one path: the deciding key (None: none, or too many), whether it is the path itself, and all that match.

@@ -4,7 +4,12 @@ use std::collections::HashMap;
 
 use aho_corasick::AhoCorasick;
 
+use super::crowd::Crowd;
 use super::map::Slot;
+use super::pattern::Pattern;
+
+/// As many patterns behind one literal are tried one by one; if there are more, the literal tells too little.
+const MOST_BEHIND: usize = 16;
 
 /// The patterns of a map as they were when it was built.
 #[derive(Debug)]
@@ -13,28 +18,26 @@ pub(super) struct Index {
     scanner: Option<AhoCorasick>,
     /// The patterns behind each literal of the scanner.
     behind: Vec<Vec<Slot>>,
-    /// Patterns of which no literal is known.
-    always: Vec<Slot>,
+    /// Patterns that no literal sets apart.
+    crowd: Crowd,
 }
 
 impl Index {
-    /// Each pattern with its required sets of texts.
-    pub(super) fn new<'a>(patterns: impl Iterator<Item = (Slot, &'a [Vec<Vec<u8>>])>) -> Self {
+    pub(super) fn new<'a>(patterns: impl Iterator<Item = (Slot, &'a Pattern)>) -> Self {
         let patterns: Vec<_> = patterns.collect();
         // The rarer a text among the patterns, the more it tells.
         let mut uses: HashMap<&[u8], usize> = HashMap::new();
-        for text in patterns.iter().flat_map(|(_, sets)| sets.iter().flatten()) {
+        for text in patterns.iter().flat_map(|(_, pattern)| pattern.required.iter().flatten()) {
             *uses.entry(text).or_default() += 1;
         }
-        let cost = |set: &&Vec<Vec<u8>>| {
-            let shared: usize = set.iter().map(|text| uses[text.as_slice()]).sum();
-            (shared, std::cmp::Reverse(set.iter().map(Vec::len).min()))
-        };
+        let shared = |set: &Vec<Vec<u8>>| set.iter().map(|text| uses[text.as_slice()]).max().unwrap_or(0);
+        let cost = |set: &&Vec<Vec<u8>>| (shared(set), std::cmp::Reverse(set.iter().map(Vec::len).min()));
         let mut places: HashMap<&[u8], usize> = HashMap::new();
-        let (mut texts, mut behind, mut always) = (Vec::new(), Vec::<Vec<Slot>>::new(), Vec::new());
-        for (slot, sets) in &patterns {
-            let Some(set) = sets.iter().min_by_key(cost) else {
-                always.push(*slot);
+        let (mut texts, mut behind, mut crowd) = (Vec::new(), Vec::<Vec<Slot>>::new(), Vec::new());
+        for (slot, pattern) in &patterns {
+            let Some(set) = pattern.required.iter().min_by_key(cost).filter(|set| shared(set) <= MOST_BEHIND)
+            else {
+                crowd.push((*slot, *pattern));
                 continue;
             };
             for text in set {
@@ -46,21 +49,19 @@ impl Index {
                 behind[place].push(*slot);
             }
         }
-        let scanner = AhoCorasick::builder().ascii_case_insensitive(true).build(&texts);
-        match scanner {
-            Ok(scanner) => Self { scanner: (!texts.is_empty()).then_some(scanner), behind, always },
+        match AhoCorasick::builder().ascii_case_insensitive(true).build(&texts) {
+            Ok(scanner) => {
+                let scanner = (!texts.is_empty()).then_some(scanner);
+                Self { scanner, behind, crowd: Crowd::new(&crowd) }
+            }
             // More literals than the scanner can number.
-            Err(_) => Self {
-                scanner: None,
-                behind: Vec::new(),
-                always: patterns.iter().map(|&(slot, _)| slot).collect(),
-            },
+            Err(_) => Self { scanner: None, behind: Vec::new(), crowd: Crowd::new(&patterns) },
         }
     }
 
     /// Calls `visit` with each pattern that may match, some perhaps twice.
-    pub(super) fn candidates(&self, path: &str, mut visit: impl FnMut(Slot)) {
-        self.always.iter().for_each(|&slot| visit(slot));
+    pub(super) fn candidates(&mut self, path: &str, mut visit: impl FnMut(Slot)) {
+        self.crowd.candidates(path, &mut visit);
         if let Some(scanner) = &self.scanner {
             for hit in scanner.find_overlapping_iter(path) {
                 self.behind[hit.pattern().as_usize()].iter().for_each(|&slot| visit(slot));

@@ -67,7 +67,8 @@ impl Walk {
 fn one_letter(class: &Class) -> Option<u8> {
     let Class::Unicode(class) = class else { return None };
     let mut letters = class.iter().map(|range| (range.start() == range.end()).then(|| range.start()));
-    let (Some(Some(first)), Some(Some(second)), None) = (letters.next(), letters.next(), letters.next()) else {
+    let (Some(Some(first)), Some(Some(second)), None) = (letters.next(), letters.next(), letters.next())
+    else {
         return None;
     };
     let same = first.is_ascii() && first.eq_ignore_ascii_case(&second);

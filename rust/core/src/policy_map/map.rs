@@ -156,7 +156,7 @@ impl<V> PolicyMap<V> {
         let mut slots = Vec::new();
         if exact.is_none() || all {
             self.refresh();
-            for segment in &self.segments {
+            for segment in &mut self.segments {
                 segment.index.candidates(path, |slot| slots.push(slot));
             }
             slots.extend_from_slice(&self.python);
@@ -180,7 +180,7 @@ impl<V> PolicyMap<V> {
             slots.extend(last.slots);
         }
         slots.retain(|slot| self.keys.contains_key(slot));
-        let index = Index::new(slots.iter().map(|slot| (*slot, self.keys[slot].pattern.required.as_slice())));
+        let index = Index::new(slots.iter().map(|slot| (*slot, &self.keys[slot].pattern)));
         self.segments.push(Segment { slots, index });
     }
 }

@@ -6,11 +6,13 @@
 //! pattern    one key's matcher: linear in the path, whatever the pattern (no backtracking blow-up)
 //! literals   what every match of a pattern must contain
 //! index      literals -> the few patterns that can match a path at all
+//! crowd      patterns without such literals, all in one automaton
 //! ```
 //!
 //! A lookup scans the path once for all literals, then tries only the patterns whose literals it found. Patterns come
 //! from model files, so nothing here takes more than linear time in a path.
 
+mod crowd;
 mod index;
 mod literals;
 mod map;

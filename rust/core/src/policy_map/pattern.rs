@@ -28,7 +28,7 @@ pub struct Domain {
 }
 
 impl Domain {
-    fn contains(self, path: &str) -> bool {
+    pub(super) fn contains(self, path: &str) -> bool {
         !(self.ascii_only && !path.is_ascii() || self.no_newline && path.contains('\n'))
     }
 }
@@ -48,9 +48,15 @@ pub enum Engine {
 #[derive(Debug)]
 pub struct Pattern {
     engine: Engine,
-    matcher: Option<BoundedBacktracker>,
+    matcher: Option<Matcher>,
     /// Sets of texts; every match contains one text of each. Empty: nothing is known.
     pub(super) required: Vec<Vec<Vec<u8>>>,
+}
+
+#[derive(Debug)]
+struct Matcher {
+    expression: Hir,
+    automaton: BoundedBacktracker,
 }
 
 /// States of an automaton beyond which a pattern is too large (a counted repetition of a counted repetition).
@@ -68,8 +74,9 @@ impl Pattern {
             return Self { engine: Engine::Exact, ..python };
         }
         let Ok(hir) = regex_syntax::parse(&expression) else { return python };
-        let Some(matcher) = compile(&hir) else { return python };
+        let Some(automaton) = compile(&hir) else { return python };
         let required = literals::required(&hir);
+        let matcher = Matcher { expression: hir, automaton };
         Self { engine: Engine::Linear(domain), matcher: Some(matcher), required }
     }
 
@@ -79,12 +86,18 @@ impl Pattern {
         self.engine
     }
 
+    /// The expression for the linear engine, and the paths it is good for.
+    pub(super) fn linear(&self) -> Option<(&Hir, Domain)> {
+        let Engine::Linear(domain) = self.engine else { return None };
+        self.matcher.as_ref().map(|matcher| (&matcher.expression, domain))
+    }
+
     /// Whether the path matches; None if only Python can tell.
     pub(super) fn matches(&self, path: &str) -> Option<bool> {
         let Engine::Linear(domain) = self.engine else {
             return (self.engine == Engine::Exact).then_some(false);
         };
-        let matcher = self.matcher.as_ref().filter(|_| domain.contains(path))?;
+        let matcher = &self.matcher.as_ref().filter(|_| domain.contains(path))?.automaton;
         let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
         let quick = matcher.try_is_match(&mut matcher.create_cache(), input.clone());
         // Only a path of many thousand characters is too long for it.

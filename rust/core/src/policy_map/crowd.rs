@@ -1,0 +1,58 @@
+//! Patterns that no literal tells apart: all of them in one automaton, whose states are made as paths need them.
+
+use regex_automata::meta::{self, Regex};
+use regex_automata::{Anchored, Input, MatchKind, PatternSet};
+
+use super::map::Slot;
+use super::pattern::{Domain, Pattern};
+
+/// So few are tried one by one.
+const FEW: usize = 8;
+
+/// Bytes that the states of one automaton may take; beyond, they are made anew.
+const STATE_BYTES: usize = 1 << 26;
+
+#[derive(Debug)]
+pub(super) struct Crowd {
+    slots: Vec<Slot>,
+    /// The paths that are in the domain of every pattern.
+    domain: Domain,
+    /// None for few patterns, or for too many to be one automaton.
+    together: Option<Together>,
+}
+
+#[derive(Debug)]
+struct Together {
+    regex: Regex,
+    found: PatternSet,
+}
+
+impl Crowd {
+    pub(super) fn new(patterns: &[(Slot, &Pattern)]) -> Self {
+        let slots = patterns.iter().map(|&(slot, _)| slot).collect();
+        let linear: Vec<_> = patterns.iter().filter_map(|(_, pattern)| pattern.linear()).collect();
+        let domain = linear.iter().fold(Domain::default(), |all, (_, domain)| Domain {
+            ascii_only: all.ascii_only | domain.ascii_only,
+            no_newline: all.no_newline | domain.no_newline,
+        });
+        let together = || {
+            let settings = meta::Config::new().match_kind(MatchKind::All).hybrid_cache_capacity(STATE_BYTES);
+            let expressions: Vec<_> = linear.iter().map(|&(expression, _)| expression).collect();
+            let regex = Regex::builder().configure(settings).build_many_from_hir(&expressions).ok()?;
+            Some(Together { found: PatternSet::new(regex.pattern_len()), regex })
+        };
+        let together = if patterns.len() > FEW { together() } else { None };
+        Self { slots, domain, together }
+    }
+
+    /// Calls `visit` with each pattern that may match.
+    pub(super) fn candidates(&mut self, path: &str, visit: &mut impl FnMut(Slot)) {
+        let together = self.together.as_mut().filter(|_| self.domain.contains(path));
+        let Some(Together { regex, found }) = together else {
+            return self.slots.iter().for_each(|&slot| visit(slot));
+        };
+        found.clear();
+        regex.which_overlapping_matches(&Input::new(path).anchored(Anchored::Yes), found);
+        found.iter().for_each(|pattern| visit(self.slots[pattern.as_usize()]));
+    }
+}
