@@ -96,8 +96,8 @@ def set_floatx(value: str) -> None:
         The value cannot be hashed.
 
     """
-    hash(value)  # as Keras: a list is a wrong type, any other stranger a wrong value
+    hash(value)  # as Keras: a list is a wrong type, anything else a wrong value
     valid = floatx_dtypes("keras")
-    if value not in valid:
+    if not isinstance(value, str) or value not in valid:
         raise ValueError(f"value={value!r} is no floatx; use one of {', '.join(valid)}")
     global_state.set_floatx(str(value))

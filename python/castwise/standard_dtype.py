@@ -61,7 +61,10 @@ def standardize_dtype(dtype: Any) -> str:
             f"dtype={dtype!r} is no dtype; give a name such as 'float32' or a dtype of numpy, "
             "ml_dtypes, jax, torch or TensorFlow"
         )
-    return parse_dtype(name)
+    standard = parse_dtype(name)
+    if standard != name and name is not dtype:
+        raise ValueError(f"dtype={dtype!r} is called {name!r}, which is no dtype of Keras")
+    return standard
 
 
 def is_float_dtype(dtype: Any) -> bool:

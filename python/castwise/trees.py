@@ -1,4 +1,4 @@
-"""Nested structures of arrays: walk them, and build them anew with other leaves."""
+"""Nested dicts, lists, tuples and dataclasses, taken apart into leaves and put together again."""
 
 from __future__ import annotations
 
@@ -8,42 +8,63 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 
+def is_node(tree: Any) -> bool:
+    """Whether structure: a mapping, list, tuple, namedtuple or dataclass instance."""
+    return isinstance(tree, Mapping | list | tuple) or (
+        dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+    )
+
+
 def map_leaves(
     tree: Any,
     function: Callable[[Any, str], Any],
     *,
-    into_dataclasses: bool = True,
+    is_node: Callable[[Any], bool] = is_node,
     path: str = "",
 ) -> Any:
-    """A structure of the same classes, with `function(leaf, path)` for every leaf.
+    """A structure of the same classes, with `function(leaf, path)` in the place of each leaf.
 
-    Mappings, lists, tuples, namedtuples and (if `into_dataclasses`) dataclass instances are
-    structure, all else is a leaf. A leaf's path is made of the keys, indices and field names on the
-    way to it, joined by "/". The tree is not changed; mappings that cannot be copied with other
-    values become plain dicts.
+    A leaf's path is made of the keys, indices and field names on the way to it, joined by "/". The
+    tree is not changed; mappings that cannot be copied with other values become plain dicts.
     """
+    if not is_node(tree):
+        return function(tree, path)
+    return _rebuild(
+        tree,
+        [
+            (key, map_leaves(child, function, is_node=is_node, path=join(path, key)))
+            for key, child in children(tree)
+        ],
+    )
 
-    def below(key: Any, value: Any) -> Any:
-        deeper = f"{path}/{key}" if path else str(key)
-        return map_leaves(value, function, into_dataclasses=into_dataclasses, path=deeper)
 
-    if isinstance(tree, Mapping):
-        items = {key: below(key, value) for key, value in tree.items()}
-        if not isinstance(tree, MutableMapping):
-            return items
-        mapping = copy.copy(tree)
-        mapping.update(items)
+def join(path: str, key: Any) -> str:
+    """The path of a child."""
+    return f"{path}/{key}" if path else str(key)
+
+
+def children(node: Any) -> list[tuple[Any, Any]]:
+    """What a node is made of, by key, index or field name."""
+    if isinstance(node, Mapping):
+        return list(node.items())
+    if isinstance(node, list | tuple):
+        return list(zip(getattr(node, "_fields", None) or range(len(node)), node, strict=True))
+    return [(field.name, getattr(node, field.name)) for field in dataclasses.fields(node)]
+
+
+def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
+    """A node of the same class, made of other children."""
+    if isinstance(node, Mapping):
+        if not isinstance(node, MutableMapping):
+            return dict(parts)
+        mapping = copy.copy(node)
+        mapping.update(parts)
         return mapping
-    if isinstance(tree, list | tuple):
-        fields = getattr(tree, "_fields", None)  # a namedtuple's
-        values = [
-            below(key, value) for key, value in zip(fields or range(len(tree)), tree, strict=True)
-        ]
-        return type(tree)(*values) if fields else type(tree)(values)
-    if into_dataclasses and dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        instance = copy.copy(tree)
-        for field in dataclasses.fields(tree):
-            # Past __init__ and frozen: the copy differs from the original in its leaves only.
-            object.__setattr__(instance, field.name, below(field.name, getattr(tree, field.name)))
-        return instance
-    return function(tree, path)
+    values = [value for _, value in parts]
+    if isinstance(node, list | tuple):
+        return type(node)(*values) if hasattr(node, "_fields") else type(node)(values)
+    instance = copy.copy(node)
+    for name, value in parts:
+        # Past __init__ and frozen: the copy differs from the original in its leaves only.
+        object.__setattr__(instance, name, value)
+    return instance

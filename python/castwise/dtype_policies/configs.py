@@ -15,6 +15,7 @@ from castwise.dtype_policies.quantized import (
     QuantizedFloat8DTypePolicy,
     TernaryDTypePolicy,
 )
+from castwise.keras_objects import from_dictionary, serialize_with, to_dictionary
 from castwise.standard_dtype import standardize_dtype
 
 CLASSES: dict[str, type[DTypePolicy]] = {
@@ -72,7 +73,8 @@ def get(identifier: Any) -> DTypePolicy:
     if isinstance(identifier, DTypePolicy):
         return identifier
     if isinstance(identifier, dict):
-        return _from_dict(identifier, {})
+        policy: DTypePolicy = from_dictionary(identifier, CLASSES, None)
+        return policy
     try:
         return DTypePolicy(standardize_dtype(identifier))
     except (TypeError, ValueError) as error:
@@ -85,22 +87,20 @@ def get(identifier: Any) -> DTypePolicy:
 def serialize(dtype_policy: Any) -> Any:
     """A policy as the dictionary that Keras writes for it, fit for JSON.
 
-    What is no policy is returned as it is, as Keras does.
+    Numbers, texts and None are returned as they are, and containers with their policies serialized,
+    as Keras does; TypeError for anything else.
 
     >>> serialize(DTypePolicy("mixed_float16"))["config"]
     {'name': 'mixed_float16'}
     """
-    if not isinstance(dtype_policy, DTypePolicy):
-        return dtype_policy
-    cls = type(dtype_policy)
-    ours = CLASSES.get(cls.__name__) is cls
-    module = None if cls.__module__ == "__main__" else cls.__module__
-    return {
-        "module": cls.module if ours else module,
-        "class_name": cls.__name__,
-        "config": {key: serialize(value) for key, value in dtype_policy.get_config().items()},
-        "registered_name": None if ours else cls.__name__,
-    }
+    return serialize_with(dtype_policy, _serialize_policy)
+
+
+def _serialize_policy(policy: Any) -> dict[str, Any]:
+    if not isinstance(policy, DTypePolicy):
+        raise TypeError(f"dtype_policy={policy!r} is no policy; give a DTypePolicy")
+    ours = CLASSES.get(type(policy).__name__) is type(policy)
+    return to_dictionary(policy, policy.module if ours else None, serialize)
 
 
 def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -127,32 +127,11 @@ def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) ->
     <QuantizedDTypePolicy "int8_from_float32">
 
     """
-    classes = {**CLASSES, **(custom_objects or {})}
     if config is None:
         return None
     if isinstance(config, dict):
-        return _from_dict(config, classes)
+        return from_dictionary(config, CLASSES, custom_objects)
     if isinstance(config, str):
+        classes = {**CLASSES, **(custom_objects or {})}
         return classes[config]() if config in classes else named(config)
     raise TypeError(f"config={config!r} must be a dict with 'class_name' and 'config'")
-
-
-def _from_dict(config: Mapping[str, Any], custom: Mapping[str, Any]) -> DTypePolicy:
-    classes = {**CLASSES, **custom}
-    if "class_name" not in config:
-        raise ValueError(
-            f"config={dict(config)!r} has no 'class_name'; a policy's config has, "
-            "such as {'class_name': 'DTypePolicy', 'config': {'name': 'float32'}}"
-        )
-    name = config["class_name"]
-    cls = classes.get(config.get("registered_name") or name) or classes.get(name)
-    if cls is None:
-        raise ValueError(
-            f"config names the class {name!r}, which is no policy; use one of "
-            f"{', '.join(classes)}, or give the class in custom_objects"
-        )
-    arguments = config.get("config") or {}
-    if not isinstance(arguments, dict):
-        raise TypeError(f"'config' of {name!r} is {arguments!r}, and must be a dict of arguments")
-    policy: DTypePolicy = cls.from_config(arguments)
-    return policy

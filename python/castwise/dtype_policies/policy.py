@@ -59,6 +59,11 @@ class DTypePolicy(PolicyBase):
         def variable_dtype(self) -> str:
             """The dtype that layers keep their variables in."""
 
+    @property
+    def quantization_mode(self) -> str | None:
+        """How weights are kept: "int8", "float8", "int4", "gptq", "awq", "ternary", or None."""
+        return self._quantization_mode
+
     @staticmethod
     def _name_in_force() -> str:
         return plain_name(dtype_policy())

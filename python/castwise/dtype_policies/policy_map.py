@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import Any, ClassVar, Literal
 
 from castwise._core import PolicyMap, nearest_text
@@ -152,11 +152,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             The key is not a str.
 
         """
-        key = _text("key", key)
-        try:
-            value = get(policy)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the value of key {key!r}: {error}") from error
+        value = self._checked(_text("key", key), policy)
         try:
             self._policies.insert(key, value)
         except KeyError as error:
@@ -165,8 +161,14 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
                 "delete it before you set it again"
             ) from error
 
+    def _checked(self, key: str, policy: Any) -> DTypePolicy:
+        try:
+            return get(policy)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the value of key {key!r}: {error}") from error
+
     def __delitem__(self, key: str) -> None:
-        self._policies.remove(key)
+        self._policies.remove(_text("key", key))
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._policies.get(key) is not None
@@ -187,7 +189,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     def pop(self, key: str, default: Any = _MISSING) -> Any:
         """Take a key out and return its policy; without the key, `default`, or KeyError."""
         try:
-            return self._policies.remove(key)
+            return self._policies.remove(_text("key", key))
         except KeyError:
             if default is _MISSING:
                 raise
@@ -195,33 +197,26 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     def popitem(self) -> tuple[str, DTypePolicy]:
         """Take out the key that was set last, with its policy. KeyError if there is none."""
-        items = self._policies.items()
-        if not items:
-            raise KeyError("the map is empty")
-        return items[-1][0], self._policies.remove(items[-1][0])
+        return self._policies.pop_last()
 
     def setdefault(self, key: str, default: Any = None) -> DTypePolicy:
         """The policy of a key, which is set to `default` if it is not there."""
-        if key not in self:
-            self[key] = default
-        policy: DTypePolicy = self._policies.get(key)
+        policy: DTypePolicy | None = self._policies.get(_text("key", key))
+        if policy is None:
+            policy = self._policies.setdefault(key, self._checked(key, default))
         return policy
 
     def clear(self) -> None:
         """Take out all keys."""
         self._policies = PolicyMap(self._match, self._on_overlap)
 
-    def keys(self) -> Any:
-        """The keys, in the order in which they were set."""
-        return dict(self._policies.items()).keys()
+    def values(self) -> ValuesView[DTypePolicy]:
+        """A view of the policies, in the order of their keys."""
+        return _Values(self)
 
-    def values(self) -> Any:
-        """The policies, in the order of their keys."""
-        return dict(self._policies.items()).values()
-
-    def items(self) -> Any:
-        """Keys and policies, in the order in which they were set."""
-        return dict(self._policies.items()).items()
+    def items(self) -> ItemsView[str, DTypePolicy]:
+        """A view of keys and policies, in the order in which they were set."""
+        return _Items(self)
 
     def explain(self, paths: Iterable[str]) -> Explanation:
         """Which key decides for each path, which others match, and which keys decide for none.
@@ -300,6 +295,27 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
 
 CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap
+
+
+class _Items(ItemsView[str, DTypePolicy]):
+    """Iterates over the map as it was at one moment, whatever other threads do to it."""
+
+    _mapping: DTypePolicyMap
+
+    def __iter__(self) -> Iterator[tuple[str, DTypePolicy]]:
+        return iter(self._mapping._policies.items())
+
+    def __contains__(self, item: object) -> bool:
+        return item in list(self)
+
+
+class _Values(ValuesView[DTypePolicy]):
+    """The same, of the policies alone."""
+
+    _mapping: DTypePolicyMap
+
+    def __iter__(self) -> Iterator[DTypePolicy]:
+        return iter([policy for _, policy in self._mapping._policies.items()])
 
 
 def _text(argument: str, value: Any) -> str:

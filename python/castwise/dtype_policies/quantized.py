@@ -53,6 +53,8 @@ class _WithParameters(QuantizedDTypePolicy):
     mode: str
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
+        if not isinstance(mode, str):
+            raise TypeError(f"mode={mode!r} must be a str, such as 'gptq/4/128'")
         super().__init__(mode, source_name)
         self.mode = self.quantization_mode or ""
         self.__dict__.update(self._parameters)

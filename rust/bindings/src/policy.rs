@@ -66,7 +66,7 @@ impl PolicyBase {
 impl PolicyBase {
     // Subclasses have arguments of their own.
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(name=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self::default()
     }
@@ -102,7 +102,8 @@ impl PolicyBase {
             PyValueError::new_err(format!("class_name={class_name:?} is no class of policies."))
         })?;
         // Keras looks a mode up before it looks what it is.
-        let mode = argument_text("mode", mode).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mode = argument_text("mode", mode)
+            .map_err(|error| PyValueError::new_err(error.value(mode.py()).to_string()))?;
         let source_name = argument_text("source_name", source_name)?;
         self.set(policy::quantized(class, &mode, &source_name).map_err(refused)?, DIALECTS[0].0)
     }
@@ -130,7 +131,7 @@ impl PolicyBase {
 
     /// `"int8"`, `"float8"`, `"int4"`, `"gptq"`, `"awq"`, `"ternary"`, or None.
     #[getter]
-    fn quantization_mode(&self) -> PyResult<Option<&str>> {
+    fn _quantization_mode(&self) -> PyResult<Option<&str>> {
         Ok(self.value()?.quantization_mode())
     }
 
@@ -153,6 +154,13 @@ impl PolicyBase {
             config.set_item(key, value)?;
         }
         Ok(config)
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>,), Bound<'py, PyAny>)> {
+        let make = slf.py().import("copyreg")?.getattr("__newobj__")?;
+        Ok((make, (slf.get_type().into_any(),), slf.call_method0("__getstate__")?))
     }
 
     /// What copies and pickles are made of: dialect, class and arguments of the value, then the instance's own attributes.

@@ -147,6 +147,26 @@ impl PyPolicyMap {
         removed.map(|held| held.value).ok_or_else(|| PyKeyError::new_err(key.to_owned()))
     }
 
+    /// Take out the key that was inserted last, with its value. `KeyError` if the map is empty.
+    fn pop_last(&self, py: Python<'_>) -> PyResult<(String, Py<PyAny>)> {
+        let taken = self.map.lock_py_attached(py).map_err(|_| poisoned())?.pop_last();
+        let (key, held) = taken.ok_or_else(|| PyKeyError::new_err("the map is empty"))?;
+        Ok((key.into(), held.value))
+    }
+
+    /// The value of a key, which is added with `value` if it is not there.
+    fn setdefault(&self, py: Python<'_>, key: &str, value: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        let pattern = Pattern::new(key, self.matching);
+        let compiled = Self::compile(py, key, pattern.engine())?;
+        let held = Held { value: value.clone_ref(py), compiled };
+        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let refused = map.insert(key, pattern, held).err();
+        let found = map.get(key).map_or(value, |held| held.value.clone_ref(py));
+        drop(map); // before `refused`, whose objects may run code when they go
+        drop(refused);
+        Ok(found)
+    }
+
     /// The key and value that decide for a path: the key that is the path, else one that matches; None if none does.
     ///
     /// Raises `ValueError` naming the keys if several match and the map is to raise.

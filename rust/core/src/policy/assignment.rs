@@ -30,8 +30,15 @@ const HALF: &str = "half";
 /// # Errors
 /// A part is not `key=dtype`, a key or a dtype is none of jmp's.
 pub fn parse_assignment(text: &str, half: &str) -> Result<Assignment, Refused> {
-    let dtype =
-        |word: &str| if word == HALF { Ok(Cow::Owned(half.to_owned())) } else { parse_dtype(word, &JMP) };
+    let dtype = |word: &str| {
+        if word == HALF {
+            return Ok(Cow::Owned(half.to_owned()));
+        }
+        parse_dtype(word, &JMP).map_err(|refused| Refused {
+            message: format!("{} {HALF:?} is the 16-bit float of the machine.", refused.message),
+            ..refused
+        })
+    };
     if !text.contains('=') {
         let dtype = dtype(text)?;
         return Ok(Assignment { params: dtype.clone(), compute: dtype.clone(), output: dtype });

@@ -122,6 +122,12 @@ impl<V> PolicyMap<V> {
         Some(key.value)
     }
 
+    /// Takes out the key that was inserted last.
+    pub fn pop_last(&mut self) -> Option<(Box<str>, V)> {
+        let text = self.keys.values().next_back()?.text.clone();
+        self.remove(&text).map(|value| (text, value))
+    }
+
     fn live(&self) -> impl Iterator<Item = Slot> {
         self.keys.iter().filter(|(_, key)| matches!(key.engine(), Engine::Linear(_))).map(|(&slot, _)| slot)
     }

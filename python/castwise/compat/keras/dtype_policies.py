@@ -1,0 +1,31 @@
+"""`keras.dtype_policies`."""
+
+from castwise.dtype_policies import (
+    AWQDTypePolicy,
+    DTypePolicy,
+    DTypePolicyMap,
+    FloatDTypePolicy,
+    GPTQDTypePolicy,
+    Int4DTypePolicy,
+    QuantizedDTypePolicy,
+    QuantizedFloat8DTypePolicy,
+    TernaryDTypePolicy,
+    deserialize,
+    get,
+    serialize,
+)
+
+__all__ = [
+    "AWQDTypePolicy",
+    "DTypePolicy",
+    "DTypePolicyMap",
+    "FloatDTypePolicy",
+    "GPTQDTypePolicy",
+    "Int4DTypePolicy",
+    "QuantizedDTypePolicy",
+    "QuantizedFloat8DTypePolicy",
+    "TernaryDTypePolicy",
+    "deserialize",
+    "get",
+    "serialize",
+]

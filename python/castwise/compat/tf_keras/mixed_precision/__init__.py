@@ -1,0 +1,22 @@
+"""`tf.keras.mixed_precision` of TF 2.4 and later; `experimental` is the API that it replaced.
+
+Unlike Keras 3's, the policy in force belongs to the process, not to a thread.
+"""
+
+from castwise.compat.tf_keras.mixed_precision.in_force import (
+    global_policy,
+    policy_scope,
+    set_global_policy,
+)
+from castwise.compat.tf_keras.mixed_precision.layer_argument import get_policy
+from castwise.compat.tf_keras.mixed_precision.policy import Policy, deserialize, serialize
+
+__all__ = [
+    "Policy",
+    "deserialize",
+    "get_policy",
+    "global_policy",
+    "policy_scope",
+    "serialize",
+    "set_global_policy",
+]

@@ -1,0 +1,78 @@
+"""The dictionaries that Keras writes for objects: module, class_name, config, registered_name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
+    """Plain values as they are, the values of containers serialized, all else by `of_object`."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(serialize_with(item, of_object) for item in value)
+    if isinstance(value, dict):
+        return {key: serialize_with(item, of_object) for key, item in value.items()}
+    return of_object(value)
+
+
+def to_dictionary(
+    instance: Any, keras_module: str | None, serialize: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """The dictionary of an object with `get_config`, for a class of Keras' or of one's own."""
+    cls = type(instance)
+    own_module = None if cls.__module__ == "__main__" else cls.__module__
+    return {
+        "module": keras_module or own_module,
+        "class_name": cls.__name__,
+        "config": {key: serialize(value) for key, value in instance.get_config().items()},
+        "registered_name": None if keras_module else cls.__name__,
+    }
+
+
+def from_dictionary(
+    config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
+) -> Any:
+    """The object that a dictionary stands for.
+
+    Parameters
+    ----------
+    config : mapping
+        As `to_dictionary` or Keras made it; module and registered name may be missing.
+    classes, custom_objects : mappings of str to class
+        Those that may be named; the second ones first.
+
+    Raises
+    ------
+    ValueError
+        No class is named, or one that is not among them.
+    TypeError
+        A custom class is named that nobody gave, the class cannot be made from a config, or the
+        config has arguments that it does not take.
+
+    """
+    custom = custom_objects or {}
+    if "class_name" not in config:
+        raise ValueError(
+            f"config={dict(config)!r} has no 'class_name', as in "
+            "{'class_name': 'DTypePolicy', 'config': {'name': 'float32'}}"
+        )
+    name = config["class_name"]
+    cls = custom.get(config.get("registered_name") or name) or custom.get(name)
+    if cls is None and config.get("module", "") is None:
+        raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")
+    cls = cls or classes.get(name)
+    if cls is None:
+        raise ValueError(
+            f"config names the class {name!r}, and there is none; use one of "
+            f"{', '.join(classes)}, or give the class in custom_objects"
+        )
+    arguments = config.get("config")
+    arguments = {} if arguments is None else arguments
+    if not isinstance(arguments, dict) or not hasattr(cls, "from_config"):
+        raise TypeError(f"{name!r} cannot be made from config={arguments!r}; it must be a dict")
+    if "custom_objects" in inspect.signature(cls.from_config).parameters:
+        return cls.from_config(arguments, custom_objects=custom)
+    return cls.from_config(arguments)
