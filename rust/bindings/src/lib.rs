@@ -8,6 +8,7 @@ mod checkpoint;
 mod dtypes;
 mod error;
 mod format;
+mod loss_scale;
 mod policy;
 mod policy_map;
 mod report;
@@ -22,6 +23,8 @@ mod _core {
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
+    #[pymodule_export]
+    use super::loss_scale::{DynamicLossScale, FixedLossScale, restore_loss_scale};
     #[pymodule_export]
     use super::policy::{PolicyBase, dtype_word, floatx_dtypes, parse_assignment, parse_dtype, parse_policy};
     #[pymodule_export]

@@ -27,6 +27,7 @@ pub mod codec;
 pub mod cpu;
 pub mod error;
 pub mod format;
+pub mod loss_scale;
 pub mod parse;
 pub mod policy;
 pub mod policy_map;

@@ -1,0 +1,284 @@
+//! THE table of loss scales: one row per library, its columns the ways in which they differ.
+//!
+//! | row | defects that it reproduces, because code depends on the exact steps |
+//! |---|---|
+//! | `castwise` | none: never 0, infinity or NaN |
+//! | `keras` | grows to infinity and stays there; sinks to 0 and stays there; an interval of 0, or a counter at or beyond it, never grows; checks nothing |
+//! | `tf_keras`, `tf` | a scale below 1 is raised to 1 by the first NaN; a growth that would overflow starts the count again; checks nothing |
+//! | `torch` | sinks to 0 and stays there; an interval of 0 never grows |
+//! | `jmp` | a counter beyond the period wraps without growing; a period of 0 never grows; checks nothing |
+//! | `megatron` | grows to infinity and stays there; one finite step does not restore the hysteresis, only a growth does |
+//! | `apex` | without a minimum sinks to 0, in 64-bit floats |
+//!
+//! Sources: Keras 3.15 `optimizers/loss_scale_optimizer.py`; `tf_keras` 2.21 `mixed_precision/loss_scale_optimizer.py`;
+//! TensorFlow 2.21 `training/experimental/loss_scale.py` (that of 2.4); `PyTorch` 2 `native/AmpKernels.cpp` and
+//! `amp/grad_scaler.py`; jmp 0.0.4 `loss_scale.py`; Megatron-LM `optimizer/grad_scaler.py`; apex `amp/scaler.py`.
+
+use super::knobs::{Demand, Knob, Knobs};
+use super::machine::Field;
+use crate::error::Error;
+
+/// When finite steps are enough for growth, and what becomes of the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// At the interval or beyond.
+    Reached,
+    /// Exactly at the interval.
+    Equal,
+    /// Exactly at the interval; the counter is taken modulo it.
+    Modulo,
+}
+
+/// What becomes of a growth beyond the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ceiling {
+    /// It ends at the maximum.
+    Maximum,
+    /// One that is not finite does not take place.
+    Unchanged,
+    /// It takes place.
+    Open,
+}
+
+/// How the scale backs off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backoff {
+    /// Multiplied by the backoff factor.
+    Multiply,
+    /// Divided by the growth factor.
+    Divide,
+}
+
+/// What brings the full hysteresis back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restore {
+    /// Any finite step.
+    FiniteStep,
+    /// A growth.
+    Growth,
+}
+
+/// What the scale is kept and computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// Scale and factors are 32-bit floats.
+    Single,
+    /// The scale is a 32-bit float, factors have 64 bits; a product is rounded to 64 bits, then to 32.
+    Mixed,
+    /// Everything has 64 bits.
+    Double,
+}
+
+/// A row: a library's defaults and habits.
+#[derive(Debug, PartialEq)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// What is used where nothing is given.
+    pub defaults: Knobs,
+    /// What may be given.
+    pub settable: &'static [Knob],
+    /// What a saved state consists of, by the library's own keys.
+    pub state: &'static [(&'static str, Field)],
+    pub(super) growth: Growth,
+    pub(super) ceiling: Ceiling,
+    pub(super) backoff: Backoff,
+    pub(super) restore: Restore,
+    pub(super) arithmetic: Arithmetic,
+    /// A first scale above the maximum becomes the maximum.
+    pub(super) clamps_initial: bool,
+    pub(super) demands: &'static [Demand],
+}
+
+/// The numbers most libraries agree on; `minimum` 1 where there is one.
+const COMMON: Knobs = Knobs {
+    initial_scale: 32768.0,
+    growth_interval: 2000,
+    growth_factor: 2.0,
+    backoff_factor: 0.5,
+    minimum: None,
+    maximum: None,
+    hysteresis: 1,
+};
+
+/// The scale and what counts the steps, under the names of a library.
+macro_rules! scale_and_counter {
+    ($scale:literal, $counter:literal) => {
+        &[($scale, Field::Scale), ($counter, Field::Counter)]
+    };
+}
+
+/// The table.
+pub static PRESETS: &[Preset] = &[
+    Preset {
+        name: "castwise",
+        // Between the two limits the scale and its reciprocal are exact normal numbers; and 2^24 times the smallest
+        // number that a 16-bit float loses is one that it keeps.
+        defaults: Knobs { minimum: Some(1.0 / 16_777_216.0), maximum: Some(16_777_216.0), ..COMMON },
+        settable: &Knob::ALL,
+        state: &[
+            ("scale", Field::Scale),
+            ("counter", Field::Counter),
+            ("hysteresis_left", Field::HysteresisLeft),
+            ("floor_steps", Field::FloorSteps),
+        ],
+        growth: Growth::Reached,
+        ceiling: Ceiling::Maximum,
+        backoff: Backoff::Multiply,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Mixed,
+        clamps_initial: false,
+        demands: &[
+            Demand::IntervalPositive,
+            Demand::HysteresisPositive,
+            Demand::GrowthAboveOne,
+            Demand::GrowthFinite,
+            Demand::BackoffBelowOne,
+            Demand::BackoffPositive,
+            Demand::MinimumPositive,
+            Demand::MaximumFinite,
+            Demand::InitialPositive,
+            Demand::InitialNotBelowMinimum,
+            Demand::InitialNotAboveMaximum,
+        ],
+    },
+    Preset {
+        name: "keras",
+        defaults: COMMON,
+        settable: &[Knob::InitialScale, Knob::GrowthInterval],
+        state: scale_and_counter!("dynamic_scale", "step_counter"),
+        growth: Growth::Equal,
+        ceiling: Ceiling::Open,
+        backoff: Backoff::Multiply,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Single,
+        clamps_initial: false,
+        demands: &[],
+    },
+    Preset {
+        name: "tf_keras",
+        defaults: Knobs { minimum: Some(1.0), ..COMMON },
+        settable: &[Knob::InitialScale, Knob::GrowthInterval],
+        state: scale_and_counter!("current_loss_scale", "good_steps"),
+        growth: Growth::Reached,
+        ceiling: Ceiling::Unchanged,
+        backoff: Backoff::Divide,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Single,
+        clamps_initial: false,
+        demands: &[],
+    },
+    Preset {
+        name: "tf",
+        defaults: Knobs { minimum: Some(1.0), ..COMMON },
+        settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor],
+        state: scale_and_counter!("current_loss_scale", "good_steps"),
+        growth: Growth::Reached,
+        ceiling: Ceiling::Unchanged,
+        backoff: Backoff::Divide,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Single,
+        clamps_initial: false,
+        demands: &[],
+    },
+    Preset {
+        name: "torch",
+        defaults: Knobs { initial_scale: 65536.0, ..COMMON },
+        settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::BackoffFactor],
+        state: &[
+            ("scale", Field::Scale),
+            ("growth_factor", Field::GrowthFactor),
+            ("backoff_factor", Field::BackoffFactor),
+            ("growth_interval", Field::GrowthInterval),
+            ("_growth_tracker", Field::Counter),
+        ],
+        growth: Growth::Equal,
+        ceiling: Ceiling::Unchanged,
+        backoff: Backoff::Multiply,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Mixed,
+        clamps_initial: false,
+        demands: &[Demand::GrowthAboveOne, Demand::BackoffBelowOne],
+    },
+    Preset {
+        name: "jmp",
+        defaults: Knobs { minimum: Some(1.0), ..COMMON },
+        settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::Minimum],
+        state: scale_and_counter!("loss_scale", "counter"),
+        growth: Growth::Modulo,
+        ceiling: Ceiling::Unchanged,
+        backoff: Backoff::Divide,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Single,
+        clamps_initial: false,
+        demands: &[],
+    },
+    Preset {
+        name: "megatron",
+        // Its class has no defaults; these are those of Megatron-LM's command line.
+        defaults: Knobs {
+            initial_scale: 4_294_967_296.0,
+            growth_interval: 1000,
+            minimum: Some(1.0),
+            hysteresis: 2,
+            ..COMMON
+        },
+        settable: &[
+            Knob::InitialScale,
+            Knob::GrowthInterval,
+            Knob::GrowthFactor,
+            Knob::BackoffFactor,
+            Knob::Minimum,
+            Knob::Hysteresis,
+        ],
+        state: &[
+            ("scale", Field::Scale),
+            ("growth_tracker", Field::Counter),
+            ("hysteresis_tracker", Field::HysteresisLeft),
+        ],
+        growth: Growth::Equal,
+        ceiling: Ceiling::Open,
+        backoff: Backoff::Multiply,
+        restore: Restore::Growth,
+        arithmetic: Arithmetic::Single,
+        clamps_initial: false,
+        demands: &[
+            Demand::InitialPositive,
+            Demand::MinimumPositive,
+            Demand::InitialNotBelowMinimum,
+            Demand::GrowthAboveOne,
+            Demand::BackoffBelowOne,
+            Demand::BackoffPositive,
+            Demand::IntervalPositive,
+            Demand::HysteresisPositive,
+        ],
+    },
+    Preset {
+        name: "apex",
+        defaults: Knobs { initial_scale: 65536.0, maximum: Some(16_777_216.0), ..COMMON },
+        settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::Minimum, Knob::Maximum],
+        state: scale_and_counter!("loss_scale", "unskipped"),
+        growth: Growth::Equal,
+        ceiling: Ceiling::Maximum,
+        backoff: Backoff::Divide,
+        restore: Restore::FiniteStep,
+        arithmetic: Arithmetic::Double,
+        clamps_initial: true,
+        // With 0 it would undo each backing off at once.
+        demands: &[Demand::IntervalPositive],
+    },
+];
+
+impl Preset {
+    /// The row of this name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownOption`] listing the names.
+    pub fn named(name: &str) -> Result<&'static Self, Error> {
+        PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| Error::UnknownOption {
+            argument: "preset",
+            value: name.to_owned(),
+            valid: PRESETS.iter().map(|preset| preset.name).collect(),
+        })
+    }
+}
