@@ -1,11 +1,19 @@
-"""Nested dicts, lists, tuples and dataclasses, taken apart into leaves and put together again."""
+"""Nested dicts, lists, tuples and dataclasses, taken apart into leaves and put together again.
+
+A leaf's path is made of the keys, indices and field names on the way to it, joined by "/".
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Leaf: TypeAlias = tuple[str, Any]
+"""A leaf with its path."""
 
 
 def is_node(tree: Any) -> bool:
@@ -13,6 +21,24 @@ def is_node(tree: Any) -> bool:
     return isinstance(tree, Mapping | list | tuple) or (
         dataclasses.is_dataclass(tree) and not isinstance(tree, type)
     )
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[Leaf]:
+    """Every leaf that is not None, in order, with its path."""
+    if is_node(tree):
+        for key, child in _children(tree):
+            yield from leaves(child, _join(path, key))
+    elif tree is not None:
+        yield path, tree
+
+
+def values(tree: Any) -> list[Any]:
+    """Every leaf that is not None, in the same order; quicker than with the paths."""
+    if isinstance(tree, list | tuple) and set(map(type, tree)) == {np.ndarray}:
+        return list(tree)
+    if not is_node(tree):
+        return [] if tree is None else [tree]
+    return [value for _, child in _children(tree) for value in values(child)]
 
 
 def map_leaves(
@@ -24,26 +50,69 @@ def map_leaves(
 ) -> Any:
     """A structure of the same classes, with `function(leaf, path)` in the place of each leaf.
 
-    A leaf's path is made of the keys, indices and field names on the way to it, joined by "/". The
-    tree is not changed; mappings that cannot be copied with other values become plain dicts.
+    The tree is not changed; mappings that cannot be copied with other values become plain dicts.
     """
     if not is_node(tree):
         return function(tree, path)
     return _rebuild(
         tree,
         [
-            (key, map_leaves(child, function, is_node=is_node, path=join(path, key)))
-            for key, child in children(tree)
+            (key, map_leaves(child, function, is_node=is_node, path=_join(path, key)))
+            for key, child in _children(tree)
         ],
     )
 
 
-def join(path: str, key: Any) -> str:
-    """The path of a child."""
+def replace(tree: Any, values: Iterator[Any]) -> Any:
+    """The same structure with other leaves, one for each that is not None, in the same order."""
+    return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
+
+
+def zip_leaves(
+    first: Any, second: Any, names: tuple[str, str], path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """The leaves of two trees of equal structure, side by side; None must meet None.
+
+    Raises
+    ------
+    ValueError
+        The structures differ; the message has the path and `names`, which the trees go by.
+
+    """
+    if not is_node(first) or not is_node(second):
+        if is_node(first) != is_node(second) or (first is None) != (second is None):
+            raise ValueError(_differ(first, second, names, path))
+        if first is not None:
+            yield path, first, second
+        return
+    others = dict(_children(second))
+    keys = [key for key, _ in _children(first)]
+    if set(keys) != set(others):
+        raise ValueError(_differ(set(keys), set(others), names, path))
+    for key, child in _children(first):
+        yield from zip_leaves(child, others[key], names, _join(path, key))
+
+
+def _differ(first: Any, second: Any, names: tuple[str, str], path: str) -> str:
+    where = f" at {path!r}" if path else ""
+    shown = [_named(value) for value in (first, second)]
+    return (
+        f"{names[0]} and {names[1]} differ in structure{where}: {shown[0]} and {shown[1]}; "
+        "give trees of the same structure."
+    )
+
+
+def _named(value: Any) -> str:
+    return (
+        str(value) if isinstance(value, set) else "None" if value is None else type(value).__name__
+    )
+
+
+def _join(path: str, key: Any) -> str:
     return f"{path}/{key}" if path else str(key)
 
 
-def children(node: Any) -> list[tuple[Any, Any]]:
+def _children(node: Any) -> list[tuple[Any, Any]]:
     """What a node is made of, by key, index or field name."""
     if isinstance(node, Mapping):
         return list(node.items())
@@ -60,9 +129,9 @@ def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
         mapping = copy.copy(node)
         mapping.update(parts)
         return mapping
-    values = [value for _, value in parts]
+    children = [value for _, value in parts]
     if isinstance(node, list | tuple):
-        return type(node)(*values) if hasattr(node, "_fields") else type(node)(values)
+        return type(node)(*children) if hasattr(node, "_fields") else type(node)(children)
     instance = copy.copy(node)
     for name, value in parts:
         # Past __init__ and frozen: the copy differs from the original in its leaves only.

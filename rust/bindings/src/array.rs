@@ -88,7 +88,7 @@ impl<'py> Array<'py> {
     }
 
     /// The addresses from its first byte to one past its last.
-    fn extent(&self) -> (usize, usize) {
+    pub(crate) fn extent(&self) -> (usize, usize) {
         let start = self.pointer().addr();
         let (mut low, mut high) = (start, start + self.format.item_size());
         for (&length, &stride) in self.shape().iter().zip(self.strides()) {

@@ -13,6 +13,7 @@ mod policy;
 mod policy_map;
 mod report;
 mod runtime;
+mod unscale;
 
 /// The compiled half of castwise. Import `castwise` instead.
 #[pyo3::pymodule(gil_used = false)]
@@ -33,6 +34,8 @@ mod _core {
     use super::report::{CastReport, restore_report};
     #[pymodule_export]
     use super::runtime::{cpu_level, cpu_levels, get_num_threads, set_cpu_level, set_num_threads};
+    #[pymodule_export]
+    use super::unscale::{arrays_finite, unscale_arrays};
 
     use pyo3::prelude::*;
 

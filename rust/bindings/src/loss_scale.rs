@@ -468,9 +468,9 @@ pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
 fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     match value.extract::<i64>() {
         Ok(number) if !value.is_instance_of::<PyBool>() => Ok(number),
-        _ if value.is_instance_of::<PyInt>() => Err(PyValueError::new_err(format!(
-            "{argument}={value} is not valid; use an int of at most 64 bits."
-        ))),
+        _ if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() => Err(
+            PyValueError::new_err(format!("{argument}={value} is not valid; use an int of at most 64 bits.")),
+        ),
         _ => Err(PyTypeError::new_err(format!("{argument}={} is not valid; use an int.", value.repr()?))),
     }
 }

@@ -46,16 +46,14 @@ impl Layout {
             }
         }
         axes.sort_by_key(|axis| std::cmp::Reverse(axis.strides[TARGET]));
-        let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
-        for axis in axes {
-            match merged.last_mut() {
-                Some(outer) if continues(outer, &axis) => {
-                    *outer = Axis { length: outer.length * axis.length, ..axis };
-                }
-                _ => merged.push(axis),
-            }
-        }
-        Self { axes: merged, origin, count }
+        Self { axes: merge(axes), origin, count }
+    }
+
+    /// Keeps the order of the axes: elements are walked in C order.
+    pub(super) fn in_c_order(mut axes: Vec<Axis>) -> Self {
+        let count = axes.iter().map(|axis| axis.length).product();
+        axes.retain(|axis| axis.length != 1 && count != 0);
+        Self { axes: merge(axes), origin: [0; OPERANDS], count }
     }
 
     /// The one stride of an operand, if a single one describes all its elements.
@@ -98,6 +96,20 @@ impl Layout {
             left -= length;
         }
     }
+}
+
+/// Joins axes that step exactly over the ones within them.
+fn merge(axes: Vec<Axis>) -> Vec<Axis> {
+    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+    for axis in axes {
+        match merged.last_mut() {
+            Some(outer) if continues(outer, &axis) => {
+                *outer = Axis { length: outer.length * axis.length, ..axis };
+            }
+            _ => merged.push(axis),
+        }
+    }
+    merged
 }
 
 fn advance(offsets: &mut [isize; OPERANDS], strides: &[isize; OPERANDS], steps: isize) {

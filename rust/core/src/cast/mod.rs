@@ -8,11 +8,13 @@
 //! ```
 
 mod assemble;
+mod finite;
 mod from_float;
 mod from_integer;
 mod integer;
 mod layout;
 mod measure;
+mod multiply;
 mod parallel;
 mod plan;
 mod request;
@@ -21,6 +23,7 @@ mod stage;
 mod tally;
 mod tile;
 mod transfer;
+pub mod unscale;
 
 pub use parallel::{num_threads, set_num_threads};
 

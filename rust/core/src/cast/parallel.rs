@@ -11,7 +11,7 @@ use super::TILE;
 use super::run::{Job, Outcome};
 
 /// Below this many elements per thread, starting one costs more than it brings.
-const ELEMENTS_PER_THREAD: usize = 1 << 19;
+pub(super) const ELEMENTS_PER_THREAD: usize = 1 << 19;
 
 /// What `set_num_threads` asked for; 0: every CPU this process may use.
 static THREADS: AtomicUsize = AtomicUsize::new(0);

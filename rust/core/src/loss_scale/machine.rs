@@ -109,7 +109,13 @@ impl DynamicLossScale {
     }
 
     #[inline(never)]
-    fn at_start(preset: &'static Preset, knobs: Knobs) -> Self {
+    fn at_start(preset: &'static Preset, mut knobs: Knobs) -> Self {
+        if preset.careful {
+            let Knobs { initial_scale, minimum, maximum, .. } = knobs;
+            let stored = |value| stored(preset.arithmetic, value);
+            let (minimum, maximum) = (minimum.map(stored), maximum.map(stored));
+            knobs = Knobs { initial_scale: stored(initial_scale), minimum, maximum, ..knobs };
+        }
         let highest = knobs.maximum.filter(|_| preset.clamps_initial).unwrap_or(f64::INFINITY);
         let initial = if highest < knobs.initial_scale { highest } else { knobs.initial_scale };
         let state = State {
@@ -277,6 +283,15 @@ impl DynamicLossScale {
             let (initial, scale) = (Knob::InitialScale.name(), self.key(Field::Scale));
             Error::InvalidOption { message: format!("state: {}", error.to_string().replace(initial, scale)) }
         })?;
+        for field in [Field::Counter, Field::HysteresisLeft, Field::FloorSteps] {
+            if let Number::Whole(count @ ..0) = restored.get(field)
+                && self.preset.careful
+            {
+                let key = self.key(field);
+                let message = format!("state: {key}={count} is not valid; use an int of 0 or more.");
+                return Err(Error::InvalidOption { message });
+            }
+        }
         let _environment = DefaultEnvironment::enter();
         restored.state.scale = in_storage(self.preset.arithmetic, restored.state.scale);
         Ok(restored)

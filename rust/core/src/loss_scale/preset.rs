@@ -85,6 +85,8 @@ pub struct Preset {
     pub(super) backoff: Backoff,
     pub(super) restore: Restore,
     pub(super) arithmetic: Arithmetic,
+    /// Its limits are rounded as its scale is, and numbers that it never saves are not loaded.
+    pub(super) careful: bool,
     /// A first scale above the maximum becomes the maximum.
     pub(super) clamps_initial: bool,
     pub(super) demands: &'static [Demand],
@@ -127,6 +129,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Multiply,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Mixed,
+        careful: true,
         clamps_initial: false,
         demands: &[
             Demand::IntervalPositive,
@@ -152,6 +155,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Multiply,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Single,
+        careful: false,
         clamps_initial: false,
         demands: &[],
     },
@@ -165,6 +169,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Divide,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Single,
+        careful: false,
         clamps_initial: false,
         demands: &[],
     },
@@ -178,6 +183,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Divide,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Single,
+        careful: false,
         clamps_initial: false,
         demands: &[],
     },
@@ -197,6 +203,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Multiply,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Mixed,
+        careful: false,
         clamps_initial: false,
         demands: &[Demand::GrowthAboveOne, Demand::BackoffBelowOne],
     },
@@ -210,6 +217,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Divide,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Single,
+        careful: false,
         clamps_initial: false,
         demands: &[],
     },
@@ -241,6 +249,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Multiply,
         restore: Restore::Growth,
         arithmetic: Arithmetic::Single,
+        careful: false,
         clamps_initial: false,
         demands: &[
             Demand::InitialPositive,
@@ -263,6 +272,7 @@ pub static PRESETS: &[Preset] = &[
         backoff: Backoff::Divide,
         restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Double,
+        careful: false,
         clamps_initial: true,
         // With 0 it would undo each backing off at once.
         demands: &[Demand::IntervalPositive],

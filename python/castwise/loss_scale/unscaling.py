@@ -1,0 +1,200 @@
+"""Gradients out of the scaled ones: checked, divided and measured in one pass over memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from castwise import trees
+from castwise._core import arrays_finite, unscale_arrays
+
+Tree = TypeVar("Tree")
+
+
+@overload
+def unscale(
+    grads: Tree,
+    scale: Any,
+    out: Any = None,
+    *,
+    norm: Literal[False] = False,
+    dtype: DTypeLike | None = None,
+    threads: int | None = None,
+) -> tuple[Tree, bool]: ...
+@overload
+def unscale(
+    grads: Tree,
+    scale: Any,
+    out: Any = None,
+    *,
+    norm: Literal[True],
+    dtype: DTypeLike | None = None,
+    threads: int | None = None,
+) -> tuple[Tree, bool, float]: ...
+def unscale(
+    grads: Any,
+    scale: Any,
+    out: Any = None,
+    *,
+    norm: bool = False,
+    dtype: DTypeLike | None = None,
+    threads: int | None = None,
+) -> Any:
+    """Divide gradients by the loss scale, tell whether all are finite, and take their norm.
+
+    Each gradient is read once, all of them in one call.
+
+    Parameters
+    ----------
+    grads : array or nested mapping, list, tuple or dataclass of arrays
+        float16, bfloat16, float32, float64, float8, ...: any real float, any shape, strides and
+        byte order. None stands for a missing gradient, and stays.
+    scale : float or loss scale
+        Finite, with a reciprocal that a float32 holds. Of a FixedLossScale, DynamicLossScale or
+        LossScaler its ``scale`` is taken.
+    out : array or tree of arrays, optional
+        Written in place and returned; structure and shapes of ``grads``, any float dtypes. May be
+        ``grads`` itself.
+    norm : bool
+        Also return the norm: the root of the sum of squares of all gradients.
+    dtype : dtype, optional
+        Of new arrays; default float32.
+    threads : int, optional
+        At most this many threads; default get_num_threads().
+
+    Returns
+    -------
+    tuple
+        ``(grads, finite)`` or ``(grads, finite, norm)``: a tree of the same structure; whether
+        every gradient is finite, both as given and as written; a float, infinite or NaN if they
+        are not.
+
+    Raises
+    ------
+    TypeError
+        A gradient that is no real float, with its path.
+    ValueError
+        A scale without a usable reciprocal; an ``out`` of another structure or shape, read-only,
+        or with arrays that share memory.
+
+    Notes
+    -----
+    A result is the float32 product of the gradient and of the reciprocal of the scale rounded to
+    float32, as torch.amp.GradScaler and TensorFlow compute it, then rounded to the dtype of
+    ``out``: exact for every scale that is a power of two, as long as the result is no subnormal.
+    If a gradient or its target is float64 the product is float64's, rounded once.
+    The squares are those of the results before they are rounded to a dtype narrower than that,
+    added in float64: in the order of the elements within runs of 1,024, as 16 interleaved sums,
+    then run by run. So the norm has the same bits for any strides, threads and CPU.
+
+    An array that stands in several places of ``grads`` is unscaled once, unless ``out`` gives
+    several places to it.
+
+    Examples
+    --------
+    >>> grads = {"kernel": np.array([512.0, 1024.0], np.float16), "bias": None}
+    >>> unscale(grads, 1024.0)
+    ({'kernel': array([0.5, 1. ], dtype=float32), 'bias': None}, True)
+    >>> unscale([np.array([3.0, 4.0])], 1.0, norm=True)[2]
+    5.0
+
+    """
+    number = scale.scale if hasattr(scale, "scale") else scale
+    names, sources, targets = _flatten(grads, out)
+    # A gradient that stands twice is divided once: in place, twice would be too often.
+    order = {(id(s), id(t)): i for i, (s, t) in enumerate(zip(sources, targets, strict=True))}
+    chosen = list(order.values())
+    results, finite, squares = unscale_arrays(
+        [names[i] for i in chosen],
+        [sources[i] for i in chosen],
+        None if out is None else [targets[i] for i in chosen],
+        np.float32 if dtype is None else dtype,
+        _real(number),
+        norm,
+        threads,
+    )
+    if out is not None:
+        tree = out
+    else:
+        found = dict(zip(order, results, strict=True))
+        pairs = zip(sources, targets, strict=True)
+        tree = trees.replace(grads, (found[id(s), id(t)] for s, t in pairs))
+    return (tree, finite, math.sqrt(squares)) if norm else (tree, finite)
+
+
+def _flatten(grads: Any, out: Any) -> tuple[list[str], list[Any], list[Any]]:
+    if out is None:
+        pairs = list(trees.leaves(grads))
+        return [path for path, _ in pairs], [leaf for _, leaf in pairs], [None] * len(pairs)
+    triples = list(trees.zip_leaves(grads, out, ("grads", "out")))
+    return (
+        [path for path, _, _ in triples],
+        [leaf for _, leaf, _ in triples],
+        [target for _, _, target in triples],
+    )
+
+
+def _real(scale: Any) -> float:
+    if isinstance(scale, bool | str | bytes) or np.ndim(scale) != 0:
+        raise TypeError(f"scale={scale!r} is not valid; use a number or a loss scale.")
+    return float(scale)
+
+
+def all_finite(tree: Any, *, threads: int | None = None) -> bool:
+    """Whether every element of every array is finite; nothing is written.
+
+    Parameters
+    ----------
+    tree : array or nested mapping, list, tuple or dataclass of arrays
+        Of any dtype that castwise casts, complex ones too; integers are finite. None is skipped,
+        and a tree without leaves is finite.
+    threads : int, optional
+        At most this many threads; default get_num_threads().
+
+    Examples
+    --------
+    >>> all_finite({"a": np.ones(3), "b": [None, np.array([1.0, np.inf])]})
+    False
+
+    """
+    pairs = list(trees.leaves(tree))
+    return arrays_finite([path for path, _ in pairs], [leaf for _, leaf in pairs], threads)
+
+
+def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
+    """One of two trees of the same structure: `on_true` if `pred`, else `on_false`.
+
+    Nothing is copied: on the host a choice between trees is a choice between references.
+
+    Parameters
+    ----------
+    pred : bool
+        Python's, numpy's, or a boolean scalar of another library.
+    on_true, on_false : array or nested mapping, list, tuple or dataclass of arrays
+        Equal structure, and equal shapes and dtypes leaf by leaf, so that the choice cannot
+        change what follows it.
+
+    Raises
+    ------
+    TypeError
+        `pred` is no boolean; shapes or dtypes differ.
+    ValueError
+        Structures differ.
+
+    """
+    for path, a, b in trees.zip_leaves(on_true, on_false, ("on_true", "on_false")):
+        kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in (a, b)]
+        if kinds[0] != kinds[1]:
+            raise TypeError(
+                f"on_true and on_false differ at {path!r}: {kinds[0]} and {kinds[1]}; "
+                "give leaves of equal shapes and dtypes."
+            )
+    if not isinstance(pred, bool | np.bool_):
+        pred = pred.item() if np.ndim(pred) == 0 and hasattr(pred, "item") else pred
+        if not isinstance(pred, bool):
+            raise TypeError(f"pred={pred!r} is not valid; use True or False.")
+    return on_true if pred else on_false
+

@@ -1,0 +1,241 @@
+//! Lists of gradients to one call of the core.
+
+use castwise_core::Format;
+use castwise_core::cast::unscale::{Found, Gradient, unscale};
+use castwise_core::cast::{Source, Target, num_threads};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::array::{Array, Order};
+use crate::dtypes;
+use crate::error::to_python;
+use crate::runtime::parse_threads;
+
+/// Below this many bytes a call finishes before another thread could make use of the interpreter.
+const DETACH_BYTES: usize = 1 << 16;
+
+/// Divide arrays by a scale, in one pass over all of them.
+///
+/// Returns the results (targets, or new arrays of dtype), whether all elements are finite before and after, and the
+/// sum of the squares of the results before rounding (0.0 unless squares is set). Names are for errors.
+#[pyfunction]
+#[pyo3(signature = (names, sources, targets, dtype, scale, squares, threads))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a call per list of arrays, whatever there is to say about them"
+)]
+pub(crate) fn unscale_arrays<'py>(
+    py: Python<'py>,
+    names: Vec<String>,
+    sources: Vec<Bound<'py, PyAny>>,
+    targets: Option<Vec<Bound<'py, PyAny>>>,
+    dtype: &Bound<'py, PyAny>,
+    scale: f64,
+    squares: bool,
+    threads: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
+    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let mut sources = arrays("grads", &names, &sources, require_float)?;
+    let targets = match targets {
+        Some(targets) => {
+            let targets = arrays("out", &names, &targets, require_float)?;
+            for ((name, target), source) in names.iter().zip(&targets).zip(&sources) {
+                check_target(name, target, source)?;
+            }
+            targets
+        }
+        None => {
+            let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
+            require_float(&format!("dtype={descr}"), format)?;
+            let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
+            sources.iter().map(new).collect::<PyResult<_>>()?
+        }
+    };
+    separate(&names, &mut sources, &targets)?;
+    let found = run(py, &sources, Some(&targets), scale, squares, threads)?;
+    let results = targets.into_iter().map(|target| target.object.into_any()).collect();
+    Ok((results, found.finite, found.square_sum))
+}
+
+/// Whether all elements of all arrays are finite. Integers and bools always are.
+#[pyfunction]
+#[pyo3(signature = (names, sources, threads))]
+pub(crate) fn arrays_finite<'py>(
+    py: Python<'py>,
+    names: Vec<String>,
+    sources: Vec<Bound<'py, PyAny>>,
+    threads: Option<&Bound<'py, PyAny>>,
+) -> PyResult<bool> {
+    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let sources = arrays("tree", &names, &sources, |_, _| Ok(()))?;
+    Ok(run(py, &sources, None, 1.0, false, threads)?.finite)
+}
+
+/// Arguments as arrays; errors name the one that is refused.
+fn arrays<'py>(
+    argument: &'static str,
+    names: &[String],
+    objects: &[Bound<'py, PyAny>],
+    check: impl Fn(&str, Format) -> PyResult<()>,
+) -> PyResult<Vec<Array<'py>>> {
+    let array = |(name, object): (&String, &Bound<'py, PyAny>)| {
+        let place = if name.is_empty() { argument.to_owned() } else { format!("{argument} at '{name}'") };
+        if argument == "out" && !object.is_instance_of::<PyUntypedArray>() {
+            return Err(PyTypeError::new_err(format!(
+                "{place} is of type {}; give a numpy array.",
+                object.get_type().name()?
+            )));
+        }
+        let array =
+            Array::from_argument(argument, object).map_err(|error| located(object.py(), &place, error))?;
+        check(&place, array.format)?;
+        Ok(array)
+    };
+    names.iter().zip(objects).map(array).collect()
+}
+
+/// An error of one array, with its place in the tree.
+fn located(py: Python<'_>, place: &str, error: PyErr) -> PyErr {
+    if error.is_instance_of::<PyTypeError>(py) {
+        return PyTypeError::new_err(format!("{place}: {}", error.value(py)));
+    }
+    error
+}
+
+fn require_float(place: &str, format: Format) -> PyResult<()> {
+    if format.float().is_some() {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!(
+        "{place} is {}, which is no real float; leave it out (None), or cast it to a float first.",
+        format.name()
+    )))
+}
+
+fn check_target(name: &str, target: &Array<'_>, source: &Array<'_>) -> PyResult<()> {
+    let place = if name.is_empty() { "out".to_owned() } else { format!("out at '{name}'") };
+    if target.shape() != source.shape() {
+        return Err(PyValueError::new_err(format!(
+            "{place} has shape {:?}, its gradient has shape {:?}; they must be equal.",
+            target.shape(),
+            source.shape()
+        )));
+    }
+    if !target.is_writeable() {
+        return Err(PyValueError::new_err(format!("{place} is read-only; give a writeable array.")));
+    }
+    if target.overlaps_itself() {
+        return Err(PyValueError::new_err(format!(
+            "{place} has elements that share memory; give an array with its own elements."
+        )));
+    }
+    Ok(())
+}
+
+/// Copies sources that would be written before they are read; refuses targets that share elements.
+fn separate<'py>(names: &[String], sources: &mut [Array<'py>], targets: &[Array<'py>]) -> PyResult<()> {
+    // All extents by address: those that meet are neighbours, and there are few of them.
+    let all = sources.iter().map(|source| (source.extent(), false)).enumerate();
+    let all = all.chain(targets.iter().map(|target| (target.extent(), true)).enumerate());
+    let mut all: Vec<_> = all.filter(|(_, ((low, high), _))| low < high).collect();
+    all.sort_unstable_by_key(|&(_, ((low, _), _))| low);
+    let mut open: Vec<(usize, usize, bool)> = Vec::new();
+    let mut copies = Vec::new();
+    for (index, ((low, high), is_target)) in all {
+        open.retain(|&(end, ..)| end > low);
+        for &(_, other, other_is_target) in &open {
+            match (is_target, other_is_target) {
+                (false, false) => {}
+                (true, true) => refuse_shared(names, targets, index, other)?,
+                (true, false) => copies.push((other, index)),
+                (false, true) => copies.push((index, other)),
+            }
+        }
+        open.push((high, index, is_target));
+    }
+    for (source, target) in copies {
+        if source != target || !targets[target].coincides_with(&sources[source]) {
+            sources[source] = sources[source].copy()?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_shared(names: &[String], targets: &[Array<'_>], one: usize, other: usize) -> PyResult<()> {
+    let (a, b) = (&targets[one].object, &targets[other].object);
+    static SHARES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let shares = SHARES.import(a.py(), "numpy", "shares_memory")?;
+    if !shares.call1((a, b))?.is_truthy()? {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "out at '{}' and at '{}' share memory, so one would be written over the other; give arrays of their own.",
+        names[one], names[other]
+    )))
+}
+
+/// What the core is told about an array, in numbers: pointers do not cross threads without a promise.
+struct Place {
+    address: usize,
+    strides: Vec<isize>,
+    format: Format,
+    swapped: bool,
+}
+
+impl Place {
+    fn of(array: &Array<'_>) -> Self {
+        Self {
+            address: array.pointer().expose_provenance(),
+            strides: array.strides().to_vec(),
+            format: array.format,
+            swapped: array.swapped,
+        }
+    }
+}
+
+/// Calls the core, without the interpreter where that is worth it.
+fn run(
+    py: Python<'_>,
+    sources: &[Array<'_>],
+    targets: Option<&[Array<'_>]>,
+    scale: f64,
+    squares: bool,
+    threads: usize,
+) -> PyResult<Found> {
+    // Owned, as in `cast`: another thread may give an array another shape meanwhile.
+    let shapes: Vec<Vec<usize>> = sources.iter().map(|source| source.shape().to_vec()).collect();
+    let from: Vec<Place> = sources.iter().map(Place::of).collect();
+    let to: Option<Vec<Place>> = targets.map(|targets| targets.iter().map(Place::of).collect());
+    let sizes = shapes.iter().zip(&from);
+    let bytes: usize =
+        sizes.map(|(shape, place)| shape.iter().product::<usize>() * place.format.item_size()).sum();
+    let call = move || {
+        let gradient = |index: usize| Gradient {
+            shape: &shapes[index],
+            source: Source {
+                pointer: std::ptr::with_exposed_provenance(from[index].address),
+                strides: &from[index].strides,
+                format: from[index].format,
+                swapped: from[index].swapped,
+            },
+            target: to.as_ref().map(|to| Target {
+                pointer: std::ptr::with_exposed_provenance_mut(to[index].address),
+                strides: &to[index].strides,
+                format: to[index].format,
+                swapped: to[index].swapped,
+                fresh: false,
+            }),
+        };
+        let gradients: Vec<_> = (0..shapes.len()).map(gradient).collect();
+        // SAFETY: numpy vouches for shape and strides of its arrays as they were when copied above; the caller keeps
+        // the arrays alive. Targets are new, or were checked to be writeable, of their sources' shapes, without
+        // overlap in themselves or with each other, and made not to overlap sources but elementwise. Another thread
+        // of the host may write to the same arrays meanwhile, as with any numpy function: which value is read is
+        // then open, nothing else.
+        unsafe { unscale(&gradients, scale, squares, threads) }
+    };
+    let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
+    outcome.map_err(to_python)
+}

@@ -1,0 +1,140 @@
+//! Lanes times one factor for all, and what they add up to.
+
+use std::marker::PhantomData;
+
+use crate::codec::lane::Lane;
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::codec::product::odd_product;
+use crate::cpu::{Kernel, Level};
+
+/// A pivot with the float product.
+pub(super) trait Times: FloatPivot {
+    /// Bits of the product of two values; `ODD`: rounded to odd, where the pivot can.
+    fn times<const ODD: bool>(a: Self::Lane, b: Self::Lane) -> Self::Lane;
+    /// The square of a value.
+    fn square(bits: Self::Lane) -> f64;
+}
+
+impl Times for Binary32 {
+    #[inline(always)]
+    fn times<const ODD: bool>(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) * f32::from_bits(b)).to_bits()
+    }
+    #[inline(always)]
+    fn square(bits: u32) -> f64 {
+        // Exact: twice 24 bits.
+        let wide = f64::from(f32::from_bits(bits));
+        wide * wide
+    }
+}
+
+impl Times for Binary64 {
+    #[inline(always)]
+    fn times<const ODD: bool>(a: u64, b: u64) -> u64 {
+        let (a, b) = (f64::from_bits(a), f64::from_bits(b));
+        if ODD { odd_product(a, b).to_bits() } else { (a * b).to_bits() }
+    }
+    #[inline(always)]
+    fn square(bits: u64) -> f64 {
+        let wide = f64::from_bits(bits);
+        wide * wide
+    }
+}
+
+/// The loops over lanes of one pivot.
+pub(super) trait Multiply: Send + Sync {
+    /// Writes each product, and tells whether all of them are finite.
+    ///
+    /// # Safety
+    /// `count` lanes are readable at the source and writable at the target, which is the source or does not overlap it.
+    unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool;
+    /// The sum of the squares of lanes, in an order that depends on nothing.
+    ///
+    /// # Safety
+    /// `count` lanes are readable.
+    unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64;
+}
+
+/// A factor for all lanes.
+pub(super) struct Factor<P: Times, const ODD: bool>(P::Lane);
+
+impl<P: Times, const ODD: bool> Factor<P, ODD> {
+    pub(super) fn new(factor: P::Lane) -> Self {
+        Self(factor)
+    }
+}
+
+impl<P: Times, const ODD: bool> Multiply for Factor<P, ODD> {
+    unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool {
+        let (source, target, factor) = (source.cast(), target.cast::<P::Lane>(), self.0);
+        let span = Span { source, target, count, factor };
+        // Two loops: the compiler sees that elements do not meet only if there is one pointer.
+        let largest = if source == target.cast_const() {
+            level.run(MultiplyLoop::<P, ODD, true>(span))
+        } else {
+            level.run(MultiplyLoop::<P, ODD, false>(span))
+        };
+        largest < P::INFINITY
+    }
+
+    unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64 {
+        level.run(SquareLoop::<P>(lanes.cast(), count, PhantomData))
+    }
+}
+
+struct Span<L> {
+    source: *const L,
+    target: *mut L,
+    count: usize,
+    factor: L,
+}
+
+struct MultiplyLoop<P: Times, const ODD: bool, const IN_PLACE: bool>(Span<P::Lane>);
+
+impl<P: Times, const ODD: bool, const IN_PLACE: bool> Kernel for MultiplyLoop<P, ODD, IN_PLACE> {
+    type Output = P::Lane;
+
+    /// The bits of the largest magnitude, where NaN is beyond infinity.
+    #[inline(always)]
+    fn run(self) -> P::Lane {
+        let Span { source, target, count, factor } = self.0;
+        let source = if IN_PLACE { target.cast_const() } else { source };
+        let mut largest = P::Lane::ZERO;
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Multiply::run`'s caller has made both pointers valid.
+            unsafe {
+                let product = P::times::<ODD>(source.add(i).read_unaligned(), factor);
+                target.add(i).write_unaligned(product);
+                largest = largest.max(product & !P::SIGN);
+            }
+        }
+        largest
+    }
+}
+
+/// Sums that go on side by side, so that vectors of every width add in the same order.
+const COLUMNS: usize = 16;
+
+struct SquareLoop<P: Times>(*const P::Lane, usize, PhantomData<P>);
+
+impl<P: Times> Kernel for SquareLoop<P> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let Self(lanes, count, _) = self;
+        let mut sums = [0f64; COLUMNS];
+        let whole = count - count % COLUMNS;
+        for row in (0..whole).step_by(COLUMNS) {
+            for (column, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: below `count`, for which `Multiply::square_sum`'s caller has made the pointer valid.
+                *sum += P::square(unsafe { lanes.add(row + column).read_unaligned() });
+            }
+        }
+        for i in whole..count {
+            // SAFETY: as above.
+            sums[i - whole] += P::square(unsafe { lanes.add(i).read_unaligned() });
+        }
+        sums.iter().sum()
+    }
+}

@@ -1,0 +1,374 @@
+//! Gradients divided by a loss scale, checked, and their norm taken, reading each of them once.
+//!
+//! ```text
+//! unscale ── a part per gradient, cut into chunks of 65,536 elements; threads take runs of chunks
+//!         └─ per tile: decode to lanes, times 1/scale, all finite? (sum of squares), encode, still finite?
+//! ```
+//!
+//! The product is float32's, of the value and of the reciprocal rounded to float32, as `torch` and TensorFlow take it;
+//! with float64 on either end it is float64's, rounded once. Sums are taken within chunks, then over chunks, in the
+//! order of the elements: not of the memory, nor of the threads.
+
+use std::thread;
+
+use super::assemble::{self, Unwatched};
+use super::finite::Scan;
+use super::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
+use super::multiply::{Factor, Multiply};
+use super::request::Request;
+use super::stage::{Span, Stage};
+use super::tile::Tile;
+use super::transfer::{gather, scatter};
+use super::{Source, TILE, Target, from_float};
+use crate::codec::options::Options;
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::Error;
+use crate::format::Format;
+
+/// Elements that are summed up, and given to a thread, together.
+const CHUNK: usize = 64 * TILE;
+
+/// One gradient, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Gradient<'a> {
+    /// Lengths of the axes of both.
+    pub shape: &'a [usize],
+    /// What is read.
+    pub source: Source<'a>,
+    /// What is written; none: nothing is, the gradients are only looked at.
+    pub target: Option<Target<'a>>,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// All gradients are finite, before and after.
+    pub finite: bool,
+    /// The sum of the squares of all gradients after division, before they were rounded to their targets.
+    pub square_sum: f64,
+}
+
+/// Divides all gradients by `scale`; with `squares` also adds up their squares.
+///
+/// # Errors
+/// [`Error::InvalidOption`] for a scale whose reciprocal is no positive or negative number, and for formats that are
+/// not real floats.
+///
+/// # Safety
+/// As for [`super::cast`], for each gradient; and no target overlaps another gradient's source or target.
+pub unsafe fn unscale(
+    gradients: &[Gradient<'_>],
+    scale: f64,
+    squares: bool,
+    threads: usize,
+) -> Result<Found, Error> {
+    let _environment = DefaultEnvironment::enter();
+    let mut routes = Routes { factor: reciprocal(scale)?, known: Vec::new() };
+    let mut parts = Vec::with_capacity(gradients.len());
+    for gradient in gradients {
+        parts.push(Part::new(gradient, &mut routes, squares)?);
+    }
+    let job = Job { parts: &parts, routes: &routes.known, squares, level: Level::active() };
+    // SAFETY: the caller's promise.
+    let chunks = unsafe { job.run(threads) };
+    Ok(Found {
+        finite: chunks.iter().all(|chunk| chunk.finite),
+        square_sum: chunks.iter().map(|chunk| chunk.square_sum).sum(),
+    })
+}
+
+// Not inlined: the division stays in the environment that the caller has set.
+#[inline(never)]
+fn reciprocal(scale: f64) -> Result<f64, Error> {
+    let factor = 1.0 / scale;
+    let narrow = factor as f32;
+    if narrow.is_finite() && narrow != 0.0 {
+        return Ok(factor);
+    }
+    Err(Error::InvalidOption {
+        message: format!(
+            "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
+        ),
+    })
+}
+
+fn no_float(source: Format, target: Option<Format>) -> Error {
+    let refused = target.filter(|_| source.float().is_some()).unwrap_or(source);
+    Error::InvalidOption {
+        message: format!("a gradient of {refused:?} cannot be unscaled; use real floats."),
+    }
+}
+
+/// What happens to each tile of a pair of formats.
+struct Route {
+    decode: Option<Box<dyn Stage>>,
+    multiply: Option<Box<dyn Multiply>>,
+    encode: Option<Box<dyn Stage>>,
+    /// Finds what rounding to the target has made infinite.
+    scan: Option<Scan>,
+}
+
+struct Routes {
+    factor: f64,
+    known: Vec<(Format, Option<Format>, Route)>,
+}
+
+impl Routes {
+    /// The index of the route of a pair.
+    fn find(&mut self, source: Format, target: Option<Format>) -> Result<usize, Error> {
+        let found = self.known.iter().position(|known| (known.0, known.1) == (source, target));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let route = match target {
+            None => Some(Route::look(source)),
+            Some(target) if source.float().is_none() || target.float().is_none() => None,
+            Some(target) if source.row().bits == 64 && target.row().bits < 64 => Route::new::<Binary64>(
+                source,
+                target,
+                Box::new(Factor::<Binary64, true>::new(self.factor.to_bits())),
+            ),
+            Some(target) if source.row().bits == 64 || target.row().bits == 64 => Route::new::<Binary64>(
+                source,
+                target,
+                Box::new(Factor::<Binary64, false>::new(self.factor.to_bits())),
+            ),
+            Some(target) => {
+                let factor = Factor::<Binary32, false>::new((self.factor as f32).to_bits());
+                Route::new::<Binary32>(source, target, Box::new(factor))
+            }
+        };
+        self.known.push((source, target, route.ok_or_else(|| no_float(source, target))?));
+        Ok(self.known.len() - 1)
+    }
+}
+
+impl Route {
+    /// Only looks at the codes.
+    fn look(source: Format) -> Self {
+        Self { decode: None, multiply: None, encode: None, scan: Scan::new(source) }
+    }
+
+    fn new<P: FloatPivot>(source: Format, target: Format, multiply: Box<dyn Multiply>) -> Option<Self> {
+        let options = Options::default();
+        let request = Request { source, target, options, scaled: false, report: false };
+        let is_pivot = target.item_size() == size_of::<P::Lane>();
+        let encode = if is_pivot {
+            None
+        } else if target.row().bits == 32 {
+            Some(from_float::from_float64(target)?)
+        } else if let Some(fast) = assemble::fast_encoder::<P>(&request) {
+            Some(fast)
+        } else {
+            Some(assemble::encoder::<Unwatched<P>>(&request)?)
+        };
+        let scan = if is_pivot { None } else { Scan::new(target) };
+        Some(Self { decode: assemble::decoder::<P>(source), multiply: Some(multiply), encode, scan })
+    }
+}
+
+/// One gradient, ready to be worked on.
+struct Part {
+    route: usize,
+    layout: Layout,
+    source: *const u8,
+    target: *mut u8,
+    source_kind: (usize, bool),
+    target_kind: (usize, bool),
+    source_dense: bool,
+    target_dense: bool,
+}
+
+// SAFETY: the pointers are only followed inside `Job::run`, whose caller promises that they may be, from any thread.
+unsafe impl Sync for Part {}
+
+impl Part {
+    fn new(gradient: &Gradient<'_>, routes: &mut Routes, squares: bool) -> Result<Self, Error> {
+        let Gradient { shape, source, target } = *gradient;
+        // A complex element is two real ones.
+        let real = source.format.component().unwrap_or(source.format);
+        let (format, components) =
+            if target.is_none() { (real, shape_of(source.format)) } else { (source.format, 1) };
+        let route = routes.find(format, target.map(|target| target.format))?;
+        let source_kind = (format.item_size(), source.swapped);
+        let target_kind = target.map_or(source_kind, |target| (target.format.item_size(), target.swapped));
+        let strides = target.map_or(source.strides, |target| target.strides);
+        let axes = (0..shape.len()).map(|axis| axis_of(shape[axis], source.strides[axis], strides[axis]));
+        let inner = axis_of(components, source_kind.0 as isize, source_kind.0 as isize);
+        let axes = axes.chain([inner]).collect();
+        let layout = if squares { Layout::in_c_order(axes) } else { Layout::new(axes) };
+        Ok(Self {
+            route,
+            source: source.pointer,
+            target: target.map_or(std::ptr::null_mut(), |target| target.pointer),
+            source_kind,
+            target_kind,
+            source_dense: !source.swapped && layout.is_dense(SOURCE, source_kind.0),
+            target_dense: !target_kind.1 && layout.is_dense(TARGET, target_kind.0),
+            layout,
+        })
+    }
+}
+
+fn shape_of(format: Format) -> usize {
+    if format.component().is_some() { 2 } else { 1 }
+}
+
+fn axis_of(length: usize, source: isize, target: isize) -> Axis {
+    let mut strides = [0; OPERANDS];
+    (strides[SOURCE], strides[TARGET]) = (source, target);
+    Axis { length, strides }
+}
+
+/// What a chunk gave.
+#[derive(Clone, Copy)]
+struct Chunk {
+    finite: bool,
+    square_sum: f64,
+}
+
+struct Job<'a> {
+    parts: &'a [Part],
+    routes: &'a [(Format, Option<Format>, Route)],
+    squares: bool,
+    level: Level,
+}
+
+/// The scratch of one thread.
+#[derive(Default)]
+struct Scratch {
+    source: Tile<u64>,
+    lanes: Tile<u64>,
+    target: Tile<u64>,
+    flags: Tile<u8>,
+    runs: Vec<Run>,
+}
+
+impl Job<'_> {
+    /// The outcome of every chunk, in order.
+    ///
+    /// # Safety
+    /// As for [`unscale`].
+    unsafe fn run(&self, threads: usize) -> Vec<Chunk> {
+        let work: Vec<(usize, usize)> = (self.parts.iter().enumerate())
+            .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
+            .collect();
+        let count: usize = self.parts.iter().map(|part| part.layout.count).sum();
+        let useful = threads.min(count / super::parallel::ELEMENTS_PER_THREAD).max(1);
+        // SAFETY: the caller's promise; the chunks are disjoint.
+        let run_all = |chunks: &[(usize, usize)]| unsafe { self.run_chunks(chunks) };
+        if useful == 1 {
+            return run_all(&work);
+        }
+        let mut shares = self.shares(&work, count.div_ceil(useful)).into_iter();
+        let first = shares.next().unwrap_or_default();
+        thread::scope(|scope| {
+            let start = |share| thread::Builder::new().spawn_scoped(scope, move || run_all(share));
+            let handles: Vec<_> = shares.map(|share| (share, start(share))).collect();
+            let mut outcome = run_all(first);
+            for (share, handle) in handles {
+                outcome.extend(match handle.map(thread::ScopedJoinHandle::join) {
+                    Ok(Ok(more)) => more,
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                    // No thread could be had: its share is done here.
+                    Err(_) => run_all(share),
+                });
+            }
+            outcome
+        })
+    }
+
+    /// Cuts the work into runs of chunks of at least this many elements (the last may have fewer).
+    fn shares<'w>(&self, work: &'w [(usize, usize)], wanted: usize) -> Vec<&'w [(usize, usize)]> {
+        let (mut shares, mut begin, mut size) = (Vec::new(), 0, 0);
+        for (end, &(part, start)) in work.iter().enumerate() {
+            size += CHUNK.min(self.parts[part].layout.count - start);
+            if size >= wanted || end + 1 == work.len() {
+                shares.push(&work[begin..=end]);
+                (begin, size) = (end + 1, 0);
+            }
+        }
+        shares
+    }
+
+    /// # Safety
+    /// As for [`unscale`].
+    unsafe fn run_chunks(&self, chunks: &[(usize, usize)]) -> Vec<Chunk> {
+        let _environment = DefaultEnvironment::enter();
+        let mut scratch = Box::<Scratch>::default();
+        let run = |&(part, start): &(usize, usize)| {
+            let part = &self.parts[part];
+            let end = (start + CHUNK).min(part.layout.count);
+            let mut outcome = Chunk { finite: true, square_sum: 0.0 };
+            let step = if self.is_direct(part) { CHUNK } else { TILE };
+            for position in (start..end).step_by(step) {
+                let count = step.min(end - position);
+                // SAFETY: the caller's promise.
+                let tile = unsafe { self.run_tile(part, position, count, &mut scratch) };
+                outcome.finite &= tile.finite;
+                outcome.square_sum += tile.square_sum;
+            }
+            outcome
+        };
+        chunks.iter().map(run).collect()
+    }
+
+    /// Whether a part needs no scratch: one loop from its source to its target.
+    fn is_direct(&self, part: &Part) -> bool {
+        let route = &self.routes[part.route].2;
+        let one_loop = route.decode.is_none() && route.encode.is_none();
+        one_loop && !self.squares && part.source_dense && part.target_dense
+    }
+
+    /// # Safety
+    /// As for [`unscale`]; more than [`TILE`] elements only for a direct part.
+    unsafe fn run_tile(&self, part: &Part, position: usize, count: usize, scratch: &mut Scratch) -> Chunk {
+        let Scratch { source: source_tile, lanes, target: target_tile, flags, runs } = scratch;
+        let route = &self.routes[part.route].2;
+        part.layout.runs(position, count, runs);
+        // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes.
+        unsafe {
+            let source = if part.source_dense {
+                part.source.offset(runs[0].offsets[SOURCE])
+            } else {
+                let tile = source_tile.0.as_mut_ptr().cast();
+                gather(part.source, SOURCE, runs, part.source_kind, tile);
+                tile.cast_const()
+            };
+            let Some(multiply) = &route.multiply else {
+                let finite = route.scan.is_none_or(|scan| scan.run(self.level, source, count));
+                return Chunk { finite, square_sum: 0.0 };
+            };
+            let target = if part.target_dense {
+                part.target.offset(runs[0].offsets[TARGET])
+            } else {
+                target_tile.0.as_mut_ptr().cast()
+            };
+            // Without an encoder the target's elements are the lanes.
+            let lanes = if route.encode.is_some() { lanes.0.as_mut_ptr().cast() } else { target };
+            let mut finite = if let Some(decode) = &route.decode {
+                decode.run(self.level, Span { source, target: lanes, count, ..Span::EMPTY });
+                multiply.run(self.level, lanes.cast_const(), lanes, count)
+            } else {
+                multiply.run(self.level, source, lanes, count)
+            };
+            let square_sum =
+                if self.squares { multiply.square_sum(self.level, lanes.cast_const(), count) } else { 0.0 };
+            if let Some(encode) = &route.encode {
+                let flags = flags.0.as_mut_ptr();
+                encode.run(
+                    self.level,
+                    Span { source: lanes.cast_const(), target, count, flags, ..Span::EMPTY },
+                );
+            }
+            if let Some(scan) = &route.scan {
+                finite &= scan.run(self.level, target.cast_const(), count);
+            }
+            if !part.target_dense {
+                scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
+            }
+            Chunk { finite, square_sum }
+        }
+    }
+}
