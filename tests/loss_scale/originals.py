@@ -130,7 +130,7 @@ class Torch(Original):
 
 
 class Megatron(Original):
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         initial_scale: float,
         growth_interval: int,

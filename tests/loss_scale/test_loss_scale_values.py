@@ -1,4 +1,4 @@
-"""Loss scales as values: bounded, equal, hashable, picklable, saved and loaded; and their events."""
+"""Loss scales as values: bounded, equal, hashable, pickled, saved, loaded; and their events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bounded(RuleBasedStateMachine):
         backoff=st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
         hysteresis=st.integers(1, 3),
     )
-    def make(
+    def make(  # noqa: PLR0917
         self,
         minimum: float,
         maximum: float,
@@ -69,7 +69,7 @@ class Bounded(RuleBasedStateMachine):
     def saved_and_loaded(self) -> None:
         fresh = DynamicLossScale.from_config(self.state.get_config())
         assert fresh.with_state(self.state.state_dict()) == self.state
-        assert pickle.loads(pickle.dumps(self.state)) == self.state
+        assert pickle.loads(pickle.dumps(self.state)) == self.state  # noqa: S301
 
     @invariant()
     def within_limits(self) -> None:
@@ -99,7 +99,7 @@ def test_values(preset: str) -> None:
     assert first == DynamicLossScale(preset=preset) != state
     assert hash(first) == hash(DynamicLossScale(preset=preset))
     assert len({first, state, copy.deepcopy(state)}) == 2
-    assert pickle.loads(pickle.dumps(state)) == state == copy.copy(state)
+    assert pickle.loads(pickle.dumps(state)) == state == copy.copy(state)  # noqa: S301
     assert DynamicLossScale.from_config(state.get_config()) == first
     assert first.with_state(state.state_dict()).state_dict() == state.state_dict()
     assert repr(preset) in repr(state)
@@ -135,7 +135,8 @@ def test_megatrons_hysteresis_comes_back_with_growth_only() -> None:
     default = DynamicLossScale(16.0, 3, hysteresis=2)
     megatron = DynamicLossScale(16.0, 3, hysteresis=2, preset="megatron")
     seen = []
-    for state in (default, megatron):
+    for first in (default, megatron):
+        state = first
         for finite in (False, True, False, True, True, True, False):
             state, _ = state.next(finite)
         seen.append(state.scale)
@@ -149,7 +150,7 @@ def test_a_fixed_scale_stays_and_may_apply_anything() -> None:
     assert careful != careless
     assert careful == FixedLossScale(1024.0)
     assert hash(careful) == hash(FixedLossScale(1024.0))
-    assert pickle.loads(pickle.dumps(careless)) == careless
+    assert pickle.loads(pickle.dumps(careless)) == careless  # noqa: S301
     assert eval(repr(careless)) == careless  # noqa: S307
     assert careful.with_state(careful.state_dict()) == careful
 
@@ -215,7 +216,7 @@ def test_fixed_scales_that_make_no_sense(scale: float) -> None:
 
 def test_states_of_others() -> None:
     default, torch = DynamicLossScale(), DynamicLossScale(preset="torch")
-    with pytest.raises(ValueError, match="unknown key 'growth_factor'.*preset that saved it"):
+    with pytest.raises(ValueError, match=r"unknown key 'growth_factor'.*preset that saved it"):
         default.with_state(torch.state_dict())
     with pytest.raises(ValueError, match="lacks the key 'scale'"):
         torch.with_state({})
@@ -225,11 +226,11 @@ def test_states_of_others() -> None:
         default.with_state({**default.state_dict(), "scale": "8"})
     with pytest.raises(ValueError, match="scale=NaN"):
         default.with_state({**default.state_dict(), "scale": math.nan})
-    with pytest.raises(ValueError, match="scale=1e\\+?30"):
+    with pytest.raises(ValueError, match=r"scale=1e\+?30"):
         default.with_state({**default.state_dict(), "scale": 1e30})
     with pytest.raises(ValueError, match="counter=-1"):
         default.with_state({**default.state_dict(), "counter": -1})
-    with pytest.raises(TypeError, match="counter=1.5"):
+    with pytest.raises(TypeError, match=r"counter=1\.5"):
         default.with_state({**default.state_dict(), "counter": 1.5})
     with pytest.raises(TypeError, match="state is of type"):
         default.with_state([("scale", 1.0)])
@@ -243,9 +244,9 @@ def test_events_reach_callback_and_log(caplog: pytest.LogCaptureFixture) -> None
         applied = [scaler.update(finite) for finite in [True] * 4 + [False] * 8]
     assert applied == [True] * 4 + [False] * 8
     names = [event.name for event in events]
-    assert names == ["grew", "at the ceiling", "held back", *["backed off"] * 2] + [
-        "at the floor"
-    ] * 5
+    assert (
+        names == ["grew", "at the ceiling", "held back", *["backed off"] * 2] + ["at the floor"] * 5
+    )
     assert [event.step for event in events] == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     assert [event.floor_steps for event in events[5:]] == [1, 2, 3, 4, 5]
     assert (events[0].before, events[0].scale) == (2.0, 4.0)
@@ -257,9 +258,7 @@ def test_events_reach_callback_and_log(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_preset_that_loses_its_scale_says_so() -> None:
     events: list[LossScaleEvent] = []
-    scaler = LossScaler(
-        DynamicLossScale(2.0**127, 1, preset="keras"), on_event=events.append
-    )
+    scaler = LossScaler(DynamicLossScale(2.0**127, 1, preset="keras"), on_event=events.append)
     scaler.update(True)
     assert [event.name for event in events] == ["lost"]
     assert scaler.scale == math.inf

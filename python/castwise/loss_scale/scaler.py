@@ -149,7 +149,7 @@ def get(identifier: LossScale | float | str | None) -> LossScale:
     if identifier == "dynamic":
         return DynamicLossScale()
     if isinstance(identifier, str):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 a str may be right, but not this one
             f'loss_scale={identifier!r} is not valid; use "dynamic", a number, None, '
             "or a FixedLossScale or DynamicLossScale."
         )

@@ -19,13 +19,11 @@ const DETACH_BYTES: usize = 1 << 16;
 /// Divide arrays by a scale, in one pass over all of them.
 ///
 /// Returns the results (targets, or new arrays of dtype), whether all elements are finite before and after, and the
-/// sum of the squares of the results before rounding (0.0 unless squares is set). Names are for errors.
+/// norm of the results before rounding (0.0 unless squares is set). Names are for errors.
 #[pyfunction]
 #[pyo3(signature = (names, sources, targets, dtype, scale, squares, threads))]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "a call per list of arrays, whatever there is to say about them"
-)]
+#[expect(clippy::too_many_arguments, reason = "one call for a list of arrays and all about them")]
+#[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn unscale_arrays<'py>(
     py: Python<'py>,
     names: Vec<String>,
@@ -38,30 +36,28 @@ pub(crate) fn unscale_arrays<'py>(
 ) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let mut sources = arrays("grads", &names, &sources, require_float)?;
-    let targets = match targets {
-        Some(targets) => {
-            let targets = arrays("out", &names, &targets, require_float)?;
-            for ((name, target), source) in names.iter().zip(&targets).zip(&sources) {
-                check_target(name, target, source)?;
-            }
-            targets
+    let targets = if let Some(targets) = targets {
+        let targets = arrays("out", &names, &targets, require_float)?;
+        for ((name, target), source) in names.iter().zip(&targets).zip(&sources) {
+            check_target(name, target, source)?;
         }
-        None => {
-            let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-            require_float(&format!("dtype={descr}"), format)?;
-            let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
-            sources.iter().map(new).collect::<PyResult<_>>()?
-        }
+        targets
+    } else {
+        let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
+        require_float(&format!("dtype={descr}"), format)?;
+        let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
+        sources.iter().map(new).collect::<PyResult<_>>()?
     };
     separate(&names, &mut sources, &targets)?;
     let found = run(py, &sources, Some(&targets), scale, squares, threads)?;
     let results = targets.into_iter().map(|target| target.object.into_any()).collect();
-    Ok((results, found.finite, found.square_sum))
+    Ok((results, found.finite, found.norm))
 }
 
 /// Whether all elements of all arrays are finite. Integers and bools always are.
 #[pyfunction]
 #[pyo3(signature = (names, sources, threads))]
+#[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn arrays_finite<'py>(
     py: Python<'py>,
     names: Vec<String>,

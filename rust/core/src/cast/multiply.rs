@@ -78,8 +78,17 @@ impl<P: Times, const ODD: bool> Multiply for Factor<P, ODD> {
     }
 
     unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64 {
-        level.run(SquareLoop::<P>(lanes.cast(), count, PhantomData))
+        // SAFETY: passed on.
+        unsafe { square_sum::<P>(level, lanes, count) }
     }
+}
+
+/// The sum of the squares of lanes of one pivot.
+///
+/// # Safety
+/// As for [`Multiply::square_sum`].
+pub(super) unsafe fn square_sum<P: Times>(level: Level, lanes: *const u8, count: usize) -> f64 {
+    level.run(SquareLoop::<P>(lanes.cast(), count, PhantomData))
 }
 
 struct Span<L> {
@@ -113,7 +122,7 @@ impl<P: Times, const ODD: bool, const IN_PLACE: bool> Kernel for MultiplyLoop<P,
 }
 
 /// Sums that go on side by side, so that vectors of every width add in the same order.
-const COLUMNS: usize = 16;
+const COLUMNS: usize = 32;
 
 struct SquareLoop<P: Times>(*const P::Lane, usize, PhantomData<P>);
 

@@ -11,17 +11,13 @@
 
 use std::thread;
 
-use super::assemble::{self, Unwatched};
-use super::finite::Scan;
+use super::gradient_route::{Route, Routes, reciprocal};
 use super::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
-use super::multiply::{Factor, Multiply};
-use super::request::Request;
-use super::stage::{Span, Stage};
+use super::multiply::Multiply;
+use super::stage::Span;
 use super::tile::Tile;
 use super::transfer::{gather, scatter};
-use super::{Source, TILE, Target, from_float};
-use crate::codec::options::Options;
-use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use super::{Source, TILE, Target};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
@@ -45,11 +41,12 @@ pub struct Gradient<'a> {
 pub struct Found {
     /// All gradients are finite, before and after.
     pub finite: bool,
-    /// The sum of the squares of all gradients after division, before they were rounded to their targets.
-    pub square_sum: f64,
+    /// The root of the sum of the squares of all gradients after division, before they were rounded to their targets;
+    /// 0 if nobody asked.
+    pub norm: f64,
 }
 
-/// Divides all gradients by `scale`; with `squares` also adds up their squares.
+/// Divides all gradients by `scale`; with `squares` also finds their norm.
 ///
 /// # Errors
 /// [`Error::InvalidOption`] for a scale whose reciprocal is no positive or negative number, and for formats that are
@@ -64,108 +61,22 @@ pub unsafe fn unscale(
     threads: usize,
 ) -> Result<Found, Error> {
     let _environment = DefaultEnvironment::enter();
-    let mut routes = Routes { factor: reciprocal(scale)?, known: Vec::new() };
+    let level = Level::active();
+    let mut routes = Routes { factor: reciprocal(scale)?, level, known: Vec::new() };
     let mut parts = Vec::with_capacity(gradients.len());
     for gradient in gradients {
         parts.push(Part::new(gradient, &mut routes, squares)?);
     }
-    let job = Job { parts: &parts, routes: &routes.known, squares, level: Level::active() };
+    let job = Job { parts: &parts, routes: &routes.known, squares, level };
     // SAFETY: the caller's promise.
     let chunks = unsafe { job.run(threads) };
-    Ok(Found {
-        finite: chunks.iter().all(|chunk| chunk.finite),
-        square_sum: chunks.iter().map(|chunk| chunk.square_sum).sum(),
-    })
+    Ok(Found { finite: chunks.iter().all(|chunk| chunk.finite), norm: norm(&chunks) })
 }
 
-// Not inlined: the division stays in the environment that the caller has set.
+// Not inlined: the sum stays in the environment that the caller has set.
 #[inline(never)]
-fn reciprocal(scale: f64) -> Result<f64, Error> {
-    let factor = 1.0 / scale;
-    let narrow = factor as f32;
-    if narrow.is_finite() && narrow != 0.0 {
-        return Ok(factor);
-    }
-    Err(Error::InvalidOption {
-        message: format!(
-            "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
-        ),
-    })
-}
-
-fn no_float(source: Format, target: Option<Format>) -> Error {
-    let refused = target.filter(|_| source.float().is_some()).unwrap_or(source);
-    Error::InvalidOption {
-        message: format!("a gradient of {refused:?} cannot be unscaled; use real floats."),
-    }
-}
-
-/// What happens to each tile of a pair of formats.
-struct Route {
-    decode: Option<Box<dyn Stage>>,
-    multiply: Option<Box<dyn Multiply>>,
-    encode: Option<Box<dyn Stage>>,
-    /// Finds what rounding to the target has made infinite.
-    scan: Option<Scan>,
-}
-
-struct Routes {
-    factor: f64,
-    known: Vec<(Format, Option<Format>, Route)>,
-}
-
-impl Routes {
-    /// The index of the route of a pair.
-    fn find(&mut self, source: Format, target: Option<Format>) -> Result<usize, Error> {
-        let found = self.known.iter().position(|known| (known.0, known.1) == (source, target));
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        let route = match target {
-            None => Some(Route::look(source)),
-            Some(target) if source.float().is_none() || target.float().is_none() => None,
-            Some(target) if source.row().bits == 64 && target.row().bits < 64 => Route::new::<Binary64>(
-                source,
-                target,
-                Box::new(Factor::<Binary64, true>::new(self.factor.to_bits())),
-            ),
-            Some(target) if source.row().bits == 64 || target.row().bits == 64 => Route::new::<Binary64>(
-                source,
-                target,
-                Box::new(Factor::<Binary64, false>::new(self.factor.to_bits())),
-            ),
-            Some(target) => {
-                let factor = Factor::<Binary32, false>::new((self.factor as f32).to_bits());
-                Route::new::<Binary32>(source, target, Box::new(factor))
-            }
-        };
-        self.known.push((source, target, route.ok_or_else(|| no_float(source, target))?));
-        Ok(self.known.len() - 1)
-    }
-}
-
-impl Route {
-    /// Only looks at the codes.
-    fn look(source: Format) -> Self {
-        Self { decode: None, multiply: None, encode: None, scan: Scan::new(source) }
-    }
-
-    fn new<P: FloatPivot>(source: Format, target: Format, multiply: Box<dyn Multiply>) -> Option<Self> {
-        let options = Options::default();
-        let request = Request { source, target, options, scaled: false, report: false };
-        let is_pivot = target.item_size() == size_of::<P::Lane>();
-        let encode = if is_pivot {
-            None
-        } else if target.row().bits == 32 {
-            Some(from_float::from_float64(target)?)
-        } else if let Some(fast) = assemble::fast_encoder::<P>(&request) {
-            Some(fast)
-        } else {
-            Some(assemble::encoder::<Unwatched<P>>(&request)?)
-        };
-        let scan = if is_pivot { None } else { Scan::new(target) };
-        Some(Self { decode: assemble::decoder::<P>(source), multiply: Some(multiply), encode, scan })
-    }
+fn norm(chunks: &[Chunk]) -> f64 {
+    chunks.iter().map(|chunk| chunk.square_sum).sum::<f64>().sqrt()
 }
 
 /// One gradient, ready to be worked on.
@@ -317,7 +228,7 @@ impl Job<'_> {
     /// Whether a part needs no scratch: one loop from its source to its target.
     fn is_direct(&self, part: &Part) -> bool {
         let route = &self.routes[part.route].2;
-        let one_loop = route.decode.is_none() && route.encode.is_none();
+        let one_loop = route.fused.is_some() || (route.decode.is_none() && route.encode.is_none());
         one_loop && !self.squares && part.source_dense && part.target_dense
     }
 
@@ -345,6 +256,14 @@ impl Job<'_> {
             } else {
                 target_tile.0.as_mut_ptr().cast()
             };
+            if let Some(fused) = route.fused.as_ref().filter(|_| !self.squares || route.ends_in_lanes) {
+                let finite = fused.run(self.level, source, target, count);
+                let square_sum = self.square_sum(fused.as_ref(), target.cast_const(), count);
+                if !part.target_dense {
+                    scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
+                }
+                return Chunk { finite, square_sum };
+            }
             // Without an encoder the target's elements are the lanes.
             let lanes = if route.encode.is_some() { lanes.0.as_mut_ptr().cast() } else { target };
             let mut finite = if let Some(decode) = &route.decode {
@@ -353,8 +272,7 @@ impl Job<'_> {
             } else {
                 multiply.run(self.level, source, lanes, count)
             };
-            let square_sum =
-                if self.squares { multiply.square_sum(self.level, lanes.cast_const(), count) } else { 0.0 };
+            let square_sum = self.square_sum(multiply.as_ref(), lanes.cast_const(), count);
             if let Some(encode) = &route.encode {
                 let flags = flags.0.as_mut_ptr();
                 encode.run(
@@ -370,5 +288,12 @@ impl Job<'_> {
             }
             Chunk { finite, square_sum }
         }
+    }
+
+    /// # Safety
+    /// As for [`Multiply::square_sum`].
+    unsafe fn square_sum(&self, multiply: &dyn Multiply, lanes: *const u8, count: usize) -> f64 {
+        // SAFETY: passed on.
+        if self.squares { unsafe { multiply.square_sum(self.level, lanes, count) } } else { 0.0 }
     }
 }
