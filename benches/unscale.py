@@ -1,4 +1,4 @@
-"""Compare castwise.loss_scale.unscale with numpy, torch and a plain copy: `python benches/unscale.py`.
+"""Compare castwise.loss_scale.unscale with numpy, torch and a copy: `python benches/unscale.py`.
 
 README.md in this folder says how it is measured. A row is one list of gradients in one dtype, one
 call for the whole list (numpy and the copy: one per array):
@@ -17,6 +17,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,15 +30,24 @@ from numpy.typing import NDArray
 
 DTYPES = ("float32", "float16", "bfloat16")
 CALLS = ("in place", "to float32", "norm")
-# Powers of two whose inverse brings the gradients back: thousands of calls in place change nothing.
+# In place, call after call must change nothing.
 SCALE = 1.0
 
+VERDICTS = {True: "correct", False: "WRONG", "": ""}
+
 Arrays = list[NDArray[Any]]
+
+torch: Any = import_module("torch") if find_spec("torch") else None
 
 
 def eight() -> list[int]:
     """Eight gradients of 1 Mi elements."""
     return [1 << 20] * 8
+
+
+def small() -> list[int]:
+    """Eight gradients of 64 Ki elements."""
+    return [1 << 16] * 8
 
 
 def model() -> list[int]:
@@ -97,9 +107,7 @@ def peers(case: Case) -> Iterator[Peer]:
     norm = name == "norm"
     yield Peer("castwise", partial(unscale, sources, SCALE, targets, norm=norm))
     yield Peer("numpy", partial(numpy_norm if norm else numpy_unscale, sources, targets))
-    if name == "in place" and find_spec("torch"):
-        import torch
-
+    if name == "in place" and torch is not None:
         with_data = [torch_copy(array) for array in sources]
         found, factor = torch.zeros(1), torch.full((1,), 1 / SCALE)
         check = torch._amp_foreach_non_finite_check_and_unscale_
@@ -111,8 +119,6 @@ def peers(case: Case) -> Iterator[Peer]:
 
 def torch_copy(array: NDArray[Any]) -> Any:
     """The same values as a tensor; by their codes, since torch reads no ml_dtypes."""
-    import torch
-
     codes = torch.from_numpy(array.view(f"i{array.itemsize}").copy())
     return codes.view(getattr(torch, array.dtype.name))
 
@@ -131,7 +137,7 @@ def right(case: Case) -> bool:
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure everything asked for."""
-    lists = {"8 x 64 Ki": lambda: [1 << 16] * 8} if options.quick else LISTS
+    lists = {"8 x 64 Ki": small} if options.quick else LISTS
     for title, sizes in lists.items():
         for dtype in DTYPES:
             sources = gradients(sizes(), dtype)
@@ -167,9 +173,7 @@ def main() -> int:
     add("--csv", type=Path, help="also write the rows to FILE")
     options = parser.parse_args()
     castwise.set_num_threads(options.threads)
-    if find_spec("torch"):
-        import torch
-
+    if torch is not None:
         torch.set_num_threads(options.threads)
     print(f"# level {castwise.cpu_level()}, threads {options.threads}; numpy and memcpy have one")
     print("# ratio: the peer's time over castwise's; above 1 castwise is faster")
@@ -179,7 +183,7 @@ def main() -> int:
         print(
             f"{row['gradients']:<18} {row['dtype']:<9} {row['call']:<11} {row['peer']:<9}"
             f"{row['ms']:>10.3f} ms {row['gb_per_s']:>7.1f} GB/s  ratio {row['ratio']:>6.2f}"
-            f"  {'correct' if row['correct'] is True else 'WRONG' if row['correct'] is False else ''}",
+            f"  {VERDICTS[row['correct']]}",
             flush=True,
         )
     if options.csv:

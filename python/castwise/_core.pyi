@@ -1,6 +1,6 @@
 """The compiled half of castwise. Its names are re-exported by `castwise`; import that."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, final, overload
 
 import numpy as np
@@ -326,7 +326,7 @@ def restore_loss_scale(
     config: dict[str, Any], state: tuple[float, int, int, int]
 ) -> DynamicLossScale: ...
 def unscale_arrays(
-    names: Sequence[str],
+    path: Callable[[int], str],
     sources: Sequence[Any],
     targets: Sequence[Any] | None,
     dtype: DTypeLike,
@@ -334,4 +334,6 @@ def unscale_arrays(
     squares: bool,
     threads: int | None,
 ) -> tuple[list[NDArray[Any]], bool, float]: ...
-def arrays_finite(names: Sequence[str], sources: Sequence[Any], threads: int | None) -> bool: ...
+def arrays_finite(
+    path: Callable[[int], str], sources: Sequence[Any], threads: int | None
+) -> bool: ...

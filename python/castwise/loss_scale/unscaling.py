@@ -103,38 +103,38 @@ def unscale(
 
     """
     number = scale.scale if hasattr(scale, "scale") else scale
-    names, sources, targets = _flatten(grads, out)
+    sources = trees.values(grads)
+    targets = sources if out is grads else None if out is None else _targets(grads, out)
     # A gradient that stands twice is divided once: in place, twice would be too often.
-    order = {(id(s), id(t)): i for i, (s, t) in enumerate(zip(sources, targets, strict=True))}
-    chosen = list(order.values())
+    others = targets or [None] * len(sources)
+    keys = [(id(source), id(other)) for source, other in zip(sources, others, strict=True)]
+    first = {key: index for index, key in reversed(list(enumerate(keys)))}
+    if len(first) == len(keys):
+        chosen, chosen_targets = sources, targets
+    else:
+        order = sorted(first.values())
+        chosen = [sources[index] for index in order]
+        chosen_targets = targets and [targets[index] for index in order]
+        first = {keys[index]: place for place, index in enumerate(order)}
     results, finite, found_norm = unscale_arrays(
-        [names[i] for i in chosen],
-        [sources[i] for i in chosen],
-        None if out is None else [targets[i] for i in chosen],
+        lambda index: _path(grads, chosen[index]),
+        chosen,
+        chosen_targets,
         np.float32 if dtype is None else dtype,
         _real(number),
         norm,
         threads,
     )
-    if out is not None:
-        tree = out
-    else:
-        found = dict(zip(order, results, strict=True))
-        pairs = zip(sources, targets, strict=True)
-        tree = trees.replace(grads, (found[id(s), id(t)] for s, t in pairs))
+    tree = trees.replace(grads, (results[first[key]] for key in keys)) if out is None else out
     return (tree, finite, found_norm) if norm else (tree, finite)
 
 
-def _flatten(grads: Any, out: Any) -> tuple[list[str], list[Any], list[Any]]:
-    if out is None:
-        pairs = list(trees.leaves(grads))
-        return [path for path, _ in pairs], [leaf for _, leaf in pairs], [None] * len(pairs)
-    triples = list(trees.zip_leaves(grads, out, ("grads", "out")))
-    return (
-        [path for path, _, _ in triples],
-        [leaf for _, leaf, _ in triples],
-        [target for _, _, target in triples],
-    )
+def _targets(grads: Any, out: Any) -> list[Any]:
+    return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
+
+
+def _path(tree: Any, leaf: Any) -> str:
+    return next(path for path, found in trees.leaves(tree) if found is leaf)
 
 
 def _real(scale: Any) -> float:
@@ -160,8 +160,8 @@ def all_finite(tree: Any, *, threads: int | None = None) -> bool:
     False
 
     """
-    pairs = list(trees.leaves(tree))
-    return arrays_finite([path for path, _ in pairs], [leaf for _, leaf in pairs], threads)
+    found = trees.values(tree)
+    return arrays_finite(lambda index: _path(tree, found[index]), found, threads)
 
 
 def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:

@@ -19,14 +19,15 @@ const DETACH_BYTES: usize = 1 << 16;
 /// Divide arrays by a scale, in one pass over all of them.
 ///
 /// Returns the results (targets, or new arrays of dtype), whether all elements are finite before and after, and the
-/// norm of the results before rounding (0.0 unless squares is set). Names are for errors.
+/// norm of the results before rounding (0.0 unless squares is set). `path(index)` names an
+/// array in errors.
 #[pyfunction]
-#[pyo3(signature = (names, sources, targets, dtype, scale, squares, threads))]
+#[pyo3(signature = (path, sources, targets, dtype, scale, squares, threads))]
 #[expect(clippy::too_many_arguments, reason = "one call for a list of arrays and all about them")]
 #[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn unscale_arrays<'py>(
     py: Python<'py>,
-    names: Vec<String>,
+    path: Bound<'py, PyAny>,
     sources: Vec<Bound<'py, PyAny>>,
     targets: Option<Vec<Bound<'py, PyAny>>>,
     dtype: &Bound<'py, PyAny>,
@@ -35,20 +36,22 @@ pub(crate) fn unscale_arrays<'py>(
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let mut sources = arrays("grads", &names, &sources, require_float)?;
+    let paths = Paths(path);
+    let mut sources = arrays("grads", &paths, &sources, require_float)?;
     let targets = if let Some(targets) = targets {
-        let targets = arrays("out", &names, &targets, require_float)?;
-        for ((name, target), source) in names.iter().zip(&targets).zip(&sources) {
-            check_target(name, target, source)?;
+        let targets = arrays("out", &paths, &targets, require_float)?;
+        for (index, (target, source)) in targets.iter().zip(&sources).enumerate() {
+            check_target(target, source)
+                .map_err(|fault| PyValueError::new_err(format!("{} {fault}", paths.place("out", index))))?;
         }
         targets
     } else {
         let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-        require_float(&format!("dtype={descr}"), format)?;
+        require_float(format).map_err(|fault| PyTypeError::new_err(format!("dtype={descr} {fault}")))?;
         let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
         sources.iter().map(new).collect::<PyResult<_>>()?
     };
-    separate(&names, &mut sources, &targets)?;
+    separate(&paths, &mut sources, &targets)?;
     let found = run(py, &sources, Some(&targets), scale, squares, threads)?;
     let results = targets.into_iter().map(|target| target.object.into_any()).collect();
     Ok((results, found.finite, found.norm))
@@ -56,82 +59,95 @@ pub(crate) fn unscale_arrays<'py>(
 
 /// Whether all elements of all arrays are finite. Integers and bools always are.
 #[pyfunction]
-#[pyo3(signature = (names, sources, threads))]
+#[pyo3(signature = (path, sources, threads))]
 #[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn arrays_finite<'py>(
     py: Python<'py>,
-    names: Vec<String>,
+    path: Bound<'py, PyAny>,
     sources: Vec<Bound<'py, PyAny>>,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<bool> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let sources = arrays("tree", &names, &sources, |_, _| Ok(()))?;
+    let sources = arrays("tree", &Paths(path), &sources, |_| Ok(()))?;
     Ok(run(py, &sources, None, 1.0, false, threads)?.finite)
+}
+
+/// Names arrays in errors: a function from their index to their path in a tree.
+struct Paths<'py>(Bound<'py, PyAny>);
+
+impl Paths<'_> {
+    fn path(&self, index: usize) -> String {
+        self.0.call1((index,)).map_or_else(|_| index.to_string(), |path| path.to_string())
+    }
+
+    fn place(&self, argument: &str, index: usize) -> String {
+        match self.path(index) {
+            path if path.is_empty() => argument.to_owned(),
+            path => format!("{argument} at '{path}'"),
+        }
+    }
 }
 
 /// Arguments as arrays; errors name the one that is refused.
 fn arrays<'py>(
     argument: &'static str,
-    names: &[String],
+    paths: &Paths<'py>,
     objects: &[Bound<'py, PyAny>],
-    check: impl Fn(&str, Format) -> PyResult<()>,
+    check: impl Fn(Format) -> Result<(), String>,
 ) -> PyResult<Vec<Array<'py>>> {
-    let array = |(name, object): (&String, &Bound<'py, PyAny>)| {
-        let place = if name.is_empty() { argument.to_owned() } else { format!("{argument} at '{name}'") };
+    let array = |(index, object): (usize, &Bound<'py, PyAny>)| {
+        let refuse = |fault: &dyn std::fmt::Display| {
+            PyTypeError::new_err(format!("{} {fault}", paths.place(argument, index)))
+        };
         if argument == "out" && !object.is_instance_of::<PyUntypedArray>() {
-            return Err(PyTypeError::new_err(format!(
-                "{place} is of type {}; give a numpy array.",
-                object.get_type().name()?
-            )));
+            let name = object.get_type().name()?;
+            return Err(refuse(&format!("is of type {name}; give a numpy array.")));
         }
-        let array =
-            Array::from_argument(argument, object).map_err(|error| located(object.py(), &place, error))?;
-        check(&place, array.format)?;
+        let array = Array::from_argument(argument, object).map_err(|error| {
+            let py = object.py();
+            if error.is_instance_of::<PyTypeError>(py) {
+                refuse(&format!("is refused: {}", error.value(py)))
+            } else {
+                error
+            }
+        })?;
+        check(array.format).map_err(|fault| refuse(&fault))?;
         Ok(array)
     };
-    names.iter().zip(objects).map(array).collect()
+    objects.iter().enumerate().map(array).collect()
 }
 
-/// An error of one array, with its place in the tree.
-fn located(py: Python<'_>, place: &str, error: PyErr) -> PyErr {
-    if error.is_instance_of::<PyTypeError>(py) {
-        return PyTypeError::new_err(format!("{place}: {}", error.value(py)));
-    }
-    error
-}
-
-fn require_float(place: &str, format: Format) -> PyResult<()> {
+/// What is wrong with a format, unless it is a real float.
+fn require_float(format: Format) -> Result<(), String> {
     if format.float().is_some() {
         return Ok(());
     }
-    Err(PyTypeError::new_err(format!(
-        "{place} is {}, which is no real float; leave it out (None), or cast it to a float first.",
+    Err(format!(
+        "is {}, which is no real float; leave it out (None), or cast it to a float first.",
         format.name()
-    )))
+    ))
 }
 
-fn check_target(name: &str, target: &Array<'_>, source: &Array<'_>) -> PyResult<()> {
-    let place = if name.is_empty() { "out".to_owned() } else { format!("out at '{name}'") };
+/// What is wrong with a target, if anything is.
+fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     if target.shape() != source.shape() {
-        return Err(PyValueError::new_err(format!(
-            "{place} has shape {:?}, its gradient has shape {:?}; they must be equal.",
+        return Err(format!(
+            "has shape {:?}, its gradient has shape {:?}; they must be equal.",
             target.shape(),
             source.shape()
-        )));
+        ));
     }
     if !target.is_writeable() {
-        return Err(PyValueError::new_err(format!("{place} is read-only; give a writeable array.")));
+        return Err("is read-only; give a writeable array.".to_owned());
     }
     if target.overlaps_itself() {
-        return Err(PyValueError::new_err(format!(
-            "{place} has elements that share memory; give an array with its own elements."
-        )));
+        return Err("has elements that share memory; give an array with its own elements.".to_owned());
     }
     Ok(())
 }
 
 /// Copies sources that would be written before they are read; refuses targets that share elements.
-fn separate<'py>(names: &[String], sources: &mut [Array<'py>], targets: &[Array<'py>]) -> PyResult<()> {
+fn separate<'py>(paths: &Paths<'py>, sources: &mut [Array<'py>], targets: &[Array<'py>]) -> PyResult<()> {
     // All extents by address: those that meet are neighbours, and there are few of them.
     let all = sources.iter().map(|source| (source.extent(), false)).enumerate();
     let all = all.chain(targets.iter().map(|target| (target.extent(), true)).enumerate());
@@ -144,7 +160,7 @@ fn separate<'py>(names: &[String], sources: &mut [Array<'py>], targets: &[Array<
         for &(_, other, other_is_target) in &open {
             match (is_target, other_is_target) {
                 (false, false) => {}
-                (true, true) => refuse_shared(names, targets, index, other)?,
+                (true, true) => refuse_shared(paths, targets, index, other)?,
                 (true, false) => copies.push((other, index)),
                 (false, true) => copies.push((index, other)),
             }
@@ -159,7 +175,7 @@ fn separate<'py>(names: &[String], sources: &mut [Array<'py>], targets: &[Array<
     Ok(())
 }
 
-fn refuse_shared(names: &[String], targets: &[Array<'_>], one: usize, other: usize) -> PyResult<()> {
+fn refuse_shared(paths: &Paths<'_>, targets: &[Array<'_>], one: usize, other: usize) -> PyResult<()> {
     let (a, b) = (&targets[one].object, &targets[other].object);
     static SHARES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let shares = SHARES.import(a.py(), "numpy", "shares_memory")?;
@@ -168,7 +184,8 @@ fn refuse_shared(names: &[String], targets: &[Array<'_>], one: usize, other: usi
     }
     Err(PyValueError::new_err(format!(
         "out at '{}' and at '{}' share memory, so one would be written over the other; give arrays of their own.",
-        names[one], names[other]
+        paths.path(one),
+        paths.path(other)
     )))
 }
 
