@@ -122,6 +122,14 @@ impl Part {
     }
 }
 
+impl Part {
+    /// Where an element of a dense target lies.
+    fn target_address(&self, position: usize) -> usize {
+        let origin = self.target.addr().wrapping_add_signed(self.layout.origin[TARGET]);
+        origin.wrapping_add(position * self.target_kind.0)
+    }
+}
+
 fn shape_of(format: Format) -> usize {
     if format.component().is_some() { 2 } else { 1 }
 }
@@ -212,13 +220,23 @@ impl Job<'_> {
             let part = &self.parts[part];
             let end = (start + CHUNK).min(part.layout.count);
             let mut outcome = Chunk { finite: true, square_sum: 0.0 };
-            let step = if self.is_direct(part) { CHUNK } else { TILE };
-            for position in (start..end).step_by(step) {
-                let count = step.min(end - position);
+            let direct = self.is_direct(part);
+            let mut position = start;
+            while position < end {
+                let count = if !direct {
+                    TILE
+                } else if position == start {
+                    // A few elements first, so that no vector of the rest straddles two cache lines.
+                    part.target_kind.0.max(64 - part.target_address(position) % 64) / part.target_kind.0
+                } else {
+                    CHUNK
+                };
+                let count = count.min(end - position);
                 // SAFETY: the caller's promise.
                 let tile = unsafe { self.run_tile(part, position, count, &mut scratch) };
                 outcome.finite &= tile.finite;
                 outcome.square_sum += tile.square_sum;
+                position += count;
             }
             outcome
         };
