@@ -6,6 +6,8 @@
 use std::marker::PhantomData;
 
 use super::stage::Storage;
+use crate::codec::lane::Lane;
+use crate::codec::pivot::FloatPivot;
 use crate::cpu::{Kernel, Level};
 use crate::format::{FloatSpec, Format, Specials};
 
@@ -33,18 +35,32 @@ impl Scan {
         Some(Self { mask, shift, limit, size: format.item_size() })
     }
 
+    /// For lanes of a pivot, the largest of whose keys is the largest magnitude.
+    pub(super) fn of_lanes<P: FloatPivot>() -> Self {
+        let (mask, limit) = ((!P::SIGN).to_u64(), P::INFINITY.to_u64());
+        Self { mask, shift: 0, limit, size: size_of::<P::Lane>() }
+    }
+
     /// Whether all of `count` native elements are finite.
     ///
     /// # Safety
     /// They are readable.
     pub(super) unsafe fn run(&self, level: Level, source: *const u8, count: usize) -> bool {
-        let largest = match self.size {
+        // SAFETY: passed on.
+        unsafe { self.largest(level, source, count) < self.limit }
+    }
+
+    /// The largest key of `count` native elements.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(super) unsafe fn largest(&self, level: Level, source: *const u8, count: usize) -> u64 {
+        match self.size {
             1 => level.run(Largest::<u8>(*self, source, count, PhantomData)),
             2 => level.run(Largest::<u16>(*self, source, count, PhantomData)),
             4 => level.run(Largest::<u32>(*self, source, count, PhantomData)),
             _ => level.run(Largest::<u64>(*self, source, count, PhantomData)),
-        };
-        largest < self.limit
+        }
     }
 }
 

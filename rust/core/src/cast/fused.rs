@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use super::half;
-use super::multiply::{Multiply, Times, square_sum};
+use super::multiply::{Multiply, PRODUCT, Times, square_sum};
 use super::request::pivot_spec;
 use crate::codec::decode::TruncatedDecoder;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -107,7 +107,7 @@ impl Kernel for ToSingleLoop {
             // SAFETY: `i < count`, for which `Loop::run`'s caller has made both pointers valid.
             unsafe {
                 let single = u32::from(source.add(i).read_unaligned()) << HALF;
-                let product = Binary32::times::<false>(single, factor);
+                let product = Binary32::combine::<PRODUCT>(single, factor);
                 target.add(i).write_unaligned(product);
                 largest = largest.max(product & !Binary32::SIGN);
             }
@@ -160,8 +160,8 @@ impl<const IN_PLACE: bool> Kernel for PairsLoop<IN_PLACE> {
             // SAFETY: `2 * i + 1 < count`, for which `Loop::run`'s caller has made both pointers valid.
             unsafe {
                 let word = source.cast::<u32>().add(i).read_unaligned();
-                let high = Binary32::times::<false>(word & UPPER, factor);
-                let low = Binary32::times::<false>(word << HALF, factor);
+                let high = Binary32::combine::<PRODUCT>(word & UPPER, factor);
+                let low = Binary32::combine::<PRODUCT>(word << HALF, factor);
                 target.cast::<u32>().add(i).write_unaligned((round(high) & UPPER) | (round(low) >> HALF));
                 largest = largest.max(high & !Binary32::SIGN).max(low & !Binary32::SIGN);
             }
@@ -170,7 +170,7 @@ impl<const IN_PLACE: bool> Kernel for PairsLoop<IN_PLACE> {
             // SAFETY: as above, for the last element.
             unsafe {
                 let code = source.cast::<u16>().add(count - 1).read_unaligned();
-                let product = Binary32::times::<false>(u32::from(code) << HALF, factor);
+                let product = Binary32::combine::<PRODUCT>(u32::from(code) << HALF, factor);
                 target.cast::<u16>().add(count - 1).write_unaligned((round(product) >> HALF) as u16);
                 largest = largest.max(product & !Binary32::SIGN);
             }

@@ -2,11 +2,11 @@
 
 use super::assemble::{self, Unwatched};
 use super::finite::Scan;
-use super::multiply::{Factor, Multiply};
+use super::multiply::{Factor, Multiply, ODD_PRODUCT, PRODUCT, QUOTIENT};
 use super::request::Request;
 use super::stage::Stage;
 use super::{from_float, fused};
-use crate::codec::options::Options;
+use crate::codec::options::{Options, Overflow};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::cpu::Level;
 use crate::error::Error;
@@ -45,10 +45,24 @@ pub(super) struct Route {
     pub(super) fused: Option<Box<dyn Multiply>>,
     /// Lanes are what is written.
     pub(super) ends_in_lanes: bool,
+    /// Finds the largest magnitude among the lanes.
+    pub(super) lanes: Scan,
+    /// Lanes have 64 bits.
+    pub(super) wide: bool,
+}
+
+/// What happens to each value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operand {
+    /// It is multiplied.
+    Times(f64),
+    /// It is divided.
+    Over(f64),
 }
 
 pub(super) struct Routes {
-    pub(super) factor: f64,
+    pub(super) operand: Operand,
+    pub(super) overflow: Overflow,
     pub(super) level: Level,
     pub(super) known: Vec<(Format, Option<Format>, Route)>,
 }
@@ -64,20 +78,32 @@ impl Routes {
             None => Some(Route::look(source)),
             Some(target) if source.float().is_none() || target.float().is_none() => None,
             Some(target) if source.row().bits == 64 || target.row().bits == 64 => {
-                let factor = self.factor.to_bits();
-                let multiply: Box<dyn Multiply> = if target.row().bits == 64 {
-                    Box::new(Factor::<Binary64, false>::new(factor))
-                } else {
-                    Box::new(Factor::<Binary64, true>::new(factor))
+                let exact = target.row().bits == 64;
+                let multiply: Box<dyn Multiply> = match self.operand {
+                    Operand::Times(factor) if exact => {
+                        Box::new(Factor::<Binary64, PRODUCT>::new(factor.to_bits()))
+                    }
+                    Operand::Times(factor) => {
+                        Box::new(Factor::<Binary64, ODD_PRODUCT>::new(factor.to_bits()))
+                    }
+                    Operand::Over(divisor) => Box::new(Factor::<Binary64, QUOTIENT>::new(divisor.to_bits())),
                 };
-                Route::new::<Binary64>(source, target, multiply)
+                Route::new::<Binary64>(source, target, multiply, self.overflow)
             }
-            Some(target) => {
-                let factor = self.factor as f32;
-                let multiply = Box::new(Factor::<Binary32, false>::new(factor.to_bits()));
-                let fused = fused::stage(source, target, factor, self.level);
-                Route::new::<Binary32>(source, target, multiply).map(|route| Route { fused, ..route })
-            }
+            Some(target) => match self.operand {
+                Operand::Times(factor) => {
+                    let factor = factor as f32;
+                    let multiply = Box::new(Factor::<Binary32, PRODUCT>::new(factor.to_bits()));
+                    let plain = self.overflow == Overflow::Ieee;
+                    let fused = if plain { fused::stage(source, target, factor, self.level) } else { None };
+                    Route::new::<Binary32>(source, target, multiply, self.overflow)
+                        .map(|route| Route { fused, ..route })
+                }
+                Operand::Over(divisor) => {
+                    let divide = Box::new(Factor::<Binary32, QUOTIENT>::new((divisor as f32).to_bits()));
+                    Route::new::<Binary32>(source, target, divide, self.overflow)
+                }
+            },
         };
         self.known.push((source, target, route.ok_or_else(|| no_float(source, target))?));
         Ok(self.known.len() - 1)
@@ -94,11 +120,18 @@ impl Route {
             scan: Scan::new(source),
             fused: None,
             ends_in_lanes: false,
+            lanes: Scan::of_lanes::<Binary32>(),
+            wide: false,
         }
     }
 
-    fn new<P: FloatPivot>(source: Format, target: Format, multiply: Box<dyn Multiply>) -> Option<Self> {
-        let options = Options::default();
+    fn new<P: FloatPivot>(
+        source: Format,
+        target: Format,
+        multiply: Box<dyn Multiply>,
+        overflow: Overflow,
+    ) -> Option<Self> {
+        let options = Options { overflow, ..Options::default() };
         let request = Request { source, target, options, scaled: false, report: false };
         let is_pivot = target.item_size() == size_of::<P::Lane>();
         let encode = if is_pivot {
@@ -118,6 +151,8 @@ impl Route {
             scan,
             fused: None,
             ends_in_lanes: is_pivot,
+            lanes: Scan::of_lanes::<P>(),
+            wide: size_of::<P::Lane>() == 8,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes times one factor for all, and what they add up to.
+//! Lanes times (or divided by) one number for all, and what they add up to.
 
 use std::marker::PhantomData;
 
@@ -7,18 +7,26 @@ use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::codec::product::odd_product;
 use crate::cpu::{Kernel, Level};
 
-/// A pivot with the float product.
+/// The product of two values.
+pub(super) const PRODUCT: u8 = 0;
+/// The product, rounded to odd: for a pivot that can, to be rounded again.
+pub(super) const ODD_PRODUCT: u8 = 1;
+/// The quotient.
+pub(super) const QUOTIENT: u8 = 2;
+
+/// A pivot with the float operations.
 pub(super) trait Times: FloatPivot {
-    /// Bits of the product of two values; `ODD`: rounded to odd, where the pivot can.
-    fn times<const ODD: bool>(a: Self::Lane, b: Self::Lane) -> Self::Lane;
+    /// Bits of what the operation makes of two values.
+    fn combine<const OPERATION: u8>(a: Self::Lane, b: Self::Lane) -> Self::Lane;
     /// The square of a value.
     fn square(bits: Self::Lane) -> f64;
 }
 
 impl Times for Binary32 {
     #[inline(always)]
-    fn times<const ODD: bool>(a: u32, b: u32) -> u32 {
-        (f32::from_bits(a) * f32::from_bits(b)).to_bits()
+    fn combine<const OPERATION: u8>(a: u32, b: u32) -> u32 {
+        let (a, b) = (f32::from_bits(a), f32::from_bits(b));
+        if OPERATION == QUOTIENT { (a / b).to_bits() } else { (a * b).to_bits() }
     }
     #[inline(always)]
     fn square(bits: u32) -> f64 {
@@ -30,9 +38,13 @@ impl Times for Binary32 {
 
 impl Times for Binary64 {
     #[inline(always)]
-    fn times<const ODD: bool>(a: u64, b: u64) -> u64 {
+    fn combine<const OPERATION: u8>(a: u64, b: u64) -> u64 {
         let (a, b) = (f64::from_bits(a), f64::from_bits(b));
-        if ODD { odd_product(a, b).to_bits() } else { (a * b).to_bits() }
+        match OPERATION {
+            ODD_PRODUCT => odd_product(a, b).to_bits(),
+            QUOTIENT => (a / b).to_bits(),
+            _ => (a * b).to_bits(),
+        }
     }
     #[inline(always)]
     fn square(bits: u64) -> f64 {
@@ -43,7 +55,7 @@ impl Times for Binary64 {
 
 /// The loops over lanes of one pivot.
 pub(super) trait Multiply: Send + Sync {
-    /// Writes each product, and tells whether all of them are finite.
+    /// Writes each result, and tells whether all of them are finite.
     ///
     /// # Safety
     /// `count` lanes are readable at the source and writable at the target, which is the source or does not overlap it.
@@ -55,24 +67,24 @@ pub(super) trait Multiply: Send + Sync {
     unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64;
 }
 
-/// A factor for all lanes.
-pub(super) struct Factor<P: Times, const ODD: bool>(P::Lane);
+/// One operand for all lanes.
+pub(super) struct Factor<P: Times, const OPERATION: u8>(P::Lane);
 
-impl<P: Times, const ODD: bool> Factor<P, ODD> {
+impl<P: Times, const OPERATION: u8> Factor<P, OPERATION> {
     pub(super) fn new(factor: P::Lane) -> Self {
         Self(factor)
     }
 }
 
-impl<P: Times, const ODD: bool> Multiply for Factor<P, ODD> {
+impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool {
         let (source, target, factor) = (source.cast(), target.cast::<P::Lane>(), self.0);
         let span = Span { source, target, count, factor };
         // Two loops: the compiler sees that elements do not meet only if there is one pointer.
         let largest = if source == target.cast_const() {
-            level.run(MultiplyLoop::<P, ODD, true>(span))
+            level.run(MultiplyLoop::<P, OPERATION, true>(span))
         } else {
-            level.run(MultiplyLoop::<P, ODD, false>(span))
+            level.run(MultiplyLoop::<P, OPERATION, false>(span))
         };
         largest < P::INFINITY
     }
@@ -98,9 +110,9 @@ struct Span<L> {
     factor: L,
 }
 
-struct MultiplyLoop<P: Times, const ODD: bool, const IN_PLACE: bool>(Span<P::Lane>);
+struct MultiplyLoop<P: Times, const OPERATION: u8, const IN_PLACE: bool>(Span<P::Lane>);
 
-impl<P: Times, const ODD: bool, const IN_PLACE: bool> Kernel for MultiplyLoop<P, ODD, IN_PLACE> {
+impl<P: Times, const OPERATION: u8, const IN_PLACE: bool> Kernel for MultiplyLoop<P, OPERATION, IN_PLACE> {
     type Output = P::Lane;
 
     /// The bits of the largest magnitude, where NaN is beyond infinity.
@@ -112,7 +124,7 @@ impl<P: Times, const ODD: bool, const IN_PLACE: bool> Kernel for MultiplyLoop<P,
         for i in 0..count {
             // SAFETY: `i < count`, for which `Multiply::run`'s caller has made both pointers valid.
             unsafe {
-                let product = P::times::<ODD>(source.add(i).read_unaligned(), factor);
+                let product = P::combine::<OPERATION>(source.add(i).read_unaligned(), factor);
                 target.add(i).write_unaligned(product);
                 largest = largest.max(product & !P::SIGN);
             }

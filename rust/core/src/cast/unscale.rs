@@ -11,13 +11,15 @@
 
 use std::thread;
 
-use super::gradient_route::{Route, Routes, reciprocal};
+use super::gradient_route::{Operand, Route, Routes, reciprocal};
 use super::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use super::multiply::Multiply;
 use super::stage::Span;
 use super::tile::Tile;
 use super::transfer::{gather, scatter};
 use super::{Source, TILE, Target};
+use crate::codec::options::Overflow;
+use crate::codec::pivot::widen;
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
@@ -61,16 +63,56 @@ pub unsafe fn unscale(
     threads: usize,
 ) -> Result<Found, Error> {
     let _environment = DefaultEnvironment::enter();
+    let work =
+        Work { operand: Operand::Times(reciprocal(scale)?), overflow: Overflow::Ieee, squares, amax: false };
+    // SAFETY: the caller's promise.
+    let chunks = unsafe { carry_out(gradients, &work, threads)? };
+    Ok(Found { finite: chunks.iter().all(|chunk| chunk.finite), norm: norm(&chunks) })
+}
+
+/// Multiplies by `factor` (or divides by it), saturates, and finds the largest magnitude before that; NaN if there is
+/// one.
+///
+/// # Errors
+/// [`Error::InvalidOption`] for formats that are not real floats.
+///
+/// # Safety
+/// As for [`super::cast`].
+pub unsafe fn quantize(
+    values: &Gradient<'_>,
+    factor: f64,
+    divide: bool,
+    threads: usize,
+) -> Result<f64, Error> {
+    let _environment = DefaultEnvironment::enter();
+    let operand = if divide { Operand::Over(factor) } else { Operand::Times(factor) };
+    let work = Work { operand, overflow: Overflow::Saturate, squares: false, amax: true };
+    // SAFETY: the caller's promise.
+    let chunks = unsafe { carry_out(std::slice::from_ref(values), &work, threads)? };
+    Ok(f64::from_bits(chunks.iter().fold(0, |most, chunk| most.max(chunk.largest))))
+}
+
+/// What is asked for.
+struct Work {
+    operand: Operand,
+    overflow: Overflow,
+    squares: bool,
+    amax: bool,
+}
+
+/// # Safety
+/// As for [`unscale`].
+unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> Result<Vec<Chunk>, Error> {
+    let Work { operand, overflow, squares, amax } = *work;
     let level = Level::active();
-    let mut routes = Routes { factor: reciprocal(scale)?, level, known: Vec::new() };
+    let mut routes = Routes { operand, overflow, level, known: Vec::new() };
     let mut parts = Vec::with_capacity(gradients.len());
     for gradient in gradients {
         parts.push(Part::new(gradient, &mut routes, squares)?);
     }
-    let job = Job { parts: &parts, routes: &routes.known, squares, level };
+    let job = Job { parts: &parts, routes: &routes.known, squares, amax, level };
     // SAFETY: the caller's promise.
-    let chunks = unsafe { job.run(threads) };
-    Ok(Found { finite: chunks.iter().all(|chunk| chunk.finite), norm: norm(&chunks) })
+    Ok(unsafe { job.run(threads) })
 }
 
 // Not inlined: the sum stays in the environment that the caller has set.
@@ -145,12 +187,19 @@ fn axis_of(length: usize, source: isize, target: isize) -> Axis {
 struct Chunk {
     finite: bool,
     square_sum: f64,
+    /// The largest magnitude before anything was done, as the bits of a float64.
+    largest: u64,
+}
+
+impl Chunk {
+    const EMPTY: Self = Self { finite: true, square_sum: 0.0, largest: 0 };
 }
 
 struct Job<'a> {
     parts: &'a [Part],
     routes: &'a [(Format, Option<Format>, Route)],
     squares: bool,
+    amax: bool,
     level: Level,
 }
 
@@ -219,7 +268,7 @@ impl Job<'_> {
         let run = |&(part, start): &(usize, usize)| {
             let part = &self.parts[part];
             let end = (start + CHUNK).min(part.layout.count);
-            let mut outcome = Chunk { finite: true, square_sum: 0.0 };
+            let mut outcome = Chunk::EMPTY;
             let direct = self.is_direct(part);
             let mut position = start;
             while position < end {
@@ -236,6 +285,7 @@ impl Job<'_> {
                 let tile = unsafe { self.run_tile(part, position, count, &mut scratch) };
                 outcome.finite &= tile.finite;
                 outcome.square_sum += tile.square_sum;
+                outcome.largest = outcome.largest.max(tile.largest);
                 position += count;
             }
             outcome
@@ -247,7 +297,7 @@ impl Job<'_> {
     fn is_direct(&self, part: &Part) -> bool {
         let route = &self.routes[part.route].2;
         let one_loop = route.fused.is_some() || (route.decode.is_none() && route.encode.is_none());
-        one_loop && !self.squares && part.source_dense && part.target_dense
+        one_loop && !self.squares && !self.amax && part.source_dense && part.target_dense
     }
 
     /// # Safety
@@ -267,29 +317,34 @@ impl Job<'_> {
             };
             let Some(multiply) = &route.multiply else {
                 let finite = route.scan.is_none_or(|scan| scan.run(self.level, source, count));
-                return Chunk { finite, square_sum: 0.0 };
+                return Chunk { finite, ..Chunk::EMPTY };
             };
             let target = if part.target_dense {
                 part.target.offset(runs[0].offsets[TARGET])
             } else {
                 target_tile.0.as_mut_ptr().cast()
             };
-            if let Some(fused) = route.fused.as_ref().filter(|_| !self.squares || route.ends_in_lanes) {
+            if let Some(fused) =
+                route.fused.as_ref().filter(|_| !self.amax && (!self.squares || route.ends_in_lanes))
+            {
                 let finite = fused.run(self.level, source, target, count);
                 let square_sum = self.square_sum(fused.as_ref(), target.cast_const(), count);
                 if !part.target_dense {
                     scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
                 }
-                return Chunk { finite, square_sum };
+                return Chunk { finite, square_sum, ..Chunk::EMPTY };
             }
             // Without an encoder the target's elements are the lanes.
             let lanes = if route.encode.is_some() { lanes.0.as_mut_ptr().cast() } else { target };
-            let mut finite = if let Some(decode) = &route.decode {
+            let values = if let Some(decode) = &route.decode {
                 decode.run(self.level, Span { source, target: lanes, count, ..Span::EMPTY });
-                multiply.run(self.level, lanes.cast_const(), lanes, count)
+                lanes.cast_const()
             } else {
-                multiply.run(self.level, source, lanes, count)
+                source
             };
+            let largest = if self.amax { route.lanes.largest(self.level, values, count) } else { 0 };
+            let largest = if route.wide { largest } else { widen(largest as u32) };
+            let mut finite = multiply.run(self.level, values, lanes, count);
             let square_sum = self.square_sum(multiply.as_ref(), lanes.cast_const(), count);
             if let Some(encode) = &route.encode {
                 let flags = flags.0.as_mut_ptr();
@@ -304,7 +359,7 @@ impl Job<'_> {
             if !part.target_dense {
                 scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
             }
-            Chunk { finite, square_sum }
+            Chunk { finite, square_sum, largest }
         }
     }
 
