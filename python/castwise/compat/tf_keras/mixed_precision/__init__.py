@@ -3,6 +3,7 @@
 Unlike Keras 3's, the policy in force belongs to the process, not to a thread.
 """
 
+from castwise.compat.tf_keras.mixed_precision import experimental
 from castwise.compat.tf_keras.mixed_precision.in_force import (
     global_policy,
     policy_scope,
@@ -14,6 +15,7 @@ from castwise.compat.tf_keras.mixed_precision.policy import Policy, deserialize,
 __all__ = [
     "Policy",
     "deserialize",
+    "experimental",
     "get_policy",
     "global_policy",
     "policy_scope",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from castwise._core import PolicyBase
 from castwise.keras_objects import from_dictionary, serialize_with, to_dictionary
@@ -35,6 +35,9 @@ class Policy(PolicyBase):
     <Policy "half">
 
     """
+
+    config_class: ClassVar[str] = "Policy"
+    """What configs call the class; a subclass without one of its own goes by its Python name."""
 
     def __init__(self, name: str) -> None:
         self._set_plain(name, "tf")
@@ -75,6 +78,8 @@ def serialize(policy: Any) -> Any:
 def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
     if not isinstance(policy, Policy):
         raise TypeError(f"policy={policy!r} is no policy; give a Policy")
+    if type(policy).__dict__.get("config_class") == "PolicyV1":
+        return {"class_name": "PolicyV1", "config": policy.get_config()}
     if type(policy) is not Policy:
         return to_dictionary(policy, None, serialize)
     if policy.compute_dtype is None:
