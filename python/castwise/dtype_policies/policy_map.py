@@ -138,8 +138,8 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             The path is not a str.
 
         """
-        found = self._policies.find(_text("path", path))
-        return self.default_policy if found is None else found[1]
+        policy: DTypePolicy | None = self._policies.lookup(path)
+        return self.default_policy if policy is None else policy
 
     def __setitem__(self, key: str, policy: Any) -> None:
         """Set the policy of a new key; `get` says what may stand for one.
@@ -181,9 +181,9 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     def get(self, path: str, default: Any = _MISSING) -> Any:
         """The policy of a path; where no key decides, `default` if it is given."""
-        found = self._policies.find(_text("path", path))
-        if found is not None:
-            return found[1]
+        policy = self._policies.lookup(path)
+        if policy is not None:
+            return policy
         return self.default_policy if default is _MISSING else default
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:

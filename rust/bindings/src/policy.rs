@@ -156,11 +156,11 @@ impl PolicyBase {
         Ok(config)
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>,), Bound<'py, PyAny>)> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let make = slf.py().import("copyreg")?.getattr("__newobj__")?;
-        Ok((make, (slf.get_type().into_any(),), slf.call_method0("__getstate__")?))
+        let class = PyTuple::new(slf.py(), [slf.get_type()])?;
+        let state = slf.call_method0("__getstate__")?;
+        PyTuple::new(slf.py(), [make, class.into_any(), state])
     }
 
     /// What copies and pickles are made of: dialect, class and arguments of the value, then the instance's own attributes.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use castwise_core::policy_map::{Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use castwise_core::spelling;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -186,6 +186,20 @@ impl PyPolicyMap {
             keys.len(),
             keys.join(" and ")
         )))
+    }
+
+    /// The value that `find` gives, without its key.
+    fn lookup(&self, path: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        let py = path.py();
+        let Ok(text) = path.cast::<PyString>() else {
+            let message = format!("path={} must be a str, such as a layer's path.", path.repr()?);
+            return Err(PyTypeError::new_err(message));
+        };
+        let text = text.to_cow()?;
+        if let Some(exact) = self.get(py, &text)? {
+            return Ok(Some(exact));
+        }
+        Ok(self.find(py, &text)?.map(|(_, value)| value))
     }
 
     /// For one path: the deciding key (None: none, or too many), whether it is the path itself, and all that match.

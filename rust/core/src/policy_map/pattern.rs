@@ -59,6 +59,9 @@ struct Matcher {
     automaton: BoundedBacktracker,
 }
 
+/// A key without them is no more than its text.
+const METACHARACTERS: [char; 12] = ['.', '^', '$', '*', '+', '?', '{', '[', '\\', '|', '(', ')'];
+
 /// States of an automaton beyond which a pattern is too large (a counted repetition of a counted repetition).
 const MOST_STATES: usize = 20_000;
 
@@ -67,12 +70,10 @@ impl Pattern {
     #[must_use]
     pub fn new(key: &str, matching: Matching) -> Self {
         let python = Self { engine: Engine::Python, matcher: None, required: Vec::new() };
-        let Some((expression, domain)) = translate(key, matching) else { return python };
-        if matching == Matching::Full
-            && !key.contains(['.', '^', '$', '*', '+', '?', '{', '[', '\\', '|', '('])
-        {
+        if matching == Matching::Full && !key.contains(METACHARACTERS) {
             return Self { engine: Engine::Exact, ..python };
         }
+        let Some((expression, domain)) = translate(key, matching) else { return python };
         let Ok(hir) = regex_syntax::parse(&expression) else { return python };
         let Some(automaton) = compile(&hir) else { return python };
         let required = literals::required(&hir);
