@@ -33,6 +33,9 @@ CLASSES: dict[str, type[DTypePolicy]] = {
 }
 """The classes that a config may name. `DTypePolicyMap` joins them where it is defined."""
 
+_OLDER_NAMES = {"Policy": DTypePolicy}
+"""What TF 2 called them in its configs."""
+
 
 def named(name: str) -> DTypePolicy:
     """The policy called `name`, plain or quantized. ValueError if there is none."""
@@ -73,7 +76,7 @@ def get(identifier: Any) -> DTypePolicy:
     if isinstance(identifier, DTypePolicy):
         return identifier
     if isinstance(identifier, dict):
-        policy: DTypePolicy = from_dictionary(identifier, CLASSES, None)
+        policy: DTypePolicy = from_dictionary(identifier, {**_OLDER_NAMES, **CLASSES}, None)
         return policy
     try:
         return DTypePolicy(standardize_dtype(identifier))
@@ -130,7 +133,7 @@ def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) ->
     if config is None:
         return None
     if isinstance(config, dict):
-        return from_dictionary(config, CLASSES, custom_objects)
+        return from_dictionary(config, {**_OLDER_NAMES, **CLASSES}, custom_objects)
     if isinstance(config, str):
         classes = {**CLASSES, **(custom_objects or {})}
         return classes[config]() if config in classes else named(config)

@@ -10,6 +10,7 @@ from castwise.dtype_policies.configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies.explanation import Explanation, PathMatch
 from castwise.dtype_policies.policy import DTypePolicy
 from castwise.dtype_policies.quantized import QuantizedDTypePolicy
+from castwise.global_state import floatx
 
 _MISSING = object()
 
@@ -94,8 +95,12 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     @property
     def default_policy(self) -> DTypePolicy:
-        """The policy of paths that no key decides."""
-        return get(self._default_policy)
+        """The policy of paths that no key decides.
+
+        Without one of its own it is the policy in force; if that is this map itself, one of floatx.
+        """
+        policy = get(self._default_policy)
+        return DTypePolicy(floatx()) if policy is self else policy
 
     @property
     def match(self) -> str:
