@@ -3,8 +3,8 @@
 use regex_automata::meta::{self, Regex};
 use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 
-use super::map::Slot;
-use super::pattern::{Domain, Pattern};
+use super::matching::{Domain, Slot};
+use super::pattern::Pattern;
 
 /// So few are tried one by one.
 const FEW: usize = 8;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aho_corasick::AhoCorasick;
 
 use super::crowd::Crowd;
-use super::map::Slot;
+use super::matching::Slot;
 use super::pattern::Pattern;
 
 /// As many patterns behind one literal are tried one by one; if there are more, the literal tells too little.

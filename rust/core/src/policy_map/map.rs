@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::index::Index;
-use super::pattern::{Engine, Matching, Pattern};
-
-/// A key's place in the order of insertion; never used twice.
-pub(super) type Slot = u64;
+use super::matching::{Matching, Slot};
+use super::pattern::{Engine, Pattern};
 
 /// What happens where several keys match a path that is none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

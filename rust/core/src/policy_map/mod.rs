@@ -3,6 +3,7 @@
 //! ```text
 //! map        keys in order, each with its value; exact hits; which keys match a path; who wins
 //! translate  Python's syntax -> an equivalent expression for the linear engine, or "only Python can"
+//! matching   how much of a path a key must match; the paths that a translation is good for
 //! pattern    one key's matcher: linear in the path, whatever the pattern (no backtracking blow-up)
 //! literals   what every match of a pattern must contain
 //! index      literals -> the few patterns that can match a path at all
@@ -16,8 +17,10 @@ mod crowd;
 mod index;
 mod literals;
 mod map;
+mod matching;
 mod pattern;
 mod translate;
 
 pub use map::{Found, Key, Overlap, PolicyMap};
-pub use pattern::{Domain, Engine, Matching, Pattern};
+pub use matching::{Domain, Matching};
+pub use pattern::{Engine, Pattern};

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::pattern::{Domain, Matching};
+use super::matching::{Domain, Matching};
 
 /// The expression that matches the same paths, and the paths it is good for.
 pub(super) fn translate(pattern: &str, matching: Matching) -> Option<(String, Domain)> {

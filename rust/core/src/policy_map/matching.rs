@@ -1,0 +1,28 @@
+//! How keys are matched, and for which paths a translated key is good.
+
+/// How much of a path a key must match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matching {
+    /// All of it (Keras 3.12 and later).
+    Full,
+    /// Any part of it (Keras 3.4 to 3.11).
+    Search,
+}
+
+/// The paths for which a translated pattern is equivalent; others are Python's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// Only paths of ASCII characters.
+    pub ascii_only: bool,
+    /// Only paths without a newline.
+    pub no_newline: bool,
+}
+
+impl Domain {
+    pub(super) fn contains(self, path: &str) -> bool {
+        !(self.ascii_only && !path.is_ascii() || self.no_newline && path.contains('\n'))
+    }
+}
+
+/// A key's place in the order of insertion; never used twice.
+pub(super) type Slot = u64;
