@@ -1,0 +1,266 @@
+"""The documented divergences are those of today: both sides of each row, with the real packages."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import dataclasses
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import castwise
+import keras_systems
+import ml_dtypes
+import numpy as np
+import peers
+import pytest
+import tf2_sides
+import tf24_sides
+from castwise.compat import jmp as our_jmp
+from castwise.compat.tf_keras import mixed_precision
+
+DOCUMENT = Path(castwise.__file__).parent / "compat" / "divergences.md"
+HEADER = ["call", "original", "castwise", "why"]
+COMMON = {"copy": copy, "json": json, "ml_dtypes": ml_dtypes, "np": np}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a call, and what the document says of it."""
+
+    dialect: str
+    call: str
+    original: str
+    castwise: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.dialect}: {self.call}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did: the `repr` of its value, or the exception."""
+
+    text: str = ""
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}" if self.error else self.text
+
+    @property
+    def kind(self) -> Any:
+        """Compare two of these: values by their text, exceptions by their type."""
+        return type(self.error) if self.error else self.text
+
+
+# ------------------------------------------------------------------------ reading the tables
+
+
+def cells(line: str) -> list[str]:
+    r"""Split a line of a table; `\|` is a bar within a cell."""
+    inner = line.strip().removeprefix("|").removesuffix("|")
+    return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", inner)]
+
+
+def code(cell: str) -> str:
+    """What stands in backticks, as a whole cell; more of them where it has some of its own."""
+    found = re.fullmatch(r"(`+)(.+?)\1", cell, re.DOTALL)
+    assert found, f"not code: {cell}"
+    inner = found[2]
+    padded = inner.startswith(" `") or inner.endswith("` ")
+    return inner[1:-1] if padded else inner
+
+
+def tables(text: str) -> dict[str, list[Row]]:
+    """Every table of the document, by its heading."""
+    found: dict[str, list[Row]] = {}
+    heading, inside = "", False
+    for line in text.splitlines():
+        if line.startswith("#"):
+            heading, inside = line.lstrip("# "), False
+        elif line.startswith("|"):
+            row = cells(line)
+            if row == HEADER:
+                assert heading not in found, f"two tables under {heading}"
+                found[heading], inside = [], True
+            elif not set("".join(row)) <= set("-: "):
+                assert inside, f"a table with another header under {heading}: {line}"
+                assert len(row) == len(HEADER), f"not four cells: {line}"
+                found[heading].append(Row(heading, code(row[0]), *row[1:]))
+        else:
+            inside = False
+    return found
+
+
+# ------------------------------------------------------------------------------- both sides
+
+
+def names_of(module: Any, names: str = "") -> dict[str, Any]:
+    return {name: getattr(module, name) for name in names.split()}
+
+
+def keras_names(system: keras_systems.System) -> dict[str, Any]:
+    policies = system.dtype_policies
+    public = [name for name in dir(policies) if name.endswith(("Policy", "PolicyMap"))]
+    return (
+        names_of(policies, " ".join(public))
+        | names_of(policies, "get serialize deserialize")
+        | {"config": system.config}
+    )
+
+
+TF_NAMES = "Policy global_policy set_global_policy policy_scope get_policy serialize deserialize"
+TF24_NAMES = "Policy set_policy global_policy get_layer_policy FixedLossScale DynamicLossScale"
+
+
+def real_keras() -> dict[str, Any]:
+    keras_systems.State().enter(keras_systems.original())
+    return keras_names(keras_systems.original())
+
+
+def our_keras() -> dict[str, Any]:
+    keras_systems.State().enter(keras_systems.OURS)
+    return keras_names(keras_systems.OURS)
+
+
+def real_tf() -> dict[str, Any]:
+    tf2_sides.reset(tf2_sides.real_tf_keras())
+    return names_of(peers.tf_keras().src.mixed_precision.policy, TF_NAMES)
+
+
+def our_tf() -> dict[str, Any]:
+    tf2_sides.reset(tf2_sides.our_tf_keras())
+    return names_of(mixed_precision, TF_NAMES)
+
+
+def real_tf24() -> dict[str, Any]:
+    tf24_sides.real().set_policy(None)
+    return names_of(peers.tf24(), TF24_NAMES)
+
+
+def our_tf24() -> dict[str, Any]:
+    tf24_sides.ours().set_policy(None)
+    return names_of(mixed_precision.experimental, TF24_NAMES)
+
+
+# Each brings the global state back to that of a fresh process, and gives the names in scope.
+DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]] = {
+    "Keras 3": (real_keras, our_keras),
+    "TF 2": (real_tf, our_tf),
+    "TF 2.4, experimental": (real_tf24, our_tf24),
+    "jmp": (lambda: {"jmp": peers.jmp()}, lambda: {"jmp": our_jmp}),
+}
+
+
+def done(call: str, scope: dict[str, Any]) -> Outcome:
+    """Run the statements, and tell what the last of them, an expression, gave."""
+    *statements, last = ast.parse(call).body
+    assert isinstance(last, ast.Expr), f"the last is no expression: {call}"
+    names = COMMON | scope
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            exec(compile(ast.Module(statements, []), call, "exec"), names)  # noqa: S102
+            return Outcome(repr(eval(compile(ast.Expression(last.value), call, "eval"), names)))  # noqa: S307
+        except Exception as error:
+            return Outcome(error=error)
+
+
+def named_exception(text: str) -> type[BaseException] | None:
+    """The exception of this name, if it is one."""
+    module, _, name = text.rpartition(".")
+    found = getattr({"": builtins, "re": re, "dataclasses": dataclasses}.get(module), name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def describes(cell: str, outcome: Outcome) -> bool:
+    """Whether a cell is right about an outcome."""
+    text, _, words = cell.partition(" saying ")
+    wanted = named_exception(code(text))
+    if wanted is None:
+        return outcome.error is None and outcome.text == code(text)
+    said = all(word in str(outcome.error) for word in re.findall('"(.+?)"', words))
+    return type(outcome.error) is wanted and said
+
+
+def check(row: Row) -> None:
+    """Compare both cells with what is done today, and the two sides with each other."""
+    real, ours = DIALECTS[row.dialect]
+    original, mine = done(row.call, real()), done(row.call, ours())
+    for side in (real, ours):
+        side()
+    problems = [
+        f"{side}: the document says {cell}, it is {outcome}"
+        for side, cell, outcome in (
+            ("original", row.original, original),
+            ("castwise", row.castwise, mine),
+        )
+        if not describes(cell, outcome)
+    ]
+    if original.kind == mine.kind:
+        problems.append(f"no divergence: both give {mine}")
+    assert not problems, "\n".join(problems)
+
+
+TABLES = tables(DOCUMENT.read_text("utf-8"))
+ROWS = [row for table in TABLES.values() for row in table]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_divergence_is_as_documented(row: Row) -> None:
+    check(row)
+
+
+def test_every_dialect_has_its_table() -> None:
+    assert list(TABLES) == list(DIALECTS)
+    assert all(len(table) > 3 for table in TABLES.values())
+
+
+def test_every_row_is_a_row_of_its_own_and_says_why() -> None:
+    assert not [call for call, count in Counter(map(str, ROWS)).items() if count > 1]
+    for row in ROWS:
+        assert re.search(r"[A-Za-z].*\.$", row.why), f"no sentence: {row}"
+
+
+# ------------------------------------------------------- what the tests above would not let by
+
+
+WRONG_ROWS = [
+    ("no divergence", "1 + 1", "`2`", "`2`"),
+    ("no divergence", "get('abc')", "`ValueError`", "`ValueError`"),
+    ("original: the document says `1`", "hash(get('bool')) and 1", "`1`", "`1`"),
+    ("castwise: the document says `2`", "hash(get('bool')) and 1", "`TypeError`", "`2`"),
+    ("castwise: the document says", "deserialize({'class_name': 'Foo'})", "`'Foo'`", "`TypeError`"),
+    (
+        "castwise: the document says",
+        "deserialize({'class_name': 'Foo'})",
+        "`'Foo'`",
+        '`ValueError` saying "Bar"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("problem", "call", "original", "mine"), WRONG_ROWS)
+def test_a_wrong_row_fails(problem: str, call: str, original: str, mine: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        check(Row("Keras 3", call, original, mine, ""))
+
+
+def test_bars_and_backticks_in_cells() -> None:
+    line = r"""| `get('a\|b')` | `` `1` `` | `ValueError` saying "x" | Why. |"""
+    assert cells(line) == ["`get('a|b')`", "`` `1` ``", '`ValueError` saying "x"', "Why."]
+    assert [code(cell) for cell in cells(line)[:2]] == ["get('a|b')", "`1`"]
+    for broken in ("| `1` | `1` |", "| call | is |"):
+        text = "## Keras 3\n\n| call | original | castwise | why |\n|---|---|---|---|\n" + broken
+        with pytest.raises(AssertionError, match="not four cells"):
+            tables(text)
+    with pytest.raises(AssertionError, match="another header"):
+        tables("## Keras 3\n\n| call | is |\n|---|---|\n")
