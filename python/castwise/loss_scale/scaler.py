@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from castwise._core import DynamicLossScale, FixedLossScale
+from castwise.loss_scale.agreement import Reduce, agree
 
 LossScale: TypeAlias = FixedLossScale | DynamicLossScale
 
@@ -97,15 +98,19 @@ class LossScaler:
         """What the loss of the next step is to be multiplied by."""
         return self.loss_scale.scale
 
-    def update(self, finite: Any) -> bool:
+    def update(self, finite: Any, *, reduce: Reduce | None = None) -> bool:
         """Take the step's outcome up; return whether its gradients apply.
 
         Parameters
         ----------
         finite : bool
             Whether all gradients of the step were finite.
+        reduce : callable, optional
+            The MAX all-reduce of a data-parallel run (see `agree`); every rank must call.
 
         """
+        if reduce is not None:
+            finite, _ = agree(bool(finite), reduce=reduce)
         before = self.loss_scale.scale
         self.loss_scale, applies, name = self.loss_scale.transition(finite)
         self.steps += 1

@@ -5,6 +5,7 @@
 mod array;
 mod cast;
 mod checkpoint;
+mod delayed_scaling;
 mod dtypes;
 mod error;
 mod format;
@@ -22,6 +23,8 @@ mod _core {
     use super::cast::cast;
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
+    #[pymodule_export]
+    use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
     #[pymodule_export]

@@ -25,6 +25,7 @@ pub mod cast;
 pub mod checkpoint;
 pub mod codec;
 pub mod cpu;
+pub mod delayed_scaling;
 pub mod error;
 pub mod format;
 pub mod loss_scale;

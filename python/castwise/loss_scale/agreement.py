@@ -1,0 +1,123 @@
+"""One decision for all ranks of a data-parallel run, from one MAX all-reduce of one vector.
+
+    rank 0  [0, 3.5, 0.1]  \
+    rank 1  [1, 2.0, 0.4]   >  MAX  >  [1, 3.5, 0.4]  >  on each: not finite; 3.5 and 0.4
+    rank 2  [0, 0.0, 0.0]  /
+
+The first number is 1 where a gradient was not finite; the rest are largest magnitudes, say of the
+tensors with a DelayedScaling. What communicates is the caller's: `torch.distributed.all_reduce`,
+`MPI.Allreduce`, `jax.lax.pmax`, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Vector: TypeAlias = NDArray[np.float32]
+Reduce: TypeAlias = Callable[[Vector], Any]
+"""Takes this rank's vector, returns the elementwise maximum over all ranks once it is complete."""
+
+
+def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
+    """One float32 vector for the MAX all-reduce.
+
+    Parameters
+    ----------
+    finite : bool
+        Whether all gradients of this rank were finite. A rank without gradients says True.
+    amaxes : sequence of float
+        Largest magnitudes, as many and in the same order on every rank; a rank that lacks a
+        tensor gives 0.
+
+    Returns
+    -------
+    ndarray
+        float32, of shape (1 + amaxes,). NaN becomes infinity: the maximum with a NaN is whatever
+        the communication library makes of it.
+
+    Raises
+    ------
+    ValueError
+        `amaxes` is not one-dimensional, or has a negative number.
+
+    """
+    found = np.asarray(amaxes, np.float32)
+    if found.ndim != 1:
+        raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
+    if (found < 0).any():
+        raise ValueError(f"amaxes={found[found < 0][0]} is not valid; magnitudes are 0 or more.")
+    vector = np.empty(1 + found.size, np.float32)
+    vector[0] = 0 if finite else 1
+    vector[1:] = np.where(np.isnan(found), np.float32(np.inf), found)
+    return vector
+
+
+def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
+    """What all ranks found together, from the elementwise maximum of their vectors.
+
+    Parameters
+    ----------
+    reduced : array_like
+        What the all-reduce of `pack`'s vectors gave.
+
+    Returns
+    -------
+    (bool, ndarray)
+        Whether the gradients of every rank were finite, and the largest magnitudes.
+
+    Raises
+    ------
+    ValueError
+        It is no maximum of such vectors: another shape, NaN, negative numbers, or a first number
+        that is neither 0 nor 1 (a SUM, say).
+
+    """
+    vector = np.asarray(reduced, np.float32)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(f"reduced has shape {vector.shape}; give the vector that pack() made.")
+    if vector[0] not in (0, 1) or not (vector >= 0).all():
+        raise ValueError(
+            f"reduced={vector!r} is no maximum of vectors that pack() made; reduce them with MAX, "
+            "and wait until that is complete."
+        )
+    return bool(vector[0] == 0), vector[1:].copy()
+
+
+def agree(
+    finite: bool, amaxes: Sequence[float] | Vector = (), *, reduce: Reduce
+) -> tuple[bool, Vector]:
+    """`merge(reduce(pack(finite, amaxes)))`, with the length checked.
+
+    Parameters
+    ----------
+    finite, amaxes
+        As in `pack`.
+    reduce : callable
+        The MAX all-reduce: takes this rank's vector and returns the maximum of all ranks'. It may
+        work in place and return None. Every rank must call it, also one without gradients.
+
+    Returns
+    -------
+    (bool, ndarray)
+        As `merge`; the same on every rank.
+
+    Examples
+    --------
+    >>> def reduce(vector):  # with torch.distributed
+    ...     torch.distributed.all_reduce(torch.from_numpy(vector), torch.distributed.ReduceOp.MAX)
+    >>> finite, amaxes = agree(finite, amaxes, reduce=reduce)  # doctest: +SKIP
+
+    """
+    vector = pack(finite, amaxes)
+    returned = reduce(vector)
+    together = vector if returned is None else np.asarray(returned, np.float32)
+    if together.shape != vector.shape:
+        raise ValueError(
+            f"reduce returned shape {together.shape} for a vector of shape {vector.shape}; every "
+            "rank must give as many amaxes."
+        )
+    return merge(together)

@@ -1,0 +1,331 @@
+//! Delayed scaling for Python: a frozen value around the core's, and its one pass over data.
+
+use std::hash::{Hash, Hasher};
+
+use castwise_core::Format;
+use castwise_core::cast::unscale::{Gradient, quantize};
+use castwise_core::cast::{Source, Target, num_threads};
+use castwise_core::delayed_scaling::{AmaxAlgorithm, DelayedScaling as Core, Recipe, default_format};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use crate::array::{Array, Order};
+use crate::dtypes;
+use crate::error::to_python;
+use crate::loss_scale::real;
+use crate::runtime::parse_threads;
+
+/// Delayed scaling of one tensor: the scale for a narrow float from the largest magnitudes of earlier steps. A value:
+/// each step gives the next.
+///
+/// Parameters
+/// ----------
+/// amax_history_length : int
+///     Steps that are remembered.
+/// margin : int
+///     Powers of two that stay free above the largest magnitude.
+/// dtype : dtype or str, optional
+///     Of the codes; default OCP's E4M3 (float8_e4m3fn), as for weights and activations; gradients take
+///     float8_e5m2.
+/// amax_algorithm : {"max", "most_recent"}
+///     What the history comes down to.
+/// preset : {"castwise", "keras", "transformer_engine"}
+///     "castwise": the scale for the next step comes from all amaxes up to this one; NaN and infinity are left out.
+///     "keras": Keras 3's update to the last bit, in which an amax acts two steps later and NaN freezes the scale
+///     until it has left the history. "transformer_engine": NVIDIA's, in which NaN does the same.
+///
+/// Raises
+/// ------
+/// ValueError, TypeError
+///     A length below 1, a margin beyond 100, a dtype that is no signed float of 16 bits or fewer.
+///
+/// Examples
+/// --------
+/// >>> scaling = DelayedScaling(amax_history_length=4)
+/// >>> codes, amax = scaling.quantize(np.array([0.5, -224.0], np.float32))
+/// >>> amax, scaling.next(amax).scale
+/// (224.0, 0.5)
+#[pyclass(frozen, eq, hash, module = "castwise._core")]
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DelayedScaling {
+    core: Core,
+}
+
+#[pymethods]
+impl DelayedScaling {
+    #[new]
+    #[pyo3(
+        signature = (amax_history_length=1024, margin=0, *, dtype=None, amax_algorithm="max", preset="castwise"),
+        text_signature = "(amax_history_length=1024, margin=0, *, dtype=None, amax_algorithm='max', preset='castwise')"
+    )]
+    fn new(
+        amax_history_length: i64,
+        margin: i32,
+        dtype: Option<&Bound<'_, PyAny>>,
+        amax_algorithm: &str,
+        preset: &str,
+    ) -> PyResult<Self> {
+        let format = match dtype {
+            Some(dtype) => dtypes::parse_argument("dtype", dtype)?.0,
+            None => default_format(),
+        };
+        let recipe = Recipe::parse(preset).map_err(to_python)?;
+        let algorithm = AmaxAlgorithm::parse(amax_algorithm).map_err(to_python)?;
+        let length = usize::try_from(amax_history_length).map_err(|_| {
+            PyValueError::new_err(format!(
+                "amax_history_length={amax_history_length} is not valid; use an int of 1 or more."
+            ))
+        })?;
+        Ok(Self { core: Core::new(format, recipe, algorithm, length, margin).map_err(to_python)? })
+    }
+
+    /// What one unit of the codes is worth: values are about codes times scale.
+    #[getter]
+    fn scale(&self) -> f32 {
+        self.core.scale()
+    }
+
+    /// The largest magnitudes of former steps, float32, in the order in which the preset's original keeps them.
+    #[getter]
+    fn amax_history<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
+        PyArray1::from_slice(py, self.core.history())
+    }
+
+    /// The dtype of the codes.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, numpy::PyArrayDescr>>> {
+        dtypes::descr_of(py, self.core.format())
+    }
+
+    /// Powers of two that stay free above the largest magnitude.
+    #[getter]
+    fn margin(&self) -> i32 {
+        self.core.margin()
+    }
+
+    /// Steps that are remembered.
+    #[getter]
+    fn amax_history_length(&self) -> usize {
+        self.core.history().len()
+    }
+
+    /// What the history comes down to.
+    #[getter]
+    fn amax_algorithm(&self) -> &'static str {
+        self.core.algorithm().name()
+    }
+
+    /// Whose rules it follows.
+    #[getter]
+    fn preset(&self) -> &'static str {
+        self.core.recipe().name()
+    }
+
+    /// The value after a step whose largest magnitude was `amax`.
+    fn next(&self, amax: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self { core: self.core.next(real("amax", amax)? as f32) })
+    }
+
+    /// Turn values into codes with the scale as it is, and find the largest magnitude, in one pass.
+    ///
+    /// Parameters
+    /// ----------
+    /// x : array
+    ///     Real floats, of any shape, strides and byte order.
+    /// out : ndarray, optional
+    ///     Written in place and returned; the shape of x, the dtype of the codes.
+    /// threads : int, optional
+    ///     At most this many threads; default get_num_threads().
+    ///
+    /// Returns
+    /// -------
+    /// (ndarray, float)
+    ///     ``x / scale`` in float32, rounded to nearest even and saturated, infinities too; NaN stays. (preset
+    ///     "transformer_engine": times the reciprocal that it stores.) And the largest magnitude of x, for next(),
+    ///     at once or after all ranks have agreed on it; NaN if there is one in x.
+    #[pyo3(signature = (x, out=None, *, threads=None))]
+    fn quantize<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        threads: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, f64)> {
+        let py = x.py();
+        let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+        let mut source = Array::from_argument("x", x)?;
+        if source.format.float().is_none() {
+            return Err(PyTypeError::new_err(format!(
+                "x is {}, which is no real float; cast it to one first.",
+                source.format.name()
+            )));
+        }
+        let target = if let Some(out) = out {
+            self.checked_out(out, &source)?
+        } else {
+            let format = self.core.format();
+            let descr = dtypes::descr_of(py, format)?.ok_or_else(|| {
+                PyTypeError::new_err(format!("{} has no dtype in the installed ml_dtypes.", format.name()))
+            })?;
+            source.empty_like(Order::Keep, descr, format)?
+        };
+        if target.may_overlap(&source) && !target.coincides_with(&source) {
+            source = source.copy()?;
+        }
+        let (factor, divide) = self.core.operand();
+        let shape = source.shape().to_vec();
+        let from = (source.pointer().expose_provenance(), source.strides().to_vec());
+        let to = (target.pointer().expose_provenance(), target.strides().to_vec());
+        let kinds = ((source.format, source.swapped), (target.format, target.swapped));
+        let call = move || {
+            let values = Gradient {
+                shape: &shape,
+                source: Source {
+                    pointer: std::ptr::with_exposed_provenance(from.0),
+                    strides: &from.1,
+                    format: kinds.0.0,
+                    swapped: kinds.0.1,
+                },
+                target: Some(Target {
+                    pointer: std::ptr::with_exposed_provenance_mut(to.0),
+                    strides: &to.1,
+                    format: kinds.1.0,
+                    swapped: kinds.1.1,
+                    fresh: false,
+                }),
+            };
+            // SAFETY: numpy vouches for shape and strides as they were when copied above; the caller keeps the arrays
+            // alive. The target is new, or was checked to be writeable, of this shape and without overlap in itself,
+            // and made not to overlap the source but elementwise. A racing write of the host's changes which value
+            // is read, nothing else.
+            unsafe { quantize(&values, f64::from(factor), divide, threads) }
+        };
+        let amax = py.detach(call).map_err(to_python)?;
+        Ok((target.object.into_any(), amax))
+    }
+
+    /// Codes times the scale; give the value that quantized them, not the one after it.
+    #[pyo3(signature = (codes, dtype=None))]
+    fn dequantize<'py>(
+        &self,
+        codes: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = codes.py();
+        let options = PyDict::new(py);
+        options.set_item("scale", self.core.scale())?;
+        let single = numpy::PyArrayDescr::of::<f32>(py).into_any();
+        let dtype = dtype.unwrap_or(&single);
+        py.import("castwise._core")?.getattr("cast")?.call((codes, dtype), Some(&options))
+    }
+
+    /// The parameters, without the state: what from_config takes.
+    fn get_config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let config = PyDict::new(py);
+        config.set_item("amax_history_length", self.core.history().len())?;
+        config.set_item("margin", self.core.margin())?;
+        config.set_item("dtype", self.core.format().name())?;
+        config.set_item("amax_algorithm", self.core.algorithm().name())?;
+        config.set_item("preset", self.core.recipe().name())?;
+        Ok(config)
+    }
+
+    /// The value that get_config described, at its first step.
+    #[classmethod]
+    fn from_config<'py>(
+        class: &Bound<'py, PyType>,
+        config: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        class.call((), Some(config))
+    }
+
+    /// The state: "scale" (for "transformer_engine" the reciprocal that it stores) and "amax_history".
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let state = PyDict::new(py);
+        state.set_item("scale", self.core.stored())?;
+        state.set_item("amax_history", self.amax_history(py))?;
+        Ok(state)
+    }
+
+    /// The value in a saved state; ValueError for missing keys and numbers that make no sense.
+    fn with_state(&self, state: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let get = |key: &str| {
+            state.get_item(key)?.ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "state lacks the key '{key}'; a DelayedScaling has 'scale', 'amax_history'."
+                ))
+            })
+        };
+        let stored = real("scale", &get("scale")?)? as f32;
+        let history = get("amax_history")?;
+        let history = history.call_method0("tolist").unwrap_or(history).extract::<Vec<f32>>()?;
+        Ok(Self { core: self.core.with_state(stored, history).map_err(to_python)? })
+    }
+
+    fn __repr__(&self) -> String {
+        let core = &self.core;
+        format!(
+            "DelayedScaling(amax_history_length={}, margin={}, dtype='{}', amax_algorithm='{}', preset='{}') at \
+             scale={}",
+            core.history().len(),
+            core.margin(),
+            core.format().name(),
+            core.algorithm().name(),
+            core.recipe().name(),
+            core.scale()
+        )
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let restore = py.import("castwise._core")?.getattr("restore_delayed_scaling")?;
+        (restore, (self.get_config(py)?, self.state_dict(py)?)).into_pyobject(py)
+    }
+}
+
+impl DelayedScaling {
+    fn checked_out<'py>(&self, out: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
+        if !out.is_instance_of::<numpy::PyUntypedArray>() {
+            let name = out.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("out is of type {name}; give a numpy array.")));
+        }
+        let target = Array::from_argument("out", out)?;
+        let format: Format = self.core.format();
+        if target.format != format {
+            return Err(PyTypeError::new_err(format!(
+                "out has dtype {}; give an array of {}.",
+                target.format.name(),
+                format.name()
+            )));
+        }
+        if target.shape() != source.shape() || !target.is_writeable() || target.overlaps_itself() {
+            return Err(PyValueError::new_err(format!(
+                "out has shape {:?}, x has shape {:?}; give a writeable array of that shape, with its own elements.",
+                target.shape(),
+                source.shape()
+            )));
+        }
+        Ok(target)
+    }
+}
+
+impl Hash for DelayedScaling {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Adding zero gives both zeros, which are equal, the same bits.
+        let bits = |value: &f32| (value + 0.0).to_bits();
+        (self.core.format().index(), self.core.recipe().name(), self.core.algorithm().name()).hash(hasher);
+        (self.core.margin(), bits(&self.core.stored())).hash(hasher);
+        self.core.history().iter().map(bits).for_each(|amax| amax.hash(hasher));
+    }
+}
+
+/// What `DelayedScaling.__reduce__` takes apart, put together again.
+#[pyfunction]
+pub(crate) fn restore_delayed_scaling<'py>(
+    py: Python<'py>,
+    config: &Bound<'py, PyDict>,
+    state: &Bound<'py, PyDict>,
+) -> PyResult<DelayedScaling> {
+    let made = py.get_type::<DelayedScaling>().call((), Some(config))?;
+    made.cast::<DelayedScaling>()?.get().with_state(state)
+}

@@ -1,0 +1,316 @@
+//! Delayed scaling: the scale of a narrow float tensor from the largest magnitudes it had before.
+//!
+//! ```text
+//! codes = saturate(values / scale)                      scale: what one unit of the codes is worth
+//! history = [max |values|] + history without its oldest
+//! scale = max(history) / (largest code's value / 2^margin)
+//! ```
+//!
+//! | recipe | history that a scale is made from | what is stored | a NaN or infinite amax |
+//! |---|---|---|---|
+//! | `castwise` | with this step's amax | the scale | is left out: history and scale stay |
+//! | `keras` | *before* this step's amax: it acts two steps later | the scale | is stored, and freezes the scale until it has left the history |
+//! | `transformer_engine` | with this step's amax | the reciprocal, by which values are multiplied | is stored, likewise |
+//!
+//! All arithmetic is float32's, operation by operation that of the originals: Keras 3.15
+//! `quantizers.compute_float8_scale` and `compute_float8_amax_history`; `TransformerEngine` 2
+//! `fp8._default_sf_compute` and `_update_amax_history`.
+
+use crate::cpu::DefaultEnvironment;
+use crate::error::Error;
+use crate::format::{FloatSpec, Format, Specials};
+
+/// Whose rules are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipe {
+    /// Our own.
+    Castwise,
+    /// Keras'.
+    Keras,
+    /// NVIDIA's.
+    TransformerEngine,
+}
+
+/// What the history comes down to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmaxAlgorithm {
+    /// Its largest value.
+    Max,
+    /// Its newest value.
+    MostRecent,
+}
+
+macro_rules! named {
+    ($type:ident, $argument:literal, $($name:literal => $variant:ident),*) => {
+        impl $type {
+            /// The value called `name`.
+            ///
+            /// # Errors
+            /// [`Error::UnknownOption`] listing the valid names.
+            pub fn parse(name: &str) -> Result<Self, Error> {
+                match name {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err(Error::UnknownOption {
+                        argument: $argument,
+                        value: name.to_owned(),
+                        valid: vec![$($name),*],
+                    }),
+                }
+            }
+
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+named!(Recipe, "preset", "castwise" => Castwise, "keras" => Keras, "transformer_engine" => TransformerEngine);
+named!(AmaxAlgorithm, "amax_algorithm", "max" => Max, "most_recent" => MostRecent);
+
+/// OCP's E4M3, found by its layout.
+///
+/// # Panics
+/// Never: the table has a row for it.
+#[must_use]
+pub fn default_format() -> Format {
+    let wanted = FloatSpec {
+        signed: true,
+        exponent_bits: 4,
+        mantissa_bits: 3,
+        bias: 7,
+        specials: Specials::FiniteNan,
+    };
+    let found = Format::all().find(|format| format.float() == Some(wanted));
+    found.expect("the table has a row for it")
+}
+
+/// The state of one tensor: a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DelayedScaling {
+    format: Format,
+    recipe: Recipe,
+    algorithm: AmaxAlgorithm,
+    margin: i32,
+    /// The scale, or for `TransformerEngine` its reciprocal.
+    stored: f32,
+    /// `Castwise`: newest first. Others as they keep it: the newest (a place for it), then from the oldest on.
+    history: Vec<f32>,
+}
+
+impl DelayedScaling {
+    /// A tensor that nobody has seen yet: a scale of 1 and a history of zeros.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a format without finite range, an empty history, or a margin beyond float32.
+    pub fn new(
+        format: Format,
+        recipe: Recipe,
+        algorithm: AmaxAlgorithm,
+        history_length: usize,
+        margin: i32,
+    ) -> Result<Self, Error> {
+        let invalid = |message: String| Err(Error::InvalidOption { message });
+        if !format.float().is_some_and(|spec| spec.signed && format.row().bits <= 16) {
+            return invalid(format!(
+                "dtype={format:?} is not valid; use a signed float of 16 bits or fewer."
+            ));
+        }
+        if history_length == 0 {
+            return invalid("amax_history_length=0 is not valid; use an int of 1 or more.".to_owned());
+        }
+        if !(-100..=100).contains(&margin) {
+            return invalid(format!("margin={margin} is not valid; use an int from -100 to 100."));
+        }
+        if recipe == Recipe::Keras && algorithm == AmaxAlgorithm::MostRecent {
+            return invalid(
+                "amax_algorithm=\"most_recent\" is not valid with preset=\"keras\"; use \"max\".".to_owned(),
+            );
+        }
+        Ok(Self { format, recipe, algorithm, margin, stored: 1.0, history: vec![0.0; history_length] })
+    }
+
+    /// The format of the codes.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whose rules it follows.
+    #[must_use]
+    pub fn recipe(&self) -> Recipe {
+        self.recipe
+    }
+
+    /// What its history comes down to.
+    #[must_use]
+    pub fn algorithm(&self) -> AmaxAlgorithm {
+        self.algorithm
+    }
+
+    /// Powers of two that are left free above the largest value.
+    #[must_use]
+    pub fn margin(&self) -> i32 {
+        self.margin
+    }
+
+    /// The largest magnitudes of former steps.
+    #[must_use]
+    pub fn history(&self) -> &[f32] {
+        &self.history
+    }
+
+    /// The number that is stored: the scale, or for `TransformerEngine` its reciprocal.
+    #[must_use]
+    pub fn stored(&self) -> f32 {
+        self.stored
+    }
+
+    /// What one unit of the codes is worth.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        let _environment = DefaultEnvironment::enter();
+        if self.recipe == Recipe::TransformerEngine { reciprocal(self.stored) } else { self.stored }
+    }
+
+    /// The number by which values become codes, and whether they are divided by it.
+    #[must_use]
+    pub fn operand(&self) -> (f32, bool) {
+        (self.stored, self.recipe != Recipe::TransformerEngine)
+    }
+
+    /// The same with another state.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a scale that is no positive number, or a history of another length.
+    pub fn with_state(&self, stored: f32, history: Vec<f32>) -> Result<Self, Error> {
+        if !(stored > 0.0 && stored < f32::INFINITY) {
+            return Err(Error::InvalidOption {
+                message: format!("state: scale={stored:?} is not valid; use a positive finite number."),
+            });
+        }
+        if history.len() != self.history.len() {
+            return Err(Error::InvalidOption {
+                message: format!(
+                    "state: amax_history has {} values, amax_history_length={} are needed; load it into the \
+                     history length that saved it.",
+                    history.len(),
+                    self.history.len()
+                ),
+            });
+        }
+        Ok(Self { stored, history, ..self.clone() })
+    }
+
+    /// The state after a step in which the largest magnitude was `amax`.
+    #[must_use]
+    pub fn next(&self, amax: f32) -> Self {
+        let _environment = DefaultEnvironment::enter();
+        let mut next = self.clone();
+        match self.recipe {
+            Recipe::Castwise => next.update(amax),
+            Recipe::Keras => next.update_as_keras(amax),
+            Recipe::TransformerEngine => next.update_as_transformer_engine(amax),
+        }
+        next
+    }
+
+    // Not inlined, nor are its siblings: no arithmetic may leave the environment that `next` has set.
+    #[inline(never)]
+    fn update(&mut self, amax: f32) {
+        if !amax.is_finite() {
+            return;
+        }
+        self.history.rotate_right(1);
+        self.history[0] = amax;
+        let amax = self.amax();
+        if amax > 0.0 {
+            let scale = amax / (self.largest() / self.margin_factor());
+            // Within what has a reciprocal, whatever the amax.
+            self.stored = scale.clamp(f32::MIN_POSITIVE, 1.0 / f32::MIN_POSITIVE);
+        }
+    }
+
+    #[inline(never)]
+    fn update_as_keras(&mut self, amax: f32) {
+        let unchanged = reciprocal(self.stored);
+        let found = self.amax();
+        let factor = self.largest() / found / self.margin_factor();
+        let factor = if found > 0.0 && found.is_finite() { factor } else { unchanged };
+        self.stored = reciprocal(factor);
+        self.history.rotate_left(1);
+        self.history[0] = amax;
+    }
+
+    #[inline(never)]
+    fn update_as_transformer_engine(&mut self, amax: f32) {
+        self.history[0] = amax;
+        let found = self.amax();
+        if found > 0.0 && found.is_finite() {
+            let factor = self.largest() / found / self.margin_factor();
+            self.stored = if factor.is_infinite() { f32::MAX } else { factor };
+        }
+        self.history.rotate_left(1);
+        self.history[0] = 0.0;
+    }
+
+    /// What the history comes down to; NaN if there is one.
+    fn amax(&self) -> f32 {
+        match self.algorithm {
+            AmaxAlgorithm::MostRecent => self.history[0],
+            AmaxAlgorithm::Max => self
+                .history
+                .iter()
+                .fold(0.0, |most: f32, &amax| if amax > most || amax.is_nan() { amax } else { most }),
+        }
+    }
+
+    /// The value of the largest code.
+    fn largest(&self) -> f32 {
+        self.format
+            .float()
+            .map_or(1.0, |spec| crate::codec::reference::value_of(&spec, spec.max_code()) as f32)
+    }
+
+    fn margin_factor(&self) -> f32 {
+        2f32.powi(self.margin)
+    }
+}
+
+#[inline(never)]
+fn reciprocal(number: f32) -> f32 {
+    1.0 / number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scales(recipe: Recipe, amaxes: &[f32]) -> Vec<f32> {
+        let mut state = DelayedScaling::new(default_format(), recipe, AmaxAlgorithm::Max, 4, 0).unwrap();
+        let used = amaxes.iter().map(|&amax| {
+            let scale = state.scale();
+            state = state.next(amax);
+            scale
+        });
+        used.collect()
+    }
+
+    #[test]
+    fn keras_acts_two_steps_later_and_the_others_one() {
+        let amaxes = [448.0, 896.0, 0.0, 0.0];
+        assert_eq!(scales(Recipe::Keras, &amaxes), [1.0, 1.0, 1.0, 2.0]);
+        assert_eq!(scales(Recipe::Castwise, &amaxes), [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(scales(Recipe::TransformerEngine, &amaxes), [1.0, 1.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_nan_is_left_out_by_the_default_alone() {
+        let amaxes = [448.0, f32::NAN, 896.0, 896.0, 896.0];
+        assert_eq!(scales(Recipe::Castwise, &amaxes), [1.0, 1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(scales(Recipe::TransformerEngine, &amaxes), [1.0; 5]);
+    }
+}
