@@ -1,50 +1,58 @@
-"""TF 2.4's loss scales: objects that a training loop asks for the scale and tells gradients."""
+"""TF 2.4's loss scales: objects that change, around the preset "tf" of castwise's.
+
+>>> scale = DynamicLossScale(4, increment_period=2)
+>>> scale.update([np.ones(3, np.float32)]), scale.update([None])
+((None, True), (None, True))
+>>> scale
+DynamicLossScale(current_loss_scale=8.0, num_good_steps=0, initial_loss_scale=4.0, increment_period=2, multiplier=2.0)
+"""  # noqa: E501 - the example's output is one line
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from castwise import loss_scale as values
+from castwise import trees
+from castwise._core import DynamicLossScale as Machine
 from castwise.keras_objects import from_dictionary
+from castwise.loss_scale.unscaling import all_finite
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "deserialize", "get", "serialize"]
 
-DYNAMIC = "dynamic"
-"""The identifier of a `DynamicLossScale` as it comes."""
-
 
 class LossScale(ABC):
-    """What a loss is multiplied by before gradients are taken."""
+    """What the loss is multiplied by; calling it gives the number, `update` takes a step."""
 
     @abstractmethod
     def __call__(self) -> np.float32:
-        """The scale of this step."""
+        """What the loss of the next step is to be multiplied by."""
 
     @abstractmethod
     def update(self, grads: Any) -> tuple[None, bool]:
-        """Tell the gradients of this step, before they are divided by the scale.
+        """Look at the gradients of a step, already unscaled.
 
         Parameters
         ----------
-        grads : array, or nested structure of arrays and None
-            As they come from the scaled loss.
+        grads : array or nested structure of arrays
+            None is skipped.
 
         Returns
         -------
-        None, in the place of TensorFlow's operation, and whether the gradients are to be applied.
+        (None, bool)
+            Whether they are to be applied.
 
         """
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this loss scale again, as it was at first."""
+        """What `from_config` takes."""
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> LossScale:
-        """The loss scale that `get_config` came from."""
+    def from_config(cls, config: Mapping[str, Any]) -> LossScale:
+        """The loss scale that `get_config` described, at its first step."""
         return cls(**config)
 
     def __eq__(self, other: object) -> bool:
@@ -52,138 +60,178 @@ class LossScale(ABC):
             return NotImplemented
         return type(self) is type(other) and repr(self) == repr(other)
 
-    __hash__ = None  # type: ignore[assignment] # a loss scale changes
+    __hash__ = None  # type: ignore[assignment] # most change
 
 
 class FixedLossScale(LossScale):
-    """A loss scale that never changes.
+    """A number that never changes; `update` always says to apply, also what is not finite.
 
     Parameters
     ----------
     loss_scale_value : int or float
-        1 or more. As in TensorFlow infinity and NaN are taken, and numpy's numbers are not.
+        1 or more, and finite in float32.
 
     Raises
     ------
     ValueError
-        Another type, or below 1.
-
-    Notes
-    -----
-    As in TensorFlow, gradients are applied even if they are not finite.
+        Anything else.
 
     """
 
     def __init__(self, loss_scale_value: float) -> None:
-        if not isinstance(loss_scale_value, int | float) or loss_scale_value < 1:
-            raise ValueError(
-                f"loss_scale_value={loss_scale_value!r} must be a Python int or float of at least 1"
+        if not isinstance(loss_scale_value, int | float | np.number):
+            raise ValueError(  # noqa: TRY004 - what TensorFlow raises
+                f"loss_scale_value={loss_scale_value!r} is not valid; use a Python int or float."
             )
-        self._value = float(loss_scale_value)
+        if not 1 <= loss_scale_value <= float(np.finfo(np.float32).max):
+            raise ValueError(
+                f"loss_scale_value={loss_scale_value!r} is not valid; use at least 1, and no more "
+                "than a float32 holds."
+            )
+        self._loss_scale_value: float = float(loss_scale_value)
 
     def __call__(self) -> np.float32:
-        """The scale."""
-        return _single(self._value)
+        """See LossScale."""
+        return np.float32(self._loss_scale_value)
 
     def update(self, grads: Any) -> tuple[None, bool]:
-        """Nothing changes, and the gradients are applied, whatever they are."""
+        """See LossScale: always to be applied."""
         del grads
         return None, True
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this loss scale again."""
-        return {"loss_scale_value": self._value}
+        """See LossScale."""
+        return {"loss_scale_value": self._loss_scale_value}
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self._loss_scale_value)
 
     def __repr__(self) -> str:
-        return f"FixedLossScale({self._value})"
+        return f"FixedLossScale({self._loss_scale_value})"
 
 
 class DynamicLossScale(LossScale):
-    """A loss scale that grows while gradients are finite, and backs off when they are not.
+    """The largest number under which gradients stay finite, looked for as training goes on.
 
     Parameters
     ----------
     initial_loss_scale : float
-        The first scale.
+        Finite in float32.
     increment_period : int
-        Finite steps after which it grows.
+        Finite steps after which it is multiplied.
     multiplier : float
-        What it is multiplied by to grow, and divided by to back off, but never below 1.
+        By what; a step that is not finite divides by it, down to 1.
+
+    Raises
+    ------
+    ValueError
+        A number that is no float32, or NaN. Like TensorFlow, it accepts all others.
 
     """
 
     def __init__(
         self,
-        initial_loss_scale: float = 2.0**15,
+        initial_loss_scale: float = 2**15,
         increment_period: int = 2000,
         multiplier: float = 2.0,
     ) -> None:
-        self.initial_loss_scale = float(initial_loss_scale)
-        self.increment_period = int(increment_period)
-        self.multiplier = float(multiplier)
-        self._value = values.DynamicLossScale(
-            self.initial_loss_scale, self.increment_period, self.multiplier, preset="tf"
-        )
+        initial, factor = float(initial_loss_scale), float(multiplier)
+        for name, value in (("initial_loss_scale", initial), ("multiplier", factor)):
+            if not abs(value) <= float(np.finfo(np.float32).max):
+                raise ValueError(f"{name}={value!r} is not valid; use a number a float32 holds.")
+        self._machine = Machine(initial, int(increment_period), factor, preset="tf")
+
+    @property
+    def initial_loss_scale(self) -> float:
+        """The number at the first step."""
+        return self._machine.initial_scale
+
+    @property
+    def increment_period(self) -> int:
+        """Finite steps after which it is multiplied."""
+        return self._machine.growth_interval
+
+    @property
+    def multiplier(self) -> float:
+        """By what it is multiplied and divided."""
+        return self._machine.growth_factor
 
     def __call__(self) -> np.float32:
-        """The scale of this step."""
-        return _single(self._value.scale)
+        """See LossScale."""
+        return np.float32(self._machine.scale)
 
     def update(self, grads: Any) -> tuple[None, bool]:
-        """Grow or back off by whether all gradients are finite, and apply them if they are."""
-        self._value, applies = self._value.next(values.all_finite(grads))
+        """See LossScale; TypeError for gradients that are no floats."""
+        for path, leaf in trees.leaves(grads):
+            if np.asarray(leaf).dtype.kind in "iub":
+                raise TypeError(f"grads at {path!r} holds integers; gradients are floats or None.")
+        self._machine, applies = self._machine.next(all_finite(grads))
         return None, applies
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this loss scale again, as it was at first."""
+        """See LossScale; without the current number and count, which `state_dict` has."""
         return {
             "initial_loss_scale": self.initial_loss_scale,
             "increment_period": self.increment_period,
             "multiplier": self.multiplier,
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """The current number and count, by the names of TensorFlow's checkpoints."""
+        return self._machine.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; ValueError for missing or unknown keys."""
+        self._machine = self._machine.with_state(state)
+
     def __repr__(self) -> str:
-        state = {
-            "current_loss_scale": str(self()),
-            "num_good_steps": self._value.counter,
-            **self.get_config(),
-        }
-        return f"DynamicLossScale({', '.join(f'{key}={value}' for key, value in state.items())})"
+        return (
+            f"DynamicLossScale(current_loss_scale={self()!s}, "
+            f"num_good_steps={self._machine.counter}, "
+            f"initial_loss_scale={self.initial_loss_scale}, "
+            f"increment_period={self.increment_period}, multiplier={self.multiplier})"
+        )
 
 
-def _single(value: float) -> np.float32:
-    """As TensorFlow hands it out; beyond the range it is infinite, which is no surprise there."""
-    with np.errstate(over="ignore"):
-        return np.float32(value)
-
-
-CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale)}
+_CLASSES = {"FixedLossScale": FixedLossScale, "DynamicLossScale": DynamicLossScale}
 
 
 def serialize(loss_scale: LossScale | None) -> dict[str, Any] | None:
-    """What TF 2.4 writes for a loss scale."""
+    """The dict that `deserialize` takes; None for None."""
     if loss_scale is None:
         return None
     return {"class_name": type(loss_scale).__name__, "config": loss_scale.get_config()}
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> LossScale:
-    """The loss scale that `serialize` wrote. Raises as `castwise.dtype_policies.deserialize`."""
-    if not isinstance(config, dict) or "config" not in config:
+def deserialize(
+    config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+) -> LossScale:
+    """The loss scale of a dict with "class_name" and "config".
+
+    Raises
+    ------
+    ValueError, TypeError
+        No such class is known, or not with such a config.
+
+    """
+    if not isinstance(config, Mapping) or "config" not in config:
         raise ValueError(f"config={config!r} must be a dict with 'class_name' and 'config'")
-    loss_scale: LossScale = from_dictionary(config, CLASSES, custom_objects)
-    return loss_scale
+    found: LossScale = from_dictionary(config, _CLASSES, custom_objects)
+    return found
 
 
-def get(identifier: Any, custom_objects: Any = None) -> LossScale | None:
-    """The loss scale that an argument means.
+def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> LossScale | None:
+    """The loss scale that an identifier means.
 
     Parameters
     ----------
     identifier : "dynamic", int, float, dict, LossScale or None
-        A number is a fixed scale, a dict a config.
+        A number is a FixedLossScale, a dict what `serialize` gave.
     custom_objects : mapping of str to class, optional
-        Classes of your own that a config may name.
+        Further classes that a dict may name.
 
     Raises
     ------
@@ -193,13 +241,13 @@ def get(identifier: Any, custom_objects: Any = None) -> LossScale | None:
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if isinstance(identifier, dict):
+    if isinstance(identifier, Mapping):
         return deserialize(identifier, custom_objects)
-    if isinstance(identifier, int | float):
-        return FixedLossScale(identifier)
-    if isinstance(identifier, str) and identifier == DYNAMIC:
+    if isinstance(identifier, int | float | np.number):
+        return FixedLossScale(identifier)  # type: ignore[arg-type]
+    if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
     raise ValueError(
-        f"loss_scale={identifier!r} is no loss scale; give 'dynamic', a number of 1 or more, a "
-        "LossScale, its config, or None"
+        f"loss_scale={identifier!r} could not be interpreted; use 'dynamic', a number of 1 or "
+        "more, None, or a LossScale."
     )

@@ -1,0 +1,239 @@
+"""TF 2's `LossScaleOptimizer`, around any object with `apply_gradients`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from castwise._core import DynamicLossScale, cast
+from castwise.keras_objects import from_dictionary
+from castwise.loss_scale.unscaling import all_finite, unscale
+
+_LOGGER = logging.getLogger(__name__)
+
+_WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
+
+
+class LossScaleOptimizer:
+    """Scales the loss, unscales gradients, and leaves out steps that are not finite.
+
+    Parameters
+    ----------
+    inner_optimizer : object
+        With ``apply_gradients(pairs of gradient and variable)``, and ``iterations`` if steps are
+        to be counted: a skipped step counts too.
+    dynamic : bool
+        False: the scale stays, and every step is applied, whatever its gradients.
+    initial_scale : float, optional
+        Default 2**15; must be given if not dynamic.
+    dynamic_growth_steps : int, optional
+        Default 2000; must not be given if not dynamic.
+
+    Raises
+    ------
+    TypeError
+        `inner_optimizer` cannot apply gradients or is a LossScaleOptimizer; `dynamic` is no bool.
+    ValueError
+        `inner_optimizer` is wrapped already; the wrong numbers for `dynamic`.
+
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool = True,
+        initial_scale: float | None = None,
+        dynamic_growth_steps: int | None = None,
+    ) -> None:
+        if isinstance(inner_optimizer, LossScaleOptimizer) or not callable(
+            getattr(inner_optimizer, "apply_gradients", None)
+        ):
+            raise TypeError(
+                f"inner_optimizer={inner_optimizer!r} is not valid; give an object with "
+                "apply_gradients that is no LossScaleOptimizer."
+            )
+        if not isinstance(dynamic, bool):
+            raise TypeError(f"dynamic={dynamic!r} must be a bool.")
+        if getattr(inner_optimizer, _WRAPPED, False):
+            raise ValueError("inner_optimizer is wrapped by a LossScaleOptimizer already.")
+        if not dynamic and initial_scale is None:
+            raise ValueError("initial_scale must be given if dynamic=False.")
+        if not dynamic and dynamic_growth_steps is not None:
+            raise ValueError(
+                f"dynamic_growth_steps={dynamic_growth_steps!r} must be None if dynamic=False."
+            )
+        self._fixed = None if dynamic else float(initial_scale)  # type: ignore[arg-type]
+        self._machine = DynamicLossScale(
+            2.0**15 if initial_scale is None else float(initial_scale),
+            2000 if dynamic_growth_steps is None else int(dynamic_growth_steps),
+            preset="tf_keras",
+        )
+        self._optimizer = inner_optimizer
+        setattr(inner_optimizer, _WRAPPED, True)
+        self._scaled = self._unscaled = False
+
+    @property
+    def inner_optimizer(self) -> Any:
+        """The optimizer that applies gradients."""
+        return self._optimizer
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale changes."""
+        return self._fixed is None
+
+    @property
+    def loss_scale(self) -> np.float32:
+        """What the loss is multiplied by."""
+        return np.float32(self._machine.scale if self._fixed is None else self._fixed)
+
+    @property
+    def dynamic_counter(self) -> int | None:
+        """Finite steps since the scale last changed; None if it never does."""
+        return self._machine.counter if self.dynamic else None
+
+    @property
+    def initial_scale(self) -> float:
+        """The scale at the first step."""
+        return self._machine.initial_scale if self._fixed is None else self._fixed
+
+    @property
+    def dynamic_growth_steps(self) -> int | None:
+        """Finite steps after which the scale doubles; None if it never does."""
+        return self._machine.growth_interval if self.dynamic else None
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not the wrapper's own (learning_rate, iterations, variables, ...)."""
+        if name.startswith("__") or name == "_optimizer":
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss times the scale, in the loss' own dtype; of a callable, a callable."""
+        self._scaled = True
+        if callable(loss):
+            return _scaled(loss, lambda: self.loss_scale)
+        return _times(loss, self.loss_scale)
+
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
+        """The gradients times the scale's float32 reciprocal, each in its own dtype; None stays."""
+        self._unscaled = True
+        grads = list(grads)
+        reciprocal = np.float32(1) / self.loss_scale
+        results: list[Any] = [None] * len(grads)
+        fused = []
+        for index, grad in enumerate(grads):
+            if grad is None:
+                continue
+            array = np.asarray(grad)
+            factor = float(reciprocal.astype(array.dtype))
+            # One pass over all whose dtype holds the reciprocal; the others by their own factor.
+            if factor == float(reciprocal) and array.dtype.itemsize <= reciprocal.itemsize:
+                fused.append(index)
+            else:
+                results[index] = cast(array, array.dtype, scale=factor)
+        sources = [np.asarray(grads[index]) for index in fused]
+        targets = [np.empty_like(source) for source in sources]
+        unscale(sources, float(self.loss_scale), targets)
+        for index, target in zip(fused, targets, strict=True):
+            results[index] = target
+        return results
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:
+        """Apply the (unscaled) gradients, unless one is not finite; then update the scale.
+
+        Raises
+        ------
+        ValueError
+            There is no gradient.
+
+        """
+        if not (self._scaled and self._unscaled):
+            missing = [
+                name
+                for name, called in (
+                    ("get_scaled_loss", self._scaled),
+                    ("get_unscaled_gradients", self._unscaled),
+                )
+                if not called
+            ]
+            _LOGGER.warning("apply_gradients was called without %s", " and ".join(missing))
+        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        if not pairs:
+            raise ValueError("grads_and_vars holds no gradient; give at least one.")
+        applies = True
+        if self.dynamic:
+            self._machine, applies = self._machine.next(all_finite([grad for grad, _ in pairs]))
+        if applies:
+            self._optimizer.apply_gradients(pairs, **options)
+        elif hasattr(self._optimizer, "iterations"):
+            self._optimizer.iterations += 1
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {
+            "inner_optimizer": {
+                "class_name": type(self._optimizer).__name__,
+                "config": self._optimizer.get_config(),
+            },
+            "dynamic": self.dynamic,
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> LossScaleOptimizer:
+        """The optimizer of a config; of TF 2.3's too ("optimizer" and "loss_scale").
+
+        Parameters
+        ----------
+        config : mapping
+            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
+        custom_objects : mapping of str to class
+            The classes of optimizers that may be named.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An optimizer that is not among them; a DynamicLossScale whose multiplier is not 2.
+
+        """
+        arguments = dict(config)
+        if "loss_scale" in arguments:
+            arguments["inner_optimizer"] = arguments.pop("optimizer")
+            arguments.update(_from_loss_scale(arguments.pop("loss_scale")))
+        inner = arguments.pop("inner_optimizer")
+        if isinstance(inner, Mapping):
+            inner = from_dictionary(inner, {}, custom_objects)
+        return cls(inner, **arguments)
+
+
+def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that TF 2.3's loss scale stands for."""
+    numbers = config["config"]
+    if config["class_name"] == "FixedLossScale":
+        return {"dynamic": False, "initial_scale": numbers["loss_scale_value"]}
+    if config["class_name"] != "DynamicLossScale" or numbers["multiplier"] != 2:  # noqa: PLR2004
+        raise ValueError(
+            f"loss_scale={dict(config)!r} is not valid; only a FixedLossScale, or a "
+            "DynamicLossScale whose multiplier is 2, can be loaded."
+        )
+    return {
+        "dynamic": True,
+        "initial_scale": numbers["initial_loss_scale"],
+        "dynamic_growth_steps": numbers["increment_period"],
+    }
+
+
+def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
+    return lambda: _times(loss(), scale())
+
+
+def _times(loss: Any, scale: np.float32) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return loss * scale.astype(loss.dtype)
