@@ -8,6 +8,9 @@
 //!   stage         the loops over elements, compiled once per cpu::Level
 //!     codec       what one element becomes: decode to a pivot, scale, round once, encode
 //! format          THE table everything derives from; parse reads names, report counts losses
+//!
+//! cast::unscale   many gradients over a scale in one call: checked, measured, written
+//! loss_scale      which scale, step by step; delayed_scaling: the same for each narrow tensor
 //! ```
 //!
 //! ```
