@@ -98,11 +98,42 @@ SCALES: dict[str, Maker] = {
 POLICY_NAMES = ("mixed_float16", "mixed_bfloat16", "float16", "float32", "half", "_infer", "int32")
 
 
+def is_beyond_float32(value: Any) -> bool:
+    """A number that no float32 holds, or NaN: castwise refuses those as loss scales."""
+    if isinstance(value, dict):
+        return any(map(is_beyond_float32, value.get("config", {}).values()))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        with np.errstate(over="ignore"):
+            return not np.isfinite(np.float32(value))
+    except OverflowError:
+        return True
+
+
+def is_numpys_number(value: Any) -> bool:
+    """A number of numpy that is no Python number: castwise takes those as loss scales."""
+    return isinstance(value, np.number) and not isinstance(value, float)
+
+
 @pytest.mark.parametrize("name", ["mixed_float16", "float16", "float32", "_infer"])
 @pytest.mark.parametrize("kind", SCALES)
 def test_every_kind_of_loss_scale(kind: str, name: str) -> None:
     original, mine = both(lambda side: described(side.policy(name, SCALES[kind](side))))
-    assert mine == original
+    value = SCALES[kind](real())
+    if is_beyond_float32(value):
+        assert mine == raised(ValueError)
+    elif is_numpys_number(value):
+        assert original == raised(ValueError)
+        assert mine == outcome(lambda: described(ours().policy(name, value.item())))
+    else:
+        assert mine == original
+
+
+def test_the_exceptions_occur() -> None:
+    values = [maker(real()) for maker in SCALES.values()]
+    assert sum(map(is_beyond_float32, values)) >= 4
+    assert sum(map(is_numpys_number, values)) >= 4
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -116,7 +147,13 @@ def test_from_config_takes_the_same_loss_scales(kind: str) -> None:
         return described(policy)
 
     original, mine = both(read)
-    assert mine == original
+    value = SCALES[kind](real())
+    if is_beyond_float32(value):
+        assert mine == raised(ValueError)
+    elif is_numpys_number(value):
+        assert (original, mine.error) == (raised(ValueError), None if value >= 1 else ValueError)
+    else:
+        assert mine == original
 
 
 @pytest.mark.parametrize("value", [(), (1, 2), ("dynamic", "auto")], ids=repr)
@@ -165,7 +202,7 @@ def test_every_name_with_its_automatic_loss_scale(name: str) -> None:
 def test_generated_loss_scales(name: str, scale: Any) -> None:
     """Made, written as JSON, and read by the other side: the same each time."""
     original, mine = both(lambda side: described(side.policy(name, scale)))
-    assert mine == original
+    assert mine == (raised(ValueError) if is_beyond_float32(scale) else original)
     if mine.error is None:
         config = json.loads(json.dumps(ours().policy(name, scale).get_config()))
         original, mine = both(lambda side: described(side.policy.from_config(config)))

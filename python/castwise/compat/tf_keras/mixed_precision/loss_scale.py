@@ -23,6 +23,10 @@ from castwise.loss_scale.unscaling import all_finite
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "deserialize", "get", "serialize"]
 
 
+_LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-25)
+"""What still rounds to a finite float32, but for the tie above it."""
+
+
 class LossScale(ABC):
     """What the loss is multiplied by; calling it gives the number, `update` takes a step."""
 
@@ -60,7 +64,8 @@ class LossScale(ABC):
             return NotImplemented
         return type(self) is type(other) and repr(self) == repr(other)
 
-    __hash__ = None  # type: ignore[assignment] # most change
+    def __hash__(self) -> int:
+        raise TypeError(f"unhashable type: {type(self).__name__!r}; it changes")
 
 
 class FixedLossScale(LossScale):
@@ -83,7 +88,7 @@ class FixedLossScale(LossScale):
             raise ValueError(  # noqa: TRY004 - what TensorFlow raises
                 f"loss_scale_value={loss_scale_value!r} is not valid; use a Python int or float."
             )
-        if not 1 <= loss_scale_value <= float(np.finfo(np.float32).max):
+        if not 1 <= loss_scale_value <= _LARGEST:
             raise ValueError(
                 f"loss_scale_value={loss_scale_value!r} is not valid; use at least 1, and no more "
                 "than a float32 holds."
@@ -103,8 +108,7 @@ class FixedLossScale(LossScale):
         """See LossScale."""
         return {"loss_scale_value": self._loss_scale_value}
 
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other)
+    __eq__ = LossScale.__eq__
 
     def __hash__(self) -> int:
         return hash(self._loss_scale_value)
@@ -140,7 +144,7 @@ class DynamicLossScale(LossScale):
     ) -> None:
         initial, factor = float(initial_loss_scale), float(multiplier)
         for name, value in (("initial_loss_scale", initial), ("multiplier", factor)):
-            if not abs(value) <= float(np.finfo(np.float32).max):
+            if not abs(value) <= _LARGEST:
                 raise ValueError(f"{name}={value!r} is not valid; use a number a float32 holds.")
         self._machine = Machine(initial, int(increment_period), factor, preset="tf")
 
