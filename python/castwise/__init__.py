@@ -19,9 +19,9 @@ from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 if TYPE_CHECKING:
-    from castwise import checkpoint, compat, config, dtype_policies
+    from castwise import checkpoint, compat, config, dtype_policies, loss_scale
 
-_ON_DEMAND = ("checkpoint", "compat", "config", "dtype_policies")
+_ON_DEMAND = ("checkpoint", "compat", "config", "dtype_policies", "loss_scale")
 """Submodules that are imported when they are first asked for: not every program needs them."""
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "finfo",
     "formats",
     "get_num_threads",
+    "loss_scale",
     "set_num_threads",
 ]
 

@@ -11,7 +11,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise.compat import jmp_loss_scale as jmp
+from castwise.compat import jmp
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras.mixed_precision import loss_scale as tf_scales
 from castwise.compat.tf_keras.mixed_precision.loss_scale_optimizer import (

@@ -1,5 +1,6 @@
-"""`keras.mixed_precision`: older names of the same things."""
+"""`keras.mixed_precision`: loss scaling, and older names of policies."""
 
+from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
 from castwise.config import dtype_policy, set_dtype_policy
 from castwise.dtype_policies import DTypePolicy
 
@@ -9,6 +10,7 @@ set_global_policy = set_dtype_policy
 
 __all__ = [
     "DTypePolicy",
+    "LossScaleOptimizer",
     "Policy",
     "dtype_policy",
     "global_policy",

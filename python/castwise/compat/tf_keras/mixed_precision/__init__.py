@@ -10,9 +10,11 @@ from castwise.compat.tf_keras.mixed_precision.in_force import (
     set_global_policy,
 )
 from castwise.compat.tf_keras.mixed_precision.layer_argument import get_policy
+from castwise.compat.tf_keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
 from castwise.compat.tf_keras.mixed_precision.policy import Policy, deserialize, serialize
 
 __all__ = [
+    "LossScaleOptimizer",
     "Policy",
     "deserialize",
     "experimental",

@@ -1,14 +1,4 @@
-"""jmp's policies: three dtypes, for parameters, computation and outputs, cast as whole trees.
-
-Works on numpy arrays without jax. Where jax is in use, its arrays are cast too, and its rules say
-what is a tree.
-
->>> policy = get_policy("params=float32,compute=half,output=float32")
->>> print(policy)
-p=full,c=f16,o=full
->>> policy.cast_to_compute({"kernel": np.ones(2, np.float32), "step": 3})
-{'kernel': array([1., 1.], dtype=float16), 'step': 3}
-"""
+"""jmp's policies: three dtypes, for parameters, computation and outputs."""
 
 from __future__ import annotations
 

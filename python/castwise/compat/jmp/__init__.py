@@ -1,0 +1,44 @@
+"""jmp: policies of three dtypes, loss scales as values, and casts of whole trees.
+
+Works on numpy arrays without jax. Where jax is in use, its arrays are cast too, and its rules say
+what is a tree.
+
+>>> import numpy as np
+>>> policy = get_policy("params=float32,compute=half,output=float32")
+>>> print(policy)
+p=full,c=f16,o=full
+>>> policy.cast_to_compute({"kernel": np.ones(2, np.float32), "step": 3})
+{'kernel': array([1., 1.], dtype=float16), 'step': 3}
+"""
+
+from castwise.compat.jmp.loss_scale import (
+    DynamicLossScale,
+    LossScale,
+    NoOpLossScale,
+    StaticLossScale,
+    all_finite,
+    register,
+    select_tree,
+)
+from castwise.compat.jmp.policy import (
+    Policy,
+    cast_to_full,
+    cast_to_half,
+    get_policy,
+    half_dtype,
+)
+
+__all__ = [
+    "DynamicLossScale",
+    "LossScale",
+    "NoOpLossScale",
+    "Policy",
+    "StaticLossScale",
+    "all_finite",
+    "cast_to_full",
+    "cast_to_half",
+    "get_policy",
+    "half_dtype",
+    "register",
+    "select_tree",
+]
