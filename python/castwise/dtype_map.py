@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap, finfo
-from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies.configs import named
 from castwise.dtype_policies.policy import plain_name
 
@@ -72,27 +72,21 @@ class DtypeMap:
             It means none; `role` is not "variable" or "compute".
 
         """
+        if role not in _ROLES:
+            raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
         if isinstance(value, DtypeMap):
             return value
-        if isinstance(value, DTypePolicy):
-            return cls.from_policy(value, role)
-        if isinstance(value, Mapping):
-            return cls.from_mapping(value)
-        try:
-            return cls(_target(value), PolicyMap(), "dtype")
-        except TypeError:
-            if not isinstance(value, str) or "_" not in value:
-                raise
-            try:
-                policy = named(value)
-            except ValueError:
-                policy = None
-            if policy is None:
-                raise
+        if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
+            if "class_name" in value:  # a config, as Keras writes it
+                return cls.from_policy(get(dict(value)), role)
+            return cls.from_mapping(value, role=role)
+        policy = _policy(value)
+        if policy is None:
+            return cls(_target(value, role), PolicyMap(), "dtype")
         return cls.from_policy(policy, role)
 
     @classmethod
-    def from_policy(cls, policy: DTypePolicy, role: str = "variable") -> DtypeMap:
+    def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:
         """The map that gives each floating array the variable (or compute) dtype of its policy.
 
         Raises
@@ -101,13 +95,15 @@ class DtypeMap:
             A policy quantizes, which is more than a cast, or its dtype is no format; another role.
 
         """
-        if role not in _ROLES:
-            raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
         if not isinstance(policy, DTypePolicyMap):
-            return cls(_policy_target(policy, role), PolicyMap(), repr(policy), all_kinds=False)
+            target = _policy_target(policy, role)
+            return cls(target, PolicyMap(), f"policy {policy.name!r}", all_kinds=False)
         keys = PolicyMap(policy.match, policy.on_overlap)
         for key, value in policy.items():
-            keys.insert(key, _policy_target(value, role))
+            try:
+                keys.insert(key, _policy_target(value, role))
+            except ValueError as error:
+                raise ValueError(f"key {key!r}: {error}") from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", all_kinds=False)
 
@@ -125,16 +121,20 @@ class DtypeMap:
         """
         path = Path(policy) if isinstance(policy, str | os.PathLike) else None
         if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
-            return cls.from_policy(get(policy), role)
+            if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
+                raise ValueError(f"policy={str(policy)!r}: a file with a policy is a .json file")
+            return cls.of(get(policy), role)
         try:
             loaded = get(json.loads(path.read_text("utf-8-sig")))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path} holds no policy's config: {error}") from error
-        return cls.from_policy(loaded, role)
+        return cls.of(loaded, role)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any], origin: str = "map") -> DtypeMap:
-        """Check a mapping of patterns (and `default`) to dtypes.
+    def from_mapping(
+        cls, mapping: Mapping[str, Any], origin: str = "map", role: str = "variable"
+    ) -> DtypeMap:
+        """Check a mapping of patterns (and `default`) to dtypes, or policies.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class DtypeMap:
                     "in TOML, put a pattern with dots in quotes"
                 )
             try:
-                target = _target(value)
+                target = _target(value, role)
             except TypeError as error:
                 raise TypeError(f"{origin}: key {key!r}: {error}") from error
             if key == DEFAULT:
@@ -231,28 +231,52 @@ def _parse_json(text: str) -> Any:
 _PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": tomllib.loads}
 
 
-def _target(value: Any) -> str | None:
+_ROLES = ("variable", "compute")
+_CONFIG_SUFFIX = ".json"
+
+
+def _policy(value: Any) -> Any:
+    """The dtype policy that a value is or names, castwise's or another library's; None if none."""
+    if all(hasattr(value, f"{role}_dtype") for role in _ROLES):
+        return value
+    if not isinstance(value, str):
+        return None
+    try:
+        finfo(value)
+    except TypeError:
+        try:
+            return named(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _target(value: Any, role: str) -> str | None:
     if isinstance(value, str) and value == KEEP:
         return None
-    row = finfo(value)
+    policy = _policy(value)
+    if policy is not None:
+        return _policy_target(policy, role)
+    try:
+        row = finfo(value)
+    except TypeError as error:
+        if isinstance(value, str):
+            raise TypeError(f"{error} Nor is it the name of a dtype policy.") from error
+        raise
     if row.dtype is None:
         raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes")
     name: str = row.name
     return name
 
 
-_ROLES = ("variable", "compute")
-_CONFIG_SUFFIX = ".json"
-
-
-def _policy_target(policy: DTypePolicy, role: str) -> str | None:
-    if policy.quantization_mode is not None:
+def _policy_target(policy: Any, role: str) -> str | None:
+    if getattr(policy, "quantization_mode", None) is not None:
         raise ValueError(
             f"policy={policy.name!r} quantizes, which a cast does not; give its source, "
             f"{plain_name(policy)!r}, or a dtype"
         )
-    dtype = policy.variable_dtype if role == "variable" else policy.compute_dtype
+    dtype = getattr(policy, f"{role}_dtype")
     try:
-        return _target(dtype)
+        return _target(dtype, role)
     except TypeError as error:
         raise ValueError(f"policy={policy.name!r} is for no arrays of numbers: {error}") from error

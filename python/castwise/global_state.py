@@ -14,7 +14,8 @@ from typing import Any
 
 _process = {"floatx": "float32"}
 _thread = threading.local()
-_scoped: ContextVar[Any] = ContextVar("castwise_dtype_policy", default=None)
+_scoped: ContextVar[tuple[Any] | None] = ContextVar("castwise_dtype_policy", default=None)
+"""The policy of the scope that is open here, in a box; None where no scope is open."""
 
 
 def floatx() -> str:
@@ -30,7 +31,7 @@ def set_floatx(name: str) -> None:
 def current_policy() -> Any:
     """The policy in force here, or None if none was ever set or read."""
     scoped = _scoped.get()
-    return getattr(_thread, "policy", None) if scoped is None else scoped
+    return getattr(_thread, "policy", None) if scoped is None else scoped[0]
 
 
 def set_current_policy(policy: Any) -> None:
@@ -38,13 +39,13 @@ def set_current_policy(policy: Any) -> None:
     if _scoped.get() is None:
         _thread.policy = policy
     else:
-        _scoped.set(policy)
+        _scoped.set((policy,))
 
 
 @contextmanager
 def policy_scope(policy: Any) -> Iterator[None]:
     """Put a policy in force until the end of a `with` block, however it ends."""
-    token = _scoped.set(policy)
+    token = _scoped.set((policy,))
     try:
         yield
     finally:

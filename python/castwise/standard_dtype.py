@@ -52,8 +52,9 @@ def standardize_dtype(dtype: Any) -> str:
         return floatx()
     name = _PYTHON_TYPES.get(dtype, dtype)
     if not isinstance(name, str):
-        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-        text = str(dtype) if name is None else ""
+        named = [attribute for attribute in ("name", "__name__") if hasattr(dtype, attribute)]
+        name = getattr(dtype, named[0]) if named else None
+        text = "" if named else str(dtype)
         if any(source in text for source in _TEXT_SOURCES):
             name = text.rpartition(".")[2]
     if not isinstance(name, str):

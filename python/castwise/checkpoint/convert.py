@@ -20,6 +20,7 @@ from castwise.checkpoint.plan import plan, unused_patterns
 from castwise.checkpoint.summary import CastRow, CastSummary
 from castwise.checkpoint.tensor_info import Planned
 from castwise.dtype_map import DtypeMap
+from castwise.dtype_policies import DTypePolicy
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"
@@ -153,6 +154,8 @@ def _dtypes(
 ) -> DtypeMap:
     if sum(argument is not None for argument in (dtype, dtype_map, policy)) != 1:
         raise CheckpointError("give either dtype, dtype_map or policy, and only one of them")
+    if policy is None and role != "variable" and not isinstance(dtype, DTypePolicy):
+        raise CheckpointError(f"role={role!r} chooses a dtype of a policy; give one as policy")
     if policy is not None:
         return DtypeMap.from_policy_argument(policy, role)
     if isinstance(dtype_map, str | os.PathLike):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from castwise._core import PolicyBase, cast
 from castwise.floating import is_floating
-from castwise.global_state import current_policy, floatx, policy_scope, set_current_policy
+from castwise.global_state import current_policy, floatx, set_current_policy
 from castwise.standard_dtype import standardize_dtype
 
 
@@ -147,8 +146,3 @@ def dtype_policy() -> DTypePolicy:
         policy = DTypePolicy(floatx())
         set_current_policy(policy)
     return policy
-
-
-def scope_of(policy: DTypePolicy) -> AbstractContextManager[None]:
-    """A `with` block in which a policy is in force."""
-    return policy_scope(policy)

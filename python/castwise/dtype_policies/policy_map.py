@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import Any, ClassVar, Literal
 
-from castwise._core import PolicyMap, nearest_text
+from castwise._core import PolicyMap, nearest_texts
 from castwise.dtype_policies.configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies.explanation import Explanation, PathMatch
 from castwise.dtype_policies.policy import DTypePolicy
@@ -41,9 +42,11 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     Notes
     -----
-    A lookup takes time linear in the path, whatever the number and form of the keys. Keys with
-    syntax that only Python's ``re`` has (look-around, back-references) are the exception: each
-    costs a call of ``re`` per lookup, with ``re``'s own worst case.
+    A lookup takes time linear in the path, whatever the number and form of the keys. The exceptions
+    are matched by Python's ``re``, a call per key and lookup, with ``re``'s own worst case: keys
+    with syntax that only ``re`` has (look-around, back-references, groups more than 100 deep), keys
+    of many thousand counted repetitions and, for paths beyond ASCII, keys with ``\d``, ``\w``,
+    ``\s``, ``\b`` or ``(?i)``; also keys with ``$`` before their end, for paths with a newline.
 
     Examples
     --------
@@ -245,7 +248,9 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             others = tuple(other for other in keys if other != key)
             matches[path] = PathMatch(key, policy, exact, others)
         dead = [key for key, count in hits.items() if count == 0]
-        return Explanation(matches, hits, {key: nearest_text(key, list(matches)) for key in dead})
+        seen = list(matches)
+        nearest = [None if place is None else seen[place] for place in nearest_texts(dead, seen)]
+        return Explanation(matches, hits, dict(zip(dead, nearest, strict=True)))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this map again, as Keras writes them.
@@ -253,10 +258,11 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         With the default None the policies' names are left out, as in Keras, so that whoever loads
         the map has them from the policy in force there. The map itself is not changed.
         """
-        serialized = {key: serialize(policy) for key, policy in self.items()}
-        if self._default_argument is None:
-            serialized = {key: _without_names(config) for key, config in serialized.items()}
-        config = {"default_policy": self._default_argument, "policy_map": serialized}
+        write = _without_name if self._default_argument is None else serialize
+        config = {
+            "default_policy": copy.deepcopy(self._default_argument),
+            "policy_map": {key: write(policy) for key, policy in self.items()},
+        }
         # Keras knows neither of these; maps that do not need them stay readable there.
         options = {"match": (self._match, "fullmatch"), "on_overlap": (self._on_overlap, "raise")}
         config.update({name: value for name, (value, usual) in options.items() if value != usual})
@@ -279,17 +285,14 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     __hash__ = None  # type: ignore[assignment] # a map changes
 
     def _parts(self) -> tuple[Any, ...]:
-        return self._default_policy, dict(self._policies.items()), self._match, self._on_overlap
+        return self._default_policy, dict(self.items()), self._match, self._on_overlap
 
-    def __getstate__(self) -> Any:
-        return {**self.__dict__, "_policies": self._policies.items()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        items = state.pop("_policies")
-        self.__dict__.update(state)
-        self._policies = PolicyMap(self._match, self._on_overlap)
-        for key, policy in items:
-            self._policies.insert(key, policy)
+    def __copy__(self) -> DTypePolicyMap:
+        """A map of its own, with the same policies."""
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new._policies = copy.copy(self._policies)
+        return new
 
     def __repr__(self) -> str:
         mapping = [(key, policy.name) for key, policy in self.items()]
@@ -333,15 +336,17 @@ def _text(argument: str, value: Any) -> str:
 
 def _kept(default_policy: Any) -> Any:
     """The default as configs hold it: as it was given, but a dtype object as its policy."""
-    if default_policy is None or isinstance(default_policy, str | dict | DTypePolicy):
+    if default_policy is None or isinstance(default_policy, str | DTypePolicy):
         return default_policy
-    return get(default_policy)
+    return (
+        copy.deepcopy(default_policy) if isinstance(default_policy, dict) else get(default_policy)
+    )
 
 
-def _without_names(config: dict[str, Any]) -> dict[str, Any]:
-    """A policy's config that takes its names from the policy in force where it is loaded."""
-    cls = CLASSES.get(config["class_name"], DTypePolicy)
-    if issubclass(cls, DTypePolicyMap):
+def _without_name(policy: DTypePolicy) -> dict[str, Any]:
+    """A policy's config that takes its name from the policy in force where it is loaded."""
+    config: dict[str, Any] = serialize(policy)
+    if isinstance(policy, DTypePolicyMap):
         return config
-    name = "source_name" if issubclass(cls, QuantizedDTypePolicy) else "name"
+    name = "source_name" if isinstance(policy, QuantizedDTypePolicy) else "name"
     return {**config, "config": {**config["config"], name: None}}

@@ -48,16 +48,31 @@ class QuantizedDTypePolicy(DTypePolicy):
 
 
 class _WithParameters(QuantizedDTypePolicy):
-    """A policy whose mode is written with integers behind slashes; they become attributes."""
-
-    mode: str
+    """A policy whose mode is written with integers behind slashes."""
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
         if not isinstance(mode, str):
             raise TypeError(f"mode={mode!r} must be a str, such as 'gptq/4/128'")
         super().__init__(mode, source_name)
-        self.mode = self.quantization_mode or ""
-        self.__dict__.update(self._parameters)
+
+    @property
+    def mode(self) -> str:
+        """The mode without its integers."""
+        return self.quantization_mode or ""
+
+
+class _WithGroups(_WithParameters):
+    """A policy of weights in groups."""
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight."""
+        return dict(self._parameters)["weight_bits"]
+
+    @property
+    def group_size(self) -> int:
+        """Weights that share a scale; -1 for all."""
+        return dict(self._parameters)["group_size"]
 
 
 class Int4DTypePolicy(_WithParameters):
@@ -71,10 +86,14 @@ class Int4DTypePolicy(_WithParameters):
     """
 
     keras_class = "Int4DTypePolicy"
-    block_size: int
+
+    @property
+    def block_size(self) -> int:
+        """Elements that share a scale; -1 for a whole channel."""
+        return dict(self._parameters)["block_size"]
 
 
-class GPTQDTypePolicy(_WithParameters):
+class GPTQDTypePolicy(_WithGroups):
     """Weights quantized by GPTQ.
 
     `mode` is "gptq/<weight_bits>/<group_size>": 2, 3, 4 or 8 bits; elements that share a scale, or
@@ -86,11 +105,9 @@ class GPTQDTypePolicy(_WithParameters):
     """
 
     keras_class = "GPTQDTypePolicy"
-    weight_bits: int
-    group_size: int
 
 
-class AWQDTypePolicy(_WithParameters):
+class AWQDTypePolicy(_WithGroups):
     """Weights quantized with regard to the activations they meet.
 
     `mode` is "awq/4/<group_size>": elements that share a scale, or -1 for all.
@@ -100,8 +117,6 @@ class AWQDTypePolicy(_WithParameters):
     """
 
     keras_class = "AWQDTypePolicy"
-    weight_bits: int
-    group_size: int
 
 
 class TernaryDTypePolicy(QuantizedDTypePolicy):
@@ -145,7 +160,10 @@ class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):
     default_amax_history_length: ClassVar[int] = 1024
 
     def __init__(
-        self, mode: str, source_name: str | None = None, amax_history_length: int = 1024
+        self,
+        mode: str,
+        source_name: str | None = None,
+        amax_history_length: int = default_amax_history_length,
     ) -> None:
         super().__init__(mode, source_name)
         refusal = f"amax_history_length={amax_history_length!r} must be an int of 1 or more"

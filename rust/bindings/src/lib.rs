@@ -32,7 +32,7 @@ mod _core {
     #[pymodule_export]
     use super::policy::{PolicyBase, dtype_word, floatx_dtypes, parse_assignment, parse_dtype, parse_policy};
     #[pymodule_export]
-    use super::policy_map::{PyPolicyMap, nearest_text};
+    use super::policy_map::{PyPolicyMap, nearest_texts};
     #[pymodule_export]
     use super::report::{CastReport, restore_report};
     #[pymodule_export]

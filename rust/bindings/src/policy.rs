@@ -42,8 +42,9 @@ type State = Option<(String, String, Vec<String>)>;
 #[derive(Default)]
 pub(crate) struct PolicyBase {
     value: OnceLock<(Policy, &'static str)>,
-    /// As a Python object, once it was asked for: layers read it at every call.
+    /// As Python objects, once they were asked for: layers read them at every call.
     compute_dtype: PyOnceLock<Option<Py<PyString>>>,
+    variable_dtype: PyOnceLock<Option<Py<PyString>>>,
 }
 
 impl PolicyBase {
@@ -60,6 +61,17 @@ impl PolicyBase {
             .set((value, dialect))
             .map_err(|_| PyRuntimeError::new_err("a policy cannot be changed; make a new one."))
     }
+}
+
+/// A dtype's name, made once.
+fn kept<'a>(
+    py: Python<'_>,
+    place: &PyOnceLock<Option<Py<PyString>>>,
+    name: impl FnOnce() -> PyResult<Option<&'a str>>,
+) -> PyResult<Option<Py<PyString>>> {
+    let made = place
+        .get_or_try_init(py, || Ok::<_, PyErr>(name()?.map(|name| PyString::intern(py, name).unbind())))?;
+    Ok(made.as_ref().map(|name| name.clone_ref(py)))
 }
 
 #[pymethods]
@@ -117,16 +129,13 @@ impl PolicyBase {
     /// The dtype that layers compute in.
     #[getter]
     fn compute_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
-        let made = self.compute_dtype.get_or_try_init(py, || {
-            Ok::<_, PyErr>(self.value()?.compute_dtype().map(|dtype| PyString::intern(py, dtype).unbind()))
-        })?;
-        Ok(made.as_ref().map(|dtype| dtype.clone_ref(py)))
+        kept(py, &self.compute_dtype, || Ok(self.value()?.compute_dtype()))
     }
 
     /// The dtype that layers keep their variables in.
     #[getter]
-    fn variable_dtype(&self) -> PyResult<Option<&str>> {
-        Ok(self.value()?.variable_dtype())
+    fn variable_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
+        kept(py, &self.variable_dtype, || Ok(self.value()?.variable_dtype()))
     }
 
     /// `"int8"`, `"float8"`, `"int4"`, `"gptq"`, `"awq"`, `"ternary"`, or None.
@@ -156,26 +165,34 @@ impl PolicyBase {
         Ok(config)
     }
 
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        let make = slf.py().import("copyreg")?.getattr("__newobj__")?;
-        let class = PyTuple::new(slf.py(), [slf.get_type()])?;
-        let state = slf.call_method0("__getstate__")?;
-        PyTuple::new(slf.py(), [make, class.into_any(), state])
+    /// As every Python object, but never by the older protocols, which would make it anew by its arguments.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyAny>> {
+        let object = slf.py().get_type::<PyAny>();
+        object.call_method1(intern!(slf.py(), "__reduce_ex__"), (slf, protocol.max(2)))
     }
 
-    /// What copies and pickles are made of: dialect, class and arguments of the value, then the instance's own attributes.
+    /// What copies and pickles are made of: dialect, class and arguments of the value, then what every object has.
     fn __getstate__<'py>(slf: &Bound<'py, Self>) -> PyResult<(State, Bound<'py, PyAny>)> {
         let value = slf.get().value.get().map(|(policy, dialect)| {
             let arguments = policy.config().into_iter().map(|(_, value)| value.to_owned()).collect();
             ((*dialect).to_owned(), policy.class().name().to_owned(), arguments)
         });
-        Ok((value, slf.getattr(intern!(slf.py(), "__dict__"))?))
+        let object = slf.py().get_type::<PyAny>();
+        Ok((value, object.call_method1(intern!(slf.py(), "__getstate__"), (slf,))?))
     }
 
     fn __setstate__(slf: &Bound<'_, Self>, state: (State, Bound<'_, PyAny>)) -> PyResult<()> {
         let (value, attributes) = state;
-        slf.getattr(intern!(slf.py(), "__dict__"))?
-            .call_method1(intern!(slf.py(), "update"), (attributes,))?;
+        let (dict, slots) = match attributes.cast::<PyTuple>() {
+            Ok(pair) => (pair.get_item(0)?, Some(pair.get_item(1)?)),
+            Err(_) => (attributes, None),
+        };
+        for attributes in [Some(dict), slots].into_iter().flatten().filter(|attributes| !attributes.is_none())
+        {
+            for (name, value) in attributes.cast::<PyDict>()? {
+                slf.setattr(name.cast::<PyString>()?, value)?;
+            }
+        }
         let Some((dialect, class_name, arguments)) = value else { return Ok(()) };
         let (called, dialect) = find_dialect(&dialect)?;
         let class = Class::parse(&class_name);

@@ -1,10 +1,12 @@
 //! The map from paths to Python objects. The lock is never held while Python code runs.
 
+use std::borrow::Cow;
 use std::sync::Mutex;
 
 use castwise_core::policy_map::{Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use castwise_core::spelling;
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -39,6 +41,12 @@ fn choose<T: Copy>(argument: &str, name: &str, choices: &[(&str, T)]) -> PyResul
     })
 }
 
+/// Keys and values.
+type Items = Vec<(String, Py<PyAny>)>;
+
+/// Class, arguments and state, for pickles.
+type Reduced<'py> = (Bound<'py, PyAny>, (&'static str, &'static str), Items);
+
 /// A key that matches, with its value: what is left of a lookup when the lock is given back.
 struct Match {
     key: String,
@@ -62,32 +70,41 @@ impl PyPolicyMap {
             Err(error) if error.is_instance(py, &re.getattr(intern!(py, "error"))?) => {
                 let value = error.value(py);
                 let position: Option<usize> = value.getattr("pos")?.extract()?;
-                Err(PyValueError::new_err(format!(
-                    "key {} is no regular expression: {} at position {}; escape characters that stand for \
-                     themselves with a backslash.",
-                    quoted(py, key)?,
-                    value.getattr("msg")?,
-                    position.unwrap_or(0)
-                )))
+                let reason = format!("{} at position {}", value.getattr("msg")?, position.unwrap_or(0));
+                Err(invalid(py, key, &reason)?)
+            }
+            // What Python cannot compile, however valid.
+            Err(error)
+                if error.is_instance_of::<PyOverflowError>(py)
+                    || error.is_instance_of::<PyRecursionError>(py) =>
+            {
+                Err(invalid(py, key, &error.value(py).to_string())?)
             }
             Err(error) => Err(error),
         }
     }
 
     /// The exact key and the others that match, in the order of insertion.
-    fn matches(&self, py: Python<'_>, path: &str, all: bool) -> PyResult<(Option<Match>, Vec<Match>)> {
+    fn matches(&self, path: &Bound<'_, PyString>, all: bool) -> PyResult<(Option<Match>, Vec<Match>)> {
+        let py = path.py();
         let held =
             |key: &Key<Held>| Match { key: key.text.to_string(), value: key.value.value.clone_ref(py) };
         let compiled = |key: &Key<Held>| key.value.compiled.as_ref().map(|compiled| compiled.clone_ref(py));
         let (exact, judged) = {
             let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
-            let found = map.find(path, all);
-            let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, compiled(key)));
-            (found.exact.map(held), judged.collect::<Vec<_>>())
+            match path.to_cow() {
+                Ok(text) => {
+                    let found = map.find(&text, all);
+                    let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, compiled(key)));
+                    (found.exact.map(held), judged.collect::<Vec<_>>())
+                }
+                // Half a surrogate pair: no key is such a text, and only Python can look for a match.
+                Err(_) => (None, map.keys().map(|key| (held(key), false, compiled(key))).collect()),
+            }
         };
         let mut matches = Vec::with_capacity(judged.len());
         for (found, sure, compiled) in judged {
-            if sure || self.ask_python(py, &found.key, compiled, path)? {
+            if sure || self.ask_python(&found.key, compiled, path)? {
                 matches.push(found);
             }
         }
@@ -97,11 +114,11 @@ impl PyPolicyMap {
     /// Whether `re` finds that a path matches a key.
     fn ask_python(
         &self,
-        py: Python<'_>,
         key: &str,
         compiled: Option<Py<PyAny>>,
-        path: &str,
+        path: &Bound<'_, PyString>,
     ) -> PyResult<bool> {
+        let py = path.py();
         let result = match compiled {
             Some(pattern) => pattern.bind(py).call_method1(self.method(), (path,))?,
             // A path outside the domain of a pattern that is usually matched here.
@@ -116,6 +133,25 @@ fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
     PyString::new(py, text).repr()?.extract()
 }
 
+fn key_text<'a>(key: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> {
+    key.to_cow().map_err(|_| {
+        let shown = key.repr().map_or_else(|_| String::new(), |text| text.to_string());
+        PyValueError::new_err(format!(
+            "key {shown} holds half a surrogate pair, which is no character; leave it out."
+        ))
+    })
+}
+
+fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
+    let key = if key.len() > LONGEST_QUOTED { format!("of {} bytes", key.len()) } else { quoted(py, key)? };
+    Ok(PyValueError::new_err(format!(
+        "key {key} is no regular expression: {reason}; escape characters that stand for themselves with a backslash."
+    )))
+}
+
+/// Keys longer than this say nothing in an error.
+const LONGEST_QUOTED: usize = 1000;
+
 fn poisoned() -> PyErr {
     PyValueError::new_err("the map was left half changed by an earlier error; make a new one.")
 }
@@ -127,11 +163,12 @@ impl PyPolicyMap {
     fn new(r#match: &str, on_overlap: &str) -> PyResult<Self> {
         let matching = choose("match", r#match, &MATCHINGS)?;
         let overlap = choose("on_overlap", on_overlap, &OVERLAPS)?;
-        Ok(Self { map: Mutex::new(PolicyMap::new(matching)), matching, overlap })
+        Ok(Self { map: Mutex::new(PolicyMap::new()), matching, overlap })
     }
 
     /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is no regular expression.
-    fn insert(&self, py: Python<'_>, key: &str, value: Py<PyAny>) -> PyResult<()> {
+    fn insert(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<()> {
+        let (py, key) = (key.py(), &*key_text(key)?);
         let pattern = Pattern::new(key, self.matching);
         let compiled = Self::compile(py, key, pattern.engine())?;
         let refused = {
@@ -155,7 +192,8 @@ impl PyPolicyMap {
     }
 
     /// The value of a key, which is added with `value` if it is not there.
-    fn setdefault(&self, py: Python<'_>, key: &str, value: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    fn setdefault(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        let (py, key) = (key.py(), &*key_text(key)?);
         let pattern = Pattern::new(key, self.matching);
         let compiled = Self::compile(py, key, pattern.engine())?;
         let held = Held { value: value.clone_ref(py), compiled };
@@ -170,8 +208,9 @@ impl PyPolicyMap {
     /// The key and value that decide for a path: the key that is the path, else one that matches; None if none does.
     ///
     /// Raises `ValueError` naming the keys if several match and the map is to raise.
-    fn find(&self, py: Python<'_>, path: &str) -> PyResult<Option<(String, Py<PyAny>)>> {
-        let (exact, mut matches) = self.matches(py, path, false)?;
+    fn find(&self, path: &Bound<'_, PyString>) -> PyResult<Option<(String, Py<PyAny>)>> {
+        let py = path.py();
+        let (exact, mut matches) = self.matches(path, false)?;
         if let Some(exact) = exact {
             return Ok(Some((exact.key, exact.value)));
         }
@@ -182,7 +221,7 @@ impl PyPolicyMap {
         let keys: Vec<String> = keys.iter().map(|key| quoted(py, key)).collect::<PyResult<_>>()?;
         Err(PyValueError::new_err(format!(
             "{} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
-            quoted(py, path)?,
+            path.repr()?,
             keys.len(),
             keys.join(" and ")
         )))
@@ -190,21 +229,19 @@ impl PyPolicyMap {
 
     /// The value that `find` gives, without its key.
     fn lookup(&self, path: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
-        let py = path.py();
         let Ok(text) = path.cast::<PyString>() else {
             let message = format!("path={} must be a str, such as a layer's path.", path.repr()?);
             return Err(PyTypeError::new_err(message));
         };
-        let text = text.to_cow()?;
-        if let Some(exact) = self.get(py, &text)? {
+        if let Some(exact) = self.get(text)? {
             return Ok(Some(exact));
         }
-        Ok(self.find(py, &text)?.map(|(_, value)| value))
+        Ok(self.find(text)?.map(|(_, value)| value))
     }
 
     /// For one path: the deciding key (None: none, or too many), whether it is the path itself, and all that match.
-    fn explain(&self, py: Python<'_>, path: &str) -> PyResult<(Option<String>, bool, Vec<String>)> {
-        let (exact, matches) = self.matches(py, path, true)?;
+    fn explain(&self, path: &Bound<'_, PyString>) -> PyResult<(Option<String>, bool, Vec<String>)> {
+        let (exact, matches) = self.matches(path, true)?;
         let mut keys: Vec<String> = matches.into_iter().map(|found| found.key).collect();
         if let Some(exact) = exact {
             keys.insert(0, exact.key.clone());
@@ -216,15 +253,55 @@ impl PyPolicyMap {
     }
 
     /// The value of a key, or None.
-    fn get(&self, py: Python<'_>, key: &str) -> PyResult<Option<Py<PyAny>>> {
+    fn get(&self, key: &Bound<'_, PyString>) -> PyResult<Option<Py<PyAny>>> {
+        let py = key.py();
+        let Ok(key) = key.to_cow() else { return Ok(None) }; // half a surrogate pair is no key
         let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
-        Ok(map.get(key).map(|held| held.value.clone_ref(py)))
+        Ok(map.get(&key).map(|held| held.value.clone_ref(py)))
     }
 
     /// Keys and values, in the order of insertion.
-    fn items(&self, py: Python<'_>) -> PyResult<Vec<(String, Py<PyAny>)>> {
+    fn items(&self, py: Python<'_>) -> PyResult<Items> {
         let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
         Ok(map.keys().map(|key| (key.text.to_string(), key.value.value.clone_ref(py))).collect())
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(other) = other.cast::<Self>() else { return Ok(false) };
+        let other = other.get();
+        if (self.matching, self.overlap) != (other.matching, other.overlap) {
+            return Ok(false);
+        }
+        let (own, others) = (self.items(py)?.into_pyobject(py)?, other.items(py)?.into_pyobject(py)?);
+        own.eq(others)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Reduced<'py>> {
+        let own = slf.get();
+        let overlap =
+            OVERLAPS.iter().find(|(_, overlap)| *overlap == own.overlap).map_or("", |&(name, _)| name);
+        Ok((slf.get_type().into_any(), (own.method(), overlap), own.items(slf.py())?))
+    }
+
+    fn __setstate__(&self, py: Python<'_>, items: Items) -> PyResult<()> {
+        items.into_iter().try_for_each(|(key, value)| self.insert(&PyString::new(py, &key), value))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A map in use by another thread is alive; it is looked at the next time.
+        let Ok(map) = self.map.try_lock() else { return Ok(()) };
+        map.keys().try_for_each(|key| {
+            visit.call(&key.value.value)?;
+            visit.call(&key.value.compiled)
+        })
+    }
+
+    fn __clear__(&self) {
+        if let Ok(mut map) = self.map.try_lock() {
+            let cleared = std::mem::take(&mut *map);
+            drop(map); // before what was in it, whose going may run code
+            drop(cleared);
+        }
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -232,9 +309,14 @@ impl PyPolicyMap {
     }
 }
 
-/// The text that contains what is spelled most like `wanted`, or None if there are no texts.
+/// For each of `wanted` the place of the text that contains what is spelled most like it; None if there are no texts.
 #[pyfunction]
-pub(crate) fn nearest_text(py: Python<'_>, wanted: &str, mut texts: Vec<String>) -> Option<String> {
-    let place = py.detach(|| spelling::nearest(wanted, &texts));
-    place.map(|place| texts.swap_remove(place))
+#[expect(clippy::needless_pass_by_value, reason = "detached from Python, which owns what it gave")]
+pub(crate) fn nearest_texts(
+    py: Python<'_>,
+    wanted: Vec<String>,
+    texts: Vec<Bound<'_, PyString>>,
+) -> Vec<Option<usize>> {
+    let texts: Vec<String> = texts.iter().map(|text| text.to_string_lossy().into_owned()).collect();
+    py.detach(|| wanted.iter().map(|wanted| spelling::nearest(wanted, &texts)).collect())
 }

@@ -12,6 +12,9 @@ const FEW: usize = 8;
 /// Bytes that the states of one automaton may take; beyond, they are made anew.
 const STATE_BYTES: usize = 1 << 26;
 
+/// Bytes that one automaton of all patterns may take before its states.
+const PATTERN_BYTES: usize = 1 << 28;
+
 #[derive(Debug)]
 pub(super) struct Crowd {
     slots: Vec<Slot>,
@@ -36,7 +39,10 @@ impl Crowd {
             no_newline: all.no_newline | domain.no_newline,
         });
         let together = || {
-            let settings = meta::Config::new().match_kind(MatchKind::All).hybrid_cache_capacity(STATE_BYTES);
+            let settings = meta::Config::new()
+                .match_kind(MatchKind::All)
+                .hybrid_cache_capacity(STATE_BYTES)
+                .nfa_size_limit(Some(PATTERN_BYTES));
             let expressions: Vec<_> = linear.iter().map(|&(expression, _)| expression).collect();
             let regex = Regex::builder().configure(settings).build_many_from_hir(&expressions).ok()?;
             Some(Together { found: PatternSet::new(regex.pattern_len()), regex })

@@ -16,8 +16,9 @@ const MOST_BEHIND: usize = 16;
 pub(super) struct Index {
     /// Finds all literals in one pass over a path; none if there are none.
     scanner: Option<AhoCorasick>,
-    /// The patterns behind each literal of the scanner.
-    behind: Vec<Vec<Slot>>,
+    /// The patterns behind each literal of the scanner, and the last lookup that found it.
+    behind: Vec<(Vec<Slot>, u64)>,
+    lookups: u64,
     /// Patterns that no literal sets apart.
     crowd: Crowd,
 }
@@ -33,7 +34,7 @@ impl Index {
         let shared = |set: &Vec<Vec<u8>>| set.iter().map(|text| uses[text.as_slice()]).max().unwrap_or(0);
         let cost = |set: &&Vec<Vec<u8>>| (shared(set), std::cmp::Reverse(set.iter().map(Vec::len).min()));
         let mut places: HashMap<&[u8], usize> = HashMap::new();
-        let (mut texts, mut behind, mut crowd) = (Vec::new(), Vec::<Vec<Slot>>::new(), Vec::new());
+        let (mut texts, mut behind, mut crowd) = (Vec::new(), Vec::<(Vec<Slot>, u64)>::new(), Vec::new());
         for (slot, pattern) in &patterns {
             let Some(set) = pattern.required.iter().min_by_key(cost).filter(|set| shared(set) <= MOST_BEHIND)
             else {
@@ -43,28 +44,33 @@ impl Index {
             for text in set {
                 let place = *places.entry(text).or_insert_with(|| {
                     texts.push(text.as_slice());
-                    behind.push(Vec::new());
+                    behind.push((Vec::new(), 0));
                     behind.len() - 1
                 });
-                behind[place].push(*slot);
+                behind[place].0.push(*slot);
             }
         }
         match AhoCorasick::builder().ascii_case_insensitive(true).build(&texts) {
             Ok(scanner) => {
                 let scanner = (!texts.is_empty()).then_some(scanner);
-                Self { scanner, behind, crowd: Crowd::new(&crowd) }
+                Self { scanner, behind, lookups: 0, crowd: Crowd::new(&crowd) }
             }
             // More literals than the scanner can number.
-            Err(_) => Self { scanner: None, behind: Vec::new(), crowd: Crowd::new(&patterns) },
+            Err(_) => Self { scanner: None, behind: Vec::new(), lookups: 0, crowd: Crowd::new(&patterns) },
         }
     }
 
-    /// Calls `visit` with each pattern that may match, some perhaps twice.
+    /// Calls `visit` with each pattern that may match; one with several literals perhaps several times.
     pub(super) fn candidates(&mut self, path: &str, mut visit: impl FnMut(Slot)) {
         self.crowd.candidates(path, &mut visit);
-        if let Some(scanner) = &self.scanner {
-            for hit in scanner.find_overlapping_iter(path) {
-                self.behind[hit.pattern().as_usize()].iter().for_each(|&slot| visit(slot));
+        let Some(scanner) = &self.scanner else { return };
+        self.lookups += 1;
+        for hit in scanner.find_overlapping_iter(path) {
+            let (slots, found) = &mut self.behind[hit.pattern().as_usize()];
+            if std::mem::replace(found, self.lookups) != self.lookups {
+                for &slot in slots.iter() {
+                    visit(slot);
+                }
             }
         }
     }

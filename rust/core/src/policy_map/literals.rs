@@ -3,7 +3,10 @@
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// More alternatives than this are not told apart.
-const MOST_ALTERNATIVES: usize = 16;
+const MOST_ALTERNATIVES: usize = 1024;
+
+/// Bytes of a text beyond which more would tell nothing new.
+const LONGEST: usize = 128;
 
 /// Sets of texts of which every match contains one each.
 pub(super) fn required(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
@@ -21,7 +24,8 @@ struct Walk {
 
 impl Walk {
     fn end_run(&mut self) {
-        let run = std::mem::take(&mut self.run);
+        let mut run = std::mem::take(&mut self.run);
+        run.truncate(LONGEST);
         if !run.is_empty() {
             self.sets.push(vec![run]);
         }

@@ -1,9 +1,9 @@
 //! Keys in order, with values; which keys match a path, and which of them wins.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::index::Index;
-use super::matching::{Matching, Slot};
+use super::matching::Slot;
 use super::pattern::{Engine, Pattern};
 
 /// What happens where several keys match a path that is none of them.
@@ -46,7 +46,6 @@ pub struct Found<'a, V> {
 /// The map. Lookups take `&mut self` because they bring the index up to date.
 #[derive(Debug)]
 pub struct PolicyMap<V> {
-    matching: Matching,
     keys: BTreeMap<Slot, Key<V>>,
     slots: HashMap<Box<str>, Slot>,
     next: Slot,
@@ -55,7 +54,7 @@ pub struct PolicyMap<V> {
     /// Each at least twice as large as the next, so keys may come one by one between lookups.
     segments: Vec<Segment>,
     /// Keys that only Python can match, whatever the path.
-    python: Vec<Slot>,
+    python: BTreeSet<Slot>,
 }
 
 #[derive(Debug)]
@@ -64,25 +63,24 @@ struct Segment {
     index: Index,
 }
 
+impl<V> Default for PolicyMap<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<V> PolicyMap<V> {
-    /// An empty map.
+    /// An empty map. The patterns of its keys say how they match.
     #[must_use]
-    pub fn new(matching: Matching) -> Self {
+    pub fn new() -> Self {
         Self {
-            matching,
             keys: BTreeMap::new(),
             slots: HashMap::new(),
             next: 0,
             fresh: Vec::new(),
             segments: Vec::new(),
-            python: Vec::new(),
+            python: BTreeSet::new(),
         }
-    }
-
-    /// How keys match.
-    #[must_use]
-    pub fn matching(&self) -> Matching {
-        self.matching
     }
 
     /// Adds a key at the end; `pattern` is what `Pattern::new` made of it.
@@ -97,7 +95,9 @@ impl<V> PolicyMap<V> {
         match pattern.engine() {
             Engine::Exact => {}
             Engine::Linear(_) => self.fresh.push(slot),
-            Engine::Python => self.python.push(slot),
+            Engine::Python => {
+                self.python.insert(slot);
+            }
         }
         self.next += 1;
         self.slots.insert(text.into(), slot);
@@ -109,11 +109,10 @@ impl<V> PolicyMap<V> {
     pub fn remove(&mut self, text: &str) -> Option<V> {
         let slot = self.slots.remove(text)?;
         let key = self.keys.remove(&slot)?;
-        // Segments keep the slots of keys that are gone, until half of them are.
-        self.python.retain(|&other| other != slot);
-        self.fresh.retain(|&other| other != slot);
+        self.python.remove(&slot);
+        // The others keep the slots of keys that are gone, until half of them are.
         let indexed: usize = self.segments.iter().map(|segment| segment.slots.len()).sum();
-        if indexed > 2 * self.keys.len() + 16 {
+        if indexed + self.fresh.len() > 2 * self.keys.len() + 16 {
             self.fresh = self.live().collect();
             self.segments.clear();
         }
@@ -163,7 +162,7 @@ impl<V> PolicyMap<V> {
             for segment in &mut self.segments {
                 segment.index.candidates(path, |slot| slots.push(slot));
             }
-            slots.extend_from_slice(&self.python);
+            slots.extend(&self.python);
             slots.sort_unstable();
             slots.dedup();
         }

@@ -4,7 +4,7 @@ use regex_automata::nfa::thompson::backtrack::BoundedBacktracker;
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::{Anchored, Input};
-use regex_syntax::hir::{Hir, HirKind};
+use regex_syntax::hir::{Class, Hir, HirKind};
 
 use super::literals;
 use super::matching::{Domain, Matching};
@@ -100,7 +100,8 @@ fn weight(hir: &Hir) -> usize {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => 1,
         HirKind::Literal(literal) => literal.0.len(),
-        HirKind::Class(_) => 4,
+        HirKind::Class(Class::Unicode(class)) => 4 * class.ranges().len().max(1),
+        HirKind::Class(Class::Bytes(class)) => class.ranges().len().max(1),
         HirKind::Capture(capture) => weight(&capture.sub),
         HirKind::Repetition(repetition) => {
             let times = repetition.max.unwrap_or(repetition.min).max(1) as usize;

@@ -16,8 +16,13 @@ use super::matching::{Domain, Matching};
 
 /// The expression that matches the same paths, and the paths it is good for.
 pub(super) fn translate(pattern: &str, matching: Matching) -> Option<(String, Domain)> {
-    let mut reader =
-        Reader { rest: pattern.chars().peekable(), output: String::new(), domain: Domain::default() };
+    let mut reader = Reader {
+        rest: pattern.chars().peekable(),
+        output: String::new(),
+        domain: Domain::default(),
+        depth: 0,
+        matching,
+    };
     let flags = reader.leading_flags()?;
     reader.alternatives()?;
     if reader.rest.peek().is_some() {
@@ -41,7 +46,13 @@ struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     output: String,
     domain: Domain,
+    /// Groups around the place where it reads.
+    depth: usize,
+    matching: Matching,
 }
+
+/// Groups within groups beyond which a pattern is Python's: the reader calls itself for each.
+const DEEPEST: usize = 100;
 
 /// The word characters, digits and spaces of Python's ASCII range, as items of a set.
 fn class(letter: char) -> Option<&'static str> {
@@ -123,8 +134,11 @@ impl Reader<'_> {
                     return None;
                 }
                 self.output.push_str("(?:");
+                self.depth += 1;
+                (self.depth <= DEEPEST).then_some(())?;
                 self.alternatives()?;
                 (self.rest.next()? == ')').then_some(())?;
+                self.depth -= 1;
                 self.output.push(')');
             }
             '[' => self.set()?,
@@ -135,8 +149,11 @@ impl Reader<'_> {
                 return Some(false);
             }
             '$' => {
-                self.output.push_str(r"\z");
-                self.domain.no_newline = true;
+                // At the end of all it is the end of the path, or what a search need not look beyond.
+                let is_last = self.depth == 0 && matches!(self.rest.peek(), None | Some('|'));
+                let newline = if is_last && self.matching == Matching::Search { r"\x0a?" } else { "" };
+                let _ = write!(self.output, r"{newline}\z");
+                self.domain.no_newline |= !is_last;
                 return Some(false);
             }
             '*' | '+' | '?' | '{' => return None,
