@@ -1,7 +1,7 @@
 //! Gradients divided by a loss scale, checked, and their norm taken, reading each of them once.
 //!
 //! ```text
-//! unscale ── a part per gradient, cut into chunks of 65,536 elements; threads take runs of chunks
+//! unscale ── a part per gradient, cut into chunks of 65,536 elements; threads take a few at a time
 //!         └─ per tile: decode to lanes, times 1/scale, all finite? (sum of squares), encode, still finite?
 //! ```
 //!
@@ -9,6 +9,7 @@
 //! with float64 on either end it is float64's, rounded once. Sums are taken within chunks, then over chunks, in the
 //! order of the elements: not of the memory, nor of the threads.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::gradient_route::{Operand, Route, Routes, reciprocal};
@@ -26,6 +27,9 @@ use crate::format::Format;
 
 /// Elements that are summed up, and given to a thread, together.
 const CHUNK: usize = 64 * TILE;
+
+/// Chunks that a thread takes at a time.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// One gradient, and where it goes.
 #[derive(Clone, Copy, Debug)]
@@ -224,73 +228,69 @@ impl Job<'_> {
             .collect();
         let count: usize = self.parts.iter().map(|part| part.layout.count).sum();
         let useful = threads.min(count / super::parallel::ELEMENTS_PER_THREAD).max(1);
-        // SAFETY: the caller's promise; the chunks are disjoint.
-        let run_all = |chunks: &[(usize, usize)]| unsafe { self.run_chunks(chunks) };
-        if useful == 1 {
-            return run_all(&work);
-        }
-        let mut shares = self.shares(&work, count.div_ceil(useful)).into_iter();
-        let first = shares.next().unwrap_or_default();
-        thread::scope(|scope| {
-            let start = |share| thread::Builder::new().spawn_scoped(scope, move || run_all(share));
-            let handles: Vec<_> = shares.map(|share| (share, start(share))).collect();
-            let mut outcome = run_all(first);
-            for (share, handle) in handles {
-                outcome.extend(match handle.map(thread::ScopedJoinHandle::join) {
-                    Ok(Ok(more)) => more,
-                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                    // No thread could be had: its share is done here.
-                    Err(_) => run_all(share),
-                });
+        // Each thread takes the next few chunks: one that starts late leaves more to the others.
+        let next = AtomicUsize::new(0);
+        // SAFETY: the caller's promise; each chunk is taken once.
+        let take = || unsafe { self.take_chunks(&work, &next) };
+        let mut found = thread::scope(|scope| {
+            let start = |_| thread::Builder::new().spawn_scoped(scope, take);
+            // If no thread can be had, this one does everything.
+            let handles: Vec<_> = (1..useful).map(start).filter_map(Result::ok).collect();
+            let mut found = take();
+            for handle in handles {
+                found.extend(handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
-            outcome
-        })
+            found
+        });
+        found.sort_unstable_by_key(|&(index, _)| index);
+        found.into_iter().map(|(_, chunk)| chunk).collect()
     }
 
-    /// Cuts the work into runs of chunks of at least this many elements (the last may have fewer).
-    fn shares<'w>(&self, work: &'w [(usize, usize)], wanted: usize) -> Vec<&'w [(usize, usize)]> {
-        let (mut shares, mut begin, mut size) = (Vec::new(), 0, 0);
-        for (end, &(part, start)) in work.iter().enumerate() {
-            size += CHUNK.min(self.parts[part].layout.count - start);
-            if size >= wanted || end + 1 == work.len() {
-                shares.push(&work[begin..=end]);
-                (begin, size) = (end + 1, 0);
+    /// Works on chunks that nobody has taken yet, until there are none.
+    ///
+    /// # Safety
+    /// As for [`unscale`].
+    unsafe fn take_chunks(&self, work: &[(usize, usize)], next: &AtomicUsize) -> Vec<(usize, Chunk)> {
+        let _environment = DefaultEnvironment::enter();
+        let mut scratch = Box::<Scratch>::default();
+        let mut found = Vec::new();
+        loop {
+            let first = next.fetch_add(CHUNKS_AT_ONCE, Ordering::Relaxed);
+            if first >= work.len() {
+                return found;
+            }
+            for (index, &(part, start)) in work.iter().enumerate().skip(first).take(CHUNKS_AT_ONCE) {
+                // SAFETY: the caller's promise.
+                found.push((index, unsafe { self.run_chunk(&self.parts[part], start, &mut scratch) }));
             }
         }
-        shares
     }
 
     /// # Safety
     /// As for [`unscale`].
-    unsafe fn run_chunks(&self, chunks: &[(usize, usize)]) -> Vec<Chunk> {
-        let _environment = DefaultEnvironment::enter();
-        let mut scratch = Box::<Scratch>::default();
-        let run = |&(part, start): &(usize, usize)| {
-            let part = &self.parts[part];
-            let end = (start + CHUNK).min(part.layout.count);
-            let mut outcome = Chunk::EMPTY;
-            let direct = self.is_direct(part);
-            let mut position = start;
-            while position < end {
-                let count = if !direct {
-                    TILE
-                } else if position == start {
-                    // A few elements first, so that no vector of the rest straddles two cache lines.
-                    part.target_kind.0.max(64 - part.target_address(position) % 64) / part.target_kind.0
-                } else {
-                    CHUNK
-                };
-                let count = count.min(end - position);
-                // SAFETY: the caller's promise.
-                let tile = unsafe { self.run_tile(part, position, count, &mut scratch) };
-                outcome.finite &= tile.finite;
-                outcome.square_sum += tile.square_sum;
-                outcome.largest = outcome.largest.max(tile.largest);
-                position += count;
-            }
-            outcome
-        };
-        chunks.iter().map(run).collect()
+    unsafe fn run_chunk(&self, part: &Part, start: usize, scratch: &mut Scratch) -> Chunk {
+        let end = (start + CHUNK).min(part.layout.count);
+        let direct = self.is_direct(part);
+        let mut outcome = Chunk::EMPTY;
+        let mut position = start;
+        while position < end {
+            let count = if !direct {
+                TILE
+            } else if position == start {
+                // A few elements first, so that no vector of the rest straddles two cache lines.
+                part.target_kind.0.max(64 - part.target_address(position) % 64) / part.target_kind.0
+            } else {
+                CHUNK
+            };
+            let count = count.min(end - position);
+            // SAFETY: the caller's promise.
+            let tile = unsafe { self.run_tile(part, position, count, scratch) };
+            outcome.finite &= tile.finite;
+            outcome.square_sum += tile.square_sum;
+            outcome.largest = outcome.largest.max(tile.largest);
+            position += count;
+        }
+        outcome
     }
 
     /// Whether a part needs no scratch: one loop from its source to its target.
