@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 
+use super::gradient_loop::Loop;
 use super::half;
 use super::multiply::{Multiply, PRODUCT, Times, square_sum};
 use super::request::pivot_spec;
@@ -13,15 +14,6 @@ use crate::codec::decode::TruncatedDecoder;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::{Kernel, Level};
 use crate::format::{FloatSpec, Format};
-
-/// A loop from codes to codes.
-pub(super) trait Loop: Send + Sync {
-    /// Writes the products; returns the bits of the largest magnitude as a float32, where NaN is beyond infinity.
-    ///
-    /// # Safety
-    /// As for [`Multiply::run`], with elements of the two formats.
-    unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32;
-}
 
 /// The loop for a pair of formats, if there is one.
 pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -> Option<Box<dyn Multiply>> {

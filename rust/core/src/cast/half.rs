@@ -12,7 +12,7 @@ mod x86 {
     use std::arch::x86_64 as arch;
     use std::marker::PhantomData;
 
-    use super::super::fused::Loop;
+    use super::super::gradient_loop::Loop;
     use crate::codec::pivot::{Binary32, FloatPivot};
     use crate::cpu::{Kernel, Level};
 
@@ -229,7 +229,7 @@ mod x86 {
     }
 }
 
-use super::fused::Loop;
+use super::gradient_loop::Loop;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
 

@@ -12,6 +12,7 @@ mod finite;
 mod from_float;
 mod from_integer;
 mod fused;
+mod gradient_loop;
 mod gradient_route;
 mod half;
 mod integer;

@@ -1,5 +1,6 @@
 //! The one transition, for every row of the table.
 
+use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
 use super::preset::{Arithmetic, Backoff, Ceiling, Growth, Preset, Restore};
 use crate::cpu::DefaultEnvironment;
@@ -59,25 +60,6 @@ pub struct Transition {
     pub applies: bool,
     /// What happened to the scale.
     pub event: Option<Event>,
-}
-
-/// A number of a saved state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// [`State::scale`].
-    Scale,
-    /// [`State::counter`].
-    Counter,
-    /// [`State::hysteresis_left`].
-    HysteresisLeft,
-    /// [`State::floor_steps`].
-    FloorSteps,
-    /// [`Knobs::growth_factor`].
-    GrowthFactor,
-    /// [`Knobs::backoff_factor`].
-    BackoffFactor,
-    /// [`Knobs::growth_interval`].
-    GrowthInterval,
 }
 
 /// A value of a field.

@@ -15,12 +15,14 @@
 //! Other libraries do the same on most steps, and differ at the edges. [`preset`] has a row for each, whose columns
 //! are those differences; [`machine`] has the one transition, which reads the row.
 
+pub mod field;
 pub mod knobs;
 pub mod machine;
 pub mod preset;
 
+pub use field::Field;
 pub use knobs::{Knob, Knobs};
-pub use machine::{DynamicLossScale, Event, Field, Number, State, Transition};
+pub use machine::{DynamicLossScale, Event, Number, State, Transition};
 pub use preset::Preset;
 
 use crate::error::Error;

@@ -14,8 +14,8 @@
 //! TensorFlow 2.21 `training/experimental/loss_scale.py` (that of 2.4); `PyTorch` 2 `native/AmpKernels.cpp` and
 //! `amp/grad_scaler.py`; jmp 0.0.4 `loss_scale.py`; Megatron-LM `optimizer/grad_scaler.py`; apex `amp/scaler.py`.
 
+use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
-use super::machine::Field;
 use crate::error::Error;
 
 /// When finite steps are enough for growth, and what becomes of the counter.
