@@ -80,7 +80,7 @@ def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
 def clear_dtype_policy() -> None:
     """Forget this thread's policy; the next read makes one of floatx.
 
-    What `keras.utils.clear_session` does for policies.
+    What `keras.utils.clear_session` does for policies, but for those of other threads.
     """
     global_state.set_current_policy(None)
 

@@ -14,8 +14,11 @@ from typing import Any
 
 _process = {"floatx": "float32"}
 _thread = threading.local()
-_scoped: ContextVar[tuple[Any] | None] = ContextVar("castwise_dtype_policy", default=None)
-"""The policy of the scope that is open here, in a box; None where no scope is open."""
+_scoped: ContextVar[tuple[int, Any] | None] = ContextVar("castwise_dtype_policy", default=None)
+"""The thread and policy of the scope that is open here; None where none is.
+
+The thread, because some interpreters start threads in a copy of the context.
+"""
 
 
 def floatx() -> str:
@@ -30,22 +33,27 @@ def set_floatx(name: str) -> None:
 
 def current_policy() -> Any:
     """The policy in force here, or None if none was ever set or read."""
-    scoped = _scoped.get()
-    return getattr(_thread, "policy", None) if scoped is None else scoped[0]
+    scoped = _scope_here()
+    return getattr(_thread, "policy", None) if scoped is None else scoped[1]
 
 
 def set_current_policy(policy: Any) -> None:
     """Put a policy in force: in the scope that is open here, else in this thread."""
-    if _scoped.get() is None:
+    if _scope_here() is None:
         _thread.policy = policy
     else:
-        _scoped.set((policy,))
+        _scoped.set((threading.get_ident(), policy))
+
+
+def _scope_here() -> tuple[int, Any] | None:
+    scoped = _scoped.get()
+    return scoped if scoped is not None and scoped[0] == threading.get_ident() else None
 
 
 @contextmanager
 def policy_scope(policy: Any) -> Iterator[None]:
     """Put a policy in force until the end of a `with` block, however it ends."""
-    token = _scoped.set((policy,))
+    token = _scoped.set((threading.get_ident(), policy))
     try:
         yield
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import gc
 import pickle
 import re
+import threading
 import weakref
 
 import pytest
@@ -163,6 +165,23 @@ def test_clearing_in_a_scope_ends_with_it() -> None:
         assert config.dtype_policy().name == "bfloat16"
     finally:
         config.clear_dtype_policy()
+
+
+def test_a_thread_in_a_copy_of_the_context_is_a_thread_of_its_own() -> None:
+    """As interpreters without a global lock start theirs."""
+    seen = []
+
+    def work() -> None:
+        seen.append(config.dtype_policy().name)
+        config.set_dtype_policy("float64")
+        seen.append(config.dtype_policy().name)
+
+    with config.dtype_policy_scope("mixed_float16"):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+        thread.start()
+        thread.join()
+        assert config.dtype_policy().name == "mixed_float16"
+    assert seen == ["float32", "float64"]
 
 
 def test_quantized_policies_cannot_be_changed() -> None:
