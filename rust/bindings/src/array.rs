@@ -12,13 +12,20 @@ use pyo3::sync::PyOnceLock;
 
 use crate::dtypes;
 
-/// An array whose elements have a format.
+/// An array whose elements have a format, as it was when this was made.
+///
+/// Pointer, shape and strides are copied together, and everything is checked and run on the copies: a class's own
+/// `__array_finalize__`, or another thread, may give the object another shape at any later moment. Its memory stays,
+/// for numpy does not move that of an array with a second owner.
 #[derive(Debug)]
 pub(crate) struct Array<'py> {
     pub(crate) object: Bound<'py, PyUntypedArray>,
     pub(crate) format: Format,
     /// Its byte order is not the machine's.
     pub(crate) swapped: bool,
+    pointer: *mut u8,
+    shape: Vec<usize>,
+    strides: Vec<isize>,
 }
 
 impl<'py> Array<'py> {
@@ -45,13 +52,19 @@ impl<'py> Array<'py> {
         })?;
         let swapped = descr.is_native_byteorder() == Some(false);
         refuse_reversed(argument, format, &descr, swapped)?;
-        Ok(Self { object, format, swapped })
+        Ok(Self::now(object, format, swapped))
+    }
+
+    fn now(object: Bound<'py, PyUntypedArray>, format: Format, swapped: bool) -> Self {
+        // SAFETY: the object is an array and alive; reading its data pointer is a field access.
+        let pointer = unsafe { (*object.as_array_ptr()).fields.data.cast() };
+        let (shape, strides) = (object.shape().to_vec(), object.strides().to_vec());
+        Self { object, format, swapped, pointer, shape, strides }
     }
 
     /// The first element.
     pub(crate) fn pointer(&self) -> *mut u8 {
-        // SAFETY: the object is an array, alive as long as `self`; reading its data pointer is a field access.
-        unsafe { (*self.raw()).fields.data.cast() }
+        self.pointer
     }
 
     fn raw(&self) -> *mut PyArrayObject {
@@ -59,11 +72,11 @@ impl<'py> Array<'py> {
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
-        self.object.shape()
+        &self.shape
     }
 
     pub(crate) fn strides(&self) -> &[isize] {
-        self.object.strides()
+        &self.strides
     }
 
     pub(crate) fn is_writeable(&self) -> bool {
@@ -71,7 +84,7 @@ impl<'py> Array<'py> {
     }
 
     fn has_flag(&self, flag: i32) -> bool {
-        // SAFETY: as in `pointer`.
+        // SAFETY: the object is an array, alive as long as `self`; reading its flags is a field access.
         unsafe { (*self.raw()).fields.flags & flag != 0 }
     }
 
@@ -171,7 +184,13 @@ impl<'py> Array<'py> {
             );
             Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyUntypedArray>()
         };
-        Ok(Self { object, format, swapped })
+        let new = Self::now(object, format, swapped);
+        if new.shape == self.shape {
+            return Ok(new);
+        }
+        Err(PyValueError::new_err(
+            "an argument was given another shape while it was in use; give the call a copy.",
+        ))
     }
 
     /// A new array of its shape, of numpy's double.
@@ -182,15 +201,15 @@ impl<'py> Array<'py> {
         self.empty_like(Order::Keep, descr, format)
     }
 
-    /// A copy in memory of its own.
+    /// A copy in memory of its own, a plain array whatever the class.
     pub(crate) fn copy(&self) -> PyResult<Self> {
+        let new = self.empty_like(Order::Keep, self.object.dtype(), self.format)?;
         let py = self.object.py();
-        // SAFETY: the object is an array; the call returns a new array, or null with an exception set.
-        let object = unsafe {
-            let new = PY_ARRAY_API.PyArray_NewCopy(py, self.raw(), Order::Keep.to_numpy());
-            Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyUntypedArray>()
-        };
-        Ok(Self { object, ..*self })
+        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
+        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, new.raw(), self.raw()) } {
+            0 => Ok(new),
+            _ => Err(PyErr::fetch(py)),
+        }
     }
 }
 

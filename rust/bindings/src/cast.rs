@@ -9,6 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
+use pyo3::types::PyTuple;
 
 use crate::array::{Array, Order};
 use crate::dtypes;
@@ -182,8 +183,8 @@ fn run(
             pointer: std::ptr::with_exposed_provenance(*address),
             strides,
         });
-        // SAFETY: numpy vouches for shape and strides of its arrays as they were when copied above; the caller keeps
-        // the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
+        // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these
+        // copies; the caller keeps the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
         // target is new, or was checked to be writeable, of this shape and without overlap in itself, and made not
         // to overlap the source but elementwise. Another thread of the host may write to the same arrays meanwhile,
         // as with any numpy function: which value is read is then open, nothing else (the core makes no references
@@ -315,7 +316,7 @@ fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array
     let plain = Settings { options: Options::default(), report: false, threads: 1 };
     run(py, &given, &double, None, true, &plain)?;
     let broadcast = BROADCAST.import(py, "numpy", "broadcast_to")?;
-    let shape = source.object.getattr("shape")?;
+    let shape = PyTuple::new(py, source.shape())?;
     let view = broadcast.call1((&double.object, shape)).map_err(|_| {
         PyValueError::new_err(format!(
             "scale has shape {:?}, which does not broadcast to the shape {:?} of x.",

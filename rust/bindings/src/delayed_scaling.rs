@@ -195,7 +195,7 @@ impl DelayedScaling {
                     fresh: false,
                 }),
             };
-            // SAFETY: numpy vouches for shape and strides as they were when copied above; the caller keeps the arrays
+            // SAFETY: numpy vouched for what `Array` copied, of which all checks were; the caller keeps the arrays
             // alive. The target is new, or was checked to be writeable, of this shape and without overlap in itself,
             // and made not to overlap the source but elementwise. A racing write of the host's changes which value
             // is read, nothing else.
