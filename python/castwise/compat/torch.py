@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise.loss_scale.unscaling import unscale
+from castwise.compat import scaling
+from castwise.floating import is_floating
+from castwise.loss_scale.unscaling import all_finite, unscale
 
 __all__ = ["GradScaler"]
 
@@ -72,7 +74,7 @@ class GradScaler:
         self._optimizers: dict[int, tuple[_Stage, bool | None]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """An array times the scale, in its own dtype (rank 0: float32 at least).
+        """An array times the scale, in its own dtype (rank 0: float32 at least; integers: float32).
 
         Of a list or tuple, each of them; ValueError for anything else.
         """
@@ -117,7 +119,7 @@ class GradScaler:
             raise ValueError("a float16 gradient cannot be unscaled; keep parameters in float32.")
         finite = None
         if grads:
-            _, finite = unscale(grads, self._machine.scale, grads)
+            finite = _unscale(grads, self._machine.scale)
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -248,6 +250,19 @@ class GradScaler:
 
 def _times(output: Any, scale: np.float32) -> Any:
     """Torch's product with a float32 of rank 0: in float32, then back, unless rank 0 too."""
+    if not (is_floating(output.dtype) or output.dtype.kind == "c"):
+        return scaling.times(output.astype(np.float32), scale)
+    product = scaling.times(output, scale)
     with np.errstate(over="ignore", invalid="ignore"):
-        product = output * scale
         return product.astype(output.dtype) if np.ndim(output) else product
+
+
+def _unscale(grads: list[Any], scale: float) -> bool:
+    """Divide in place; whether all were finite. Where there is no reciprocal, IEEE's, as torch."""
+    if scaling.is_usable(scale):
+        _, finite = unscale(grads, scale, grads)
+        return finite
+    finite = all_finite(grads)
+    for grad in grads:
+        grad[...] = scaling.times(grad, scaling.reciprocal(scale))
+    return finite

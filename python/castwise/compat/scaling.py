@@ -1,0 +1,45 @@
+"""What the dialects' loss scales share: products, reciprocals and arguments that are numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def times(value: Any, factor: Any) -> Any:
+    """The product in numpy's promotion, without warnings where it is not finite."""
+    with np.errstate(all="ignore"):
+        return value * factor
+
+
+def reciprocal(scale: Any) -> np.float32:
+    """The float32 reciprocal, as IEEE has it: infinite for 0, 0 for infinity."""
+    with np.errstate(all="ignore"):
+        return np.float32(1) / np.float32(scale)
+
+
+def is_usable(scale: Any) -> bool:
+    """Whether `castwise.loss_scale.unscale` takes it: a finite number with a finite reciprocal."""
+    return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
+
+
+def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:
+    """What `kind` makes of an argument; its exceptions get the argument's name and value."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        example = "32768.0" if kind is float else "2000"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{name}={value!r} is not valid; use a number, as {example}."
+        ) from error
+
+
+def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:
+    """Take the inner optimizer out of a config; KeyError, with what to do, if there is none."""
+    if key not in config:
+        raise KeyError(
+            f"config={config!r} lacks {key!r}; give an optimizer, or a dict with 'class_name' and "
+            "'config'"
+        )
+    return config.pop(key)
