@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from castwise._core import DynamicLossScale
+from castwise.compat import scaling
 from castwise.keras_objects import from_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale
 
@@ -35,7 +37,7 @@ class LossScaleOptimizer:
         With ``apply(grads, trainable_variables)`` or ``apply_gradients(pairs)``. Its
         ``loss_scale_factor`` becomes None.
     initial_scale : float
-        Positive and finite.
+        Positive and finite, in float32 too.
     dynamic_growth_steps : int
         1 or more: finite steps after which the scale doubles.
     name : str, optional
@@ -58,9 +60,10 @@ class LossScaleOptimizer:
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not kwargs.pop("dynamic", True):
+        if not (dynamic := kwargs.pop("dynamic", True)):
             raise ValueError(
-                "dynamic=False is not valid; set `loss_scale_factor` on the inner optimizer."
+                f"dynamic={dynamic!r} is not valid; leave it out, or set `loss_scale_factor` on "
+                "the inner optimizer."
             )
         for argument, value in kwargs.items():
             if argument not in _ONLY_DEFAULTS or value != _ONLY_DEFAULTS[argument]:
@@ -72,19 +75,12 @@ class LossScaleOptimizer:
                 f"inner_optimizer={inner_optimizer!r} is not valid; give an object with apply or "
                 "apply_gradients."
             )
-        if not (0 < initial_scale < math.inf):
-            raise ValueError(
-                f"initial_scale={initial_scale!r} is not valid; use a positive finite number."
-            )
-        if dynamic_growth_steps < 1:
-            raise ValueError(
-                f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use 1 or more."
-            )
+        _check(initial_scale, dynamic_growth_steps)
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
         self.name = "loss_scale_optimizer" if name is None else name
-        self.built = False
+        self.built = self._restored = False
         self._machine = DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
         if hasattr(inner_optimizer, "loss_scale_factor"):
             inner_optimizer.loss_scale_factor = None
@@ -121,7 +117,7 @@ class LossScaleOptimizer:
 
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: in float32 once built, before that in the loss' dtype."""
-        scale = self.dynamic_scale if self.built else self.initial_scale
+        scale = self.dynamic_scale if self.built or self._restored else self.initial_scale
         with np.errstate(over="ignore", invalid="ignore"):
             return np.multiply(loss, scale)
 
@@ -140,11 +136,21 @@ class LossScaleOptimizer:
         trainable_variables : sequence, optional
             Left out if the inner optimizer was built with them.
 
+        Raises
+        ------
+        ValueError
+            There are more gradients than variables, or fewer.
+
         """
-        if not self.built:
-            self.build(trainable_variables or [])
         grads = list(grads)
         variables: Sequence[Any] = trainable_variables or [None] * len(grads)
+        if len(variables) != len(grads):
+            raise ValueError(
+                f"grads has {len(grads)} gradients and trainable_variables {len(variables)} "
+                "variables; give one gradient, or None, for each variable."
+            )
+        if not self.built:
+            self.build(trainable_variables or [])
         finite = self.check_finite(grads)
         if finite:
             self._apply(self._divide(grads, variables), trainable_variables)
@@ -161,7 +167,8 @@ class LossScaleOptimizer:
             for grad, variable in zip(grads, variables, strict=True)
         ]
         scale = self.dynamic_scale
-        if math.frexp(scale)[0] == 0.5:  # noqa: PLR2004 - a power of two: the reciprocal is exact
+        # Of a power of two the reciprocal is exact, if there is one.
+        if math.frexp(scale)[0] == 0.5 and scaling.is_usable(scale):  # noqa: PLR2004
             chosen = [
                 grad if divide and _is_single(grad) else None
                 for grad, divide in zip(grads, divided, strict=True)
@@ -169,18 +176,46 @@ class LossScaleOptimizer:
             unscaled, _ = unscale(chosen, float(scale))
         else:
             unscaled = [None] * len(grads)
-        return [
-            new if new is not None else np.divide(grad, scale) if divide else grad
-            for grad, divide, new in zip(grads, divided, unscaled, strict=True)
-        ]
+        with np.errstate(all="ignore"):
+            return [
+                new if new is not None else np.divide(grad, scale) if divide else grad
+                for grad, divide, new in zip(grads, divided, unscaled, strict=True)
+            ]
 
     def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:
         if hasattr(self.inner_optimizer, "apply"):
             self.inner_optimizer.apply(grads, trainable_variables=trainable_variables)
         else:
+            if grads and not trainable_variables:
+                raise ValueError(
+                    f"trainable_variables={trainable_variables!r} is not valid; give them: the "
+                    "inner optimizer has apply_gradients only."
+                )
             self.inner_optimizer.apply_gradients(
                 list(zip(grads, trainable_variables or [], strict=True))
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the counter, by the names of Keras' variables; not the inner optimizer's.
+
+        >>> class Inner:
+        ...     def apply(self, grads, trainable_variables): ...
+        >>> LossScaleOptimizer(Inner()).state_dict()
+        {'dynamic_scale': 32768.0, 'step_counter': 0}
+        """
+        return self._machine.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved scale and counter, before `build` too.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Keys are missing or unknown; a number is no valid one. Nothing has changed.
+
+        """
+        self._machine = self._machine.with_state(state)
+        self._restored = True
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
@@ -207,12 +242,41 @@ class LossScaleOptimizer:
         custom_objects : mapping of str to class
             The classes of optimizers that may be named.
 
+        Raises
+        ------
+        KeyError
+            There is no "inner_optimizer".
+
         """
         arguments = dict(config)
-        inner = arguments.pop("inner_optimizer")
+        inner = scaling.inner_config(arguments)
         if isinstance(inner, Mapping):
             inner = from_dictionary(inner, {}, custom_objects)
         return cls(inner, **arguments)
+
+
+def _check(initial_scale: Any, dynamic_growth_steps: Any) -> None:
+    if isinstance(initial_scale, str):
+        raise ValueError(  # noqa: TRY004 - what Keras raises
+            f"initial_scale={initial_scale!r} is not valid; use a number, as 32768.0."
+        )
+    with np.errstate(over="ignore"):
+        held = np.float32(scaling.number("initial_scale", initial_scale))
+    if not 0 < held < math.inf:
+        raise ValueError(
+            f"initial_scale={initial_scale!r} is not valid; use a positive finite number that a "
+            "float32 holds."
+        )
+    try:
+        steps = operator.index(dynamic_growth_steps)
+    except TypeError:
+        raise TypeError(
+            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use an int of 1 or more."
+        ) from None
+    if steps < 1:
+        raise ValueError(
+            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use 1 or more."
+        )
 
 
 def _is_single(grad: Any) -> bool:
