@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale, cast
+from castwise.compat import scaling
+from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
 from castwise.keras_objects import from_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale
 
@@ -56,20 +58,22 @@ class LossScaleOptimizer:
                 "apply_gradients that is no LossScaleOptimizer."
             )
         if not isinstance(dynamic, bool):
-            raise TypeError(f"dynamic={dynamic!r} must be a bool.")
+            raise TypeError(f"dynamic={dynamic!r} must be a bool; use True or False.")
         if getattr(inner_optimizer, _WRAPPED, False):
             raise ValueError("inner_optimizer is wrapped by a LossScaleOptimizer already.")
         if not dynamic and initial_scale is None:
-            raise ValueError("initial_scale must be given if dynamic=False.")
+            raise ValueError("initial_scale=None is not valid if dynamic=False; give a number.")
         if not dynamic and dynamic_growth_steps is not None:
             raise ValueError(
                 f"dynamic_growth_steps={dynamic_growth_steps!r} must be None if dynamic=False."
             )
-        self._fixed = None if dynamic else float(initial_scale)  # type: ignore[arg-type]
+        initial = scaling.number(
+            "initial_scale", 2.0**15 if initial_scale is None else initial_scale
+        )
+        steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
+        self._fixed: float | None = None if dynamic else initial
         self._machine = DynamicLossScale(
-            2.0**15 if initial_scale is None else float(initial_scale),
-            2000 if dynamic_growth_steps is None else int(dynamic_growth_steps),
-            preset="tf_keras",
+            initial, scaling.number("dynamic_growth_steps", steps, int), preset="tf_keras"
         )
         self._optimizer = inner_optimizer
         setattr(inner_optimizer, _WRAPPED, True)
@@ -105,41 +109,74 @@ class LossScaleOptimizer:
         """Finite steps after which the scale doubles; None if it never does."""
         return self._machine.growth_interval if self.dynamic else None
 
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's; `lr` is another name of it."""
+        return self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self._optimizer.learning_rate = value
+
+    lr = learning_rate
+
+    @property
+    def iterations(self) -> Any:
+        """The inner optimizer's; skipped steps count."""
+        return self._optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        self._optimizer.iterations = value
+
     def __getattr__(self, name: str) -> Any:
-        """What is not the wrapper's own (learning_rate, iterations, variables, ...)."""
+        """What is not the wrapper's own (momentum, clipnorm, variables, ...)."""
         if name.startswith("__") or name == "_optimizer":
             raise AttributeError(name)
         return getattr(self._optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what is not the wrapper's own on the inner optimizer, if that has it."""
+        own = name.startswith("_") or hasattr(type(self), name)
+        if own or not hasattr(self._optimizer, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._optimizer, name, value)
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss times the scale, in the loss' own dtype; of a callable, a callable."""
         self._scaled = True
         if callable(loss):
             return _scaled(loss, lambda: self.loss_scale)
-        return _times(loss, self.loss_scale)
+        return _in_its_dtype(loss, self.loss_scale)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """The gradients times the scale's float32 reciprocal, each in its own dtype; None stays."""
         self._unscaled = True
         grads = list(grads)
-        reciprocal = np.float32(1) / self.loss_scale
+        reciprocal = scaling.reciprocal(self.loss_scale)
         results: list[Any] = [None] * len(grads)
         fused = []
         for index, grad in enumerate(grads):
             if grad is None:
                 continue
             array = np.asarray(grad)
-            factor = float(reciprocal.astype(array.dtype))
+            with np.errstate(all="ignore"):
+                factor = float(own := reciprocal.astype(array.dtype))
+            if not (np.isfinite(factor) and factor):
+                results[index] = np.asarray(scaling.times(array, own))
+                continue
             # One pass over all whose dtype holds the reciprocal; the others by their own factor.
             if factor == float(reciprocal) and array.dtype.itemsize <= reciprocal.itemsize:
                 fused.append(index)
             else:
                 results[index] = cast(array, array.dtype, scale=factor)
-        sources = [np.asarray(grads[index]) for index in fused]
-        targets = [np.empty_like(source) for source in sources]
-        unscale(sources, float(self.loss_scale), targets)
-        for index, target in zip(fused, targets, strict=True):
-            results[index] = target
+        if fused:
+            sources = [np.asarray(grads[index]) for index in fused]
+            targets = [np.empty_like(source) for source in sources]
+            unscale(sources, float(self.loss_scale), targets)
+            for index, target in zip(fused, targets, strict=True):
+                results[index] = target
         return results
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:
@@ -172,6 +209,30 @@ class LossScaleOptimizer:
         elif hasattr(self._optimizer, "iterations"):
             self._optimizer.iterations += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the counter, by the names of TensorFlow's checkpoints.
+
+        Empty if the scale is fixed: it is in the config. The inner optimizer's is its own.
+        """
+        return self._machine.state_dict() if self.dynamic else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved scale and counter.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Keys are missing or unknown; a number is no valid one. Nothing has changed.
+
+        """
+        if self.dynamic:
+            self._machine = self._machine.with_state(dict(state))
+        elif state:
+            raise ValueError(
+                f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
+                "Load it into a LossScaleOptimizer with dynamic=True."
+            )
+
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
         return {
@@ -201,13 +262,15 @@ class LossScaleOptimizer:
         ------
         ValueError, TypeError
             An optimizer that is not among them; a DynamicLossScale whose multiplier is not 2.
+        KeyError
+            There is no optimizer.
 
         """
         arguments = dict(config)
         if "loss_scale" in arguments:
-            arguments["inner_optimizer"] = arguments.pop("optimizer")
+            arguments["inner_optimizer"] = scaling.inner_config(arguments, "optimizer")
             arguments.update(_from_loss_scale(arguments.pop("loss_scale")))
-        inner = arguments.pop("inner_optimizer")
+        inner = scaling.inner_config(arguments)
         if isinstance(inner, Mapping):
             inner = from_dictionary(inner, {}, custom_objects)
         return cls(inner, **arguments)
@@ -215,10 +278,11 @@ class LossScaleOptimizer:
 
 def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that TF 2.3's loss scale stands for."""
-    numbers = config["config"]
-    if config["class_name"] == "FixedLossScale":
-        return {"dynamic": False, "initial_scale": numbers["loss_scale_value"]}
-    if config["class_name"] != "DynamicLossScale" or numbers["multiplier"] != 2:  # noqa: PLR2004
+    loss_scale = deserialize(config)
+    if isinstance(loss_scale, FixedLossScale):
+        return {"dynamic": False, "initial_scale": loss_scale.get_config()["loss_scale_value"]}
+    numbers = loss_scale.get_config()
+    if numbers["multiplier"] != 2:  # noqa: PLR2004
         raise ValueError(
             f"loss_scale={dict(config)!r} is not valid; only a FixedLossScale, or a "
             "DynamicLossScale whose multiplier is 2, can be loaded."
@@ -231,9 +295,10 @@ def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
-    return lambda: _times(loss(), scale())
+    return lambda: _in_its_dtype(loss(), scale())
 
 
-def _times(loss: Any, scale: np.float32) -> Any:
+def _in_its_dtype(loss: Any, scale: np.float32) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
-        return loss * scale.astype(loss.dtype)
+        factor = scale.astype(loss.dtype)
+    return scaling.times(loss, factor)
