@@ -1,7 +1,9 @@
 """jmp's loss scales: frozen values with `scale`, `unscale` and `adjust`, on arrays of numpy's kind.
 
-They are pytrees for jax, where it is in use: `register` says so to it. `adjust` takes concrete
-values: inside `jax.jit` use jmp's own, whose steps are the same.
+They are pytrees for jax, where it is in use: `register` says so to it. All of them, `all_finite`
+and `select_tree` then work inside `jax.jit`, where XLA may divide by a factor that is no power of
+two through its reciprocal. As in jmp, the number of a `StaticLossScale` is no leaf: to enter
+`jax.jit` as an argument it must hash, as Python's and numpy's scalars do.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 
 from castwise import trees
 from castwise._core import DynamicLossScale as Machine
+from castwise.compat import scaling
 from castwise.floating import is_floating
 from castwise.loss_scale import unscaling
 
@@ -103,10 +106,8 @@ class DynamicLossScale:
         for name in ("loss_scale", "min_loss_scale"):
             value = getattr(self, name)
             # jax makes one of bare objects to learn the structure.
-            if type(value) is not object and not is_floating(np.asarray(value).dtype):
-                warnings.warn(
-                    f"{name} has dtype {np.asarray(value).dtype}; use a float", stacklevel=3
-                )
+            if type(value) is not object and not is_floating(dtype := _dtype(value)):
+                warnings.warn(f"{name} has dtype {dtype}; use a float", stacklevel=3)
 
     def scale(self, tree: Tree) -> Tree:
         """Every array times the scale, in numpy's promotion."""
@@ -132,6 +133,8 @@ class DynamicLossScale:
         """
         if np.ndim(grads_finite) != 0:
             raise AssertionError(f"grads_finite={grads_finite!r} must be a boolean scalar.")
+        if any(map(_is_traced, (grads_finite, self.loss_scale, self.counter, self.min_loss_scale))):
+            return self._adjust_traced(grads_finite)
         finite = bool(grads_finite)
         scale, counter = np.asarray(self.loss_scale), np.asarray(self.counter)
         machine = Machine(
@@ -152,6 +155,16 @@ class DynamicLossScale:
         new_counter = np.asarray(machine.counter, counter.dtype)
         return dataclasses.replace(self, loss_scale=result, counter=new_counter)
 
+    def _adjust_traced(self, grads_finite: Any) -> DynamicLossScale:
+        jnp = sys.modules["jax"].numpy
+        scale, counter = jnp.asarray(self.loss_scale), jnp.asarray(self.counter)
+        grown = (scale * self.factor).astype(scale.dtype)
+        grows = (counter == self.period - 1) & jnp.isfinite(grown)
+        reduced = jnp.maximum(self.min_loss_scale, scale / self.factor).astype(scale.dtype)
+        result = jnp.where(grads_finite, jnp.where(grows, grown, scale), reduced)
+        counter = jnp.where(grads_finite, (counter + 1) % self.period, 0).astype(counter.dtype)
+        return dataclasses.replace(self, loss_scale=result, counter=counter)
+
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Arrays, and what is none, for jax; the minimum is among the arrays, and so is kept."""
         return (self.loss_scale, self.counter, self.min_loss_scale), (self.period, self.factor)
@@ -167,16 +180,20 @@ class DynamicLossScale:
 LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
 
 
-def all_finite(tree: Any) -> np.ndarray[tuple[()], np.dtype[np.bool_]]:
-    """Whether every element of every array is finite: a boolean array of rank 0.
+def all_finite(tree: Any) -> Any:
+    """Whether every element of every array is finite: a boolean array of rank 0, jax's for jax's.
 
     A tree without leaves is finite; TypeError for leaves that are no numbers.
     """
+    leaves = trees.values(tree)
+    if any(map(_is_jax, leaves)):
+        jnp = sys.modules["jax"].numpy
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
     return np.asarray(unscaling.all_finite(tree))
 
 
 def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
-    """`a` if `pred`, else `b`.
+    """`a` if `pred`, else `b`; inside `jax.jit`, leaf by leaf.
 
     Raises
     ------
@@ -186,23 +203,43 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
         Structures, shapes or dtypes differ.
 
     """
-    if np.ndim(pred) != 0 or np.asarray(pred).dtype != np.bool_:
+    if np.ndim(pred) != 0 or _dtype(pred) != np.bool_:
         raise AssertionError(f"pred={pred!r} must be a boolean scalar.")
+    if _is_traced(pred):
+        unscaling.select_tree(True, a, b)  # for its errors
+        where = sys.modules["jax"].numpy.where
+        pairs = zip(trees.values(a), trees.values(b), strict=True)
+        chosen: Tree = trees.replace(a, (where(pred, *pair) for pair in pairs))
+        return chosen
     return unscaling.select_tree(bool(pred), a, b)
 
 
 def register() -> None:
-    """Tell jax, which must be imported, that the three are pytrees."""
+    """Tell jax, which must be imported, that the three are pytrees; once is enough."""
     jax = sys.modules["jax"]
+    if not jax.tree_util.tree_leaves(NoOpLossScale()):
+        return  # jax knows them
     for cls in (NoOpLossScale, StaticLossScale):
         jax.tree_util.register_pytree_node(cls, lambda x: ((), x), lambda x, _: x)
     jax.tree_util.register_pytree_node_class(DynamicLossScale)
 
 
+def _is_jax(value: Any) -> bool:
+    return "jax" in sys.modules and isinstance(value, sys.modules["jax"].Array)
+
+
+def _is_traced(value: Any) -> bool:
+    return "jax" in sys.modules and isinstance(value, sys.modules["jax"].core.Tracer)
+
+
+def _dtype(value: Any) -> Any:
+    """Of what jax traces too, which is no array yet."""
+    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+
+
 def _times(tree: Tree, factor: Any) -> Tree:
-    with np.errstate(over="ignore", invalid="ignore"):
-        products = (leaf * _beside(factor, leaf) for leaf in trees.values(tree))
-        result: Tree = trees.replace(tree, products)
+    products = (scaling.times(leaf, _beside(factor, leaf)) for leaf in trees.values(tree))
+    result: Tree = trees.replace(tree, products)
     return result
 
 
@@ -216,10 +253,12 @@ def _beside(factor: Any, leaf: Any) -> Any:
 def _unscale(tree: Tree, scale: Any) -> Tree:
     leaves = trees.values(tree)
     strong = isinstance(scale, np.ndarray | np.generic) and scale.dtype == np.float32
-    if strong and np.isfinite(scale) and all(map(_becomes_single, leaves)):
+    if strong and scaling.is_usable(scale) and all(map(_becomes_single, leaves)):
         result, _ = unscaling.unscale(tree, float(scale))
         return result
-    return _times(tree, 1 / scale)
+    with np.errstate(all="ignore"):
+        inverse = 1 / scale
+    return _times(tree, inverse)
 
 
 def _becomes_single(leaf: Any) -> bool:
