@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import pickle
 
@@ -11,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise.loss_scale import DelayedScaling
+from float_environment import DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, SUPPORTED, mxcsr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from originals import library
@@ -82,7 +84,7 @@ def test_quantize_and_dequantize_are_keras(dtype: type, scale: float, level: str
     x = (rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 9, 5000)).astype(np.float32)
     x = np.append(x, np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-45], np.float32))
     scaling = DelayedScaling(1, dtype=dtype, preset="keras")
-    scaling = scaling.with_state({"scale": scale, "amax_history": [0.0]})
+    scaling = scaling.with_state({**scaling.state_dict(), "scale": scale})
     with np.errstate(all="ignore"):
         wanted = np.asarray(
             keras.quantizers.quantize_and_dequantize(x, np.float32(scale), dtype, "float32")
@@ -189,7 +191,13 @@ def test_what_is_refused() -> None:
     for parameters, words in (
         ({"amax_history_length": 0}, "amax_history_length=0"),
         ({"amax_history_length": -1}, "amax_history_length=-1"),
-        ({"margin": 101}, "margin=101"),
+        ({"amax_history_length": 2**20 + 1}, "=1048577 is not valid; use an int from 1 to 1048576"),
+        ({"amax_history_length": 2**36}, "amax_history_length=68719476736"),
+        ({"amax_history_length": 2**40}, "amax_history_length=1099511627776"),
+        ({"amax_history_length": 2**62}, "amax_history_length=4611686018427387904"),
+        ({"amax_history_length": 2**64}, "amax_history_length=18446744073709551616"),
+        ({"margin": 101}, "margin=101 is not valid; use an int from -100 to 100"),
+        ({"margin": 2**40}, "margin=1099511627776"),
         ({"dtype": "float8_e8m0fnu"}, "float8_e8m0fnu"),
         ({"dtype": "int8"}, "int8"),
         ({"preset": "nvidia"}, "preset="),
@@ -200,15 +208,119 @@ def test_what_is_refused() -> None:
             DelayedScaling(**parameters)  # type: ignore[arg-type]
         assert words in str(error.value)
     scaling = DelayedScaling(2)
-    with pytest.raises(ValueError, match="lacks the key 'amax_history'"):
-        scaling.with_state({"scale": 1.0})
-    with pytest.raises(ValueError, match="amax_history has 3 values"):
-        scaling.with_state({"scale": 1.0, "amax_history": [0.0] * 3})
-    with pytest.raises(ValueError, match="scale=0"):
-        scaling.with_state({"scale": 0.0, "amax_history": [0.0] * 2})
     with pytest.raises(TypeError, match="x is int64"):
         scaling.quantize(np.arange(3))
     with pytest.raises(TypeError, match="out has dtype float32"):
         scaling.quantize(np.ones(3), np.ones(3, np.float32))
     with pytest.raises(ValueError, match="out has shape"):
         scaling.quantize(np.ones(3), np.ones(2, E4M3))
+
+
+@pytest.mark.parametrize("name", ["amax_history_length", "margin"])
+@pytest.mark.parametrize("value", [True, 1.5, "3"])
+def test_parameters_that_are_no_ints(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"{name}={value!r} is not valid; use an int"):
+        DelayedScaling(**{name: value})  # type: ignore[arg-type]
+
+
+PRESETS = ("castwise", "keras", "transformer_engine")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("margin", [-100, 0, 100])
+@given(found=amaxes)
+def test_every_state_is_restored(preset: str, margin: int, found: list[float]) -> None:
+    scaling = fresh = DelayedScaling(3, margin, preset=preset)
+    for amax in [*found, 1e-45, 1e-45, 3e38, 3e38, 3e38]:
+        scaling = scaling.next(amax)
+        state = json.loads(json.dumps(scaling.state_dict()))
+        for restored in (
+            fresh.with_state(state),
+            copy.deepcopy(scaling),
+            pickle.loads(pickle.dumps(scaling)),  # noqa: S301
+        ):
+            assert repr(restored.state_dict()) == repr(scaling.state_dict())
+            assert repr(restored) == repr(scaling)
+
+
+def test_a_state_without_a_scale_is_restored() -> None:
+    tiny = DelayedScaling(1, preset="keras").next(1e-45).next(1.0)
+    assert tiny.scale == 0.0
+    assert pickle.loads(pickle.dumps(tiny)) == tiny  # noqa: S301
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_states_that_make_no_sense(preset: str) -> None:
+    scaling = DelayedScaling(2, preset=preset)
+    state = scaling.state_dict()
+    assert state == {"preset": preset, "scale": 1.0, "amax_history": [0.0, 0.0]}
+    for key in state:
+        with pytest.raises(ValueError, match=f"lacks the key '{key}'"):
+            scaling.with_state({name: state[name] for name in state if name != key})
+    for change, words in (
+        ({"margin": 0}, "unknown key 'margin'"),
+        ({"preset": "jmp"}, "preset='jmp' is not valid"),
+        ({"preset": None}, "preset=None is not valid"),
+        ({"scale": math.nan}, "scale=NaN is not valid"),
+        ({"scale": -1.0}, r"scale=-1\.0 is not valid"),
+        ({"amax_history": [0.0] * 3}, "amax_history has 3 values"),
+        ({"amax_history": [0.0, -1.0]}, r"amax_history\[1\]=-1\.0 is not valid"),
+        ({"amax_history": [0.0, 1e39]}, r"amax_history\[1\]=1e39 is not valid"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            scaling.with_state({**state, **change})
+    for change, words in (
+        ({"amax_history": 3.0}, "amax_history is of type"),
+        ({"amax_history": [0.0, None]}, "amax_history=None"),
+        ({"scale": "1"}, "scale='1'"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            scaling.with_state({**state, **change})
+    with pytest.raises(TypeError, match="state is of type .*give the dict"):
+        scaling.with_state(None)
+    for other in PRESETS:
+        if other != preset:
+            with pytest.raises(ValueError, match=f"preset='{other}' is not valid here"):
+                scaling.with_state(DelayedScaling(2, preset=other).state_dict())
+    for strange in (math.nan, math.inf):
+        odd = {**state, "amax_history": np.array([strange, 0.0], np.float32)}
+        if preset == "castwise":
+            with pytest.raises(ValueError, match=r"amax_history\[0\]=.* use finite"):
+                scaling.with_state(odd)
+        else:
+            assert not np.isfinite(scaling.with_state(odd).amax_history[0])
+    if preset == "castwise":
+        for scale in (0.0, math.inf, 1e-40):
+            with pytest.raises(ValueError, match="scale="):
+                scaling.with_state({**state, "scale": scale})
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_an_amax_may_be(preset: str) -> None:
+    scaling = DelayedScaling(1, preset=preset)
+    most = float(np.finfo(np.float32).max)
+    assert scaling.next(1e300) == scaling.next(most)
+    assert scaling.next(1e300).next(1e300) == scaling.next(most).next(most) != scaling
+    with pytest.raises(ValueError, match=r"amax=-1\.0 is not valid"):
+        scaling.next(-1.0)
+    with pytest.raises(TypeError, match="amax='1'"):
+        scaling.next("1")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="MXCSR is x86-64's")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_flush_to_zero_changes_no_history(preset: str) -> None:
+    first = DelayedScaling(2, preset=preset)
+    wanted = first.next(1e-39).next(3e-39).next(1.0)
+    state = wanted.state_dict()
+    assert any(0 < amax < 1e-37 for amax in first.next(1e-39).state_dict()["amax_history"]) or (
+        preset == "transformer_engine"
+    )
+    with mxcsr(FLUSH_TO_ZERO | DENORMALS_ARE_ZERO):
+        got = first.next(1e-39).next(3e-39).next(1.0)
+        restored, saved, scale = first.with_state(state), got.state_dict(), got.scale
+        small = first.next(1e-39).amax_history.view(np.uint32).tolist()
+    assert small == first.next(1e-39).amax_history.view(np.uint32).tolist()
+    assert saved == state
+    assert scale == wanted.scale
+    assert restored.state_dict() == state

@@ -5,17 +5,21 @@ use std::hash::{Hash, Hasher};
 use castwise_core::Format;
 use castwise_core::cast::unscale::{Gradient, quantize};
 use castwise_core::cast::{Source, Target, num_threads};
-use castwise_core::delayed_scaling::{AmaxAlgorithm, DelayedScaling as Core, Recipe, default_format};
+use castwise_core::delayed_scaling::{
+    AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
+};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::array::{Array, Order};
 use crate::dtypes;
 use crate::error::to_python;
-use crate::loss_scale::real;
+use crate::loss_scale::{real, state_dict_argument, whole_within};
 use crate::runtime::parse_threads;
+
+const STATE_KEYS: [&str; 3] = ["preset", "scale", "amax_history"];
 
 /// Delayed scaling of one tensor: the scale for a narrow float from the largest magnitudes of earlier steps. A value:
 /// each step gives the next.
@@ -23,7 +27,7 @@ use crate::runtime::parse_threads;
 /// Parameters
 /// ----------
 /// amax_history_length : int
-///     Steps that are remembered.
+///     Steps that are remembered: 1 to 2**20.
 /// margin : int
 ///     Powers of two that stay free above the largest magnitude.
 /// dtype : dtype or str, optional
@@ -39,7 +43,7 @@ use crate::runtime::parse_threads;
 /// Raises
 /// ------
 /// ValueError, TypeError
-///     A length below 1, a margin beyond 100, a dtype that is no signed float of 16 bits or fewer.
+///     A length below 1 or above 2**20, a margin beyond 100, a dtype that is no signed float of 16 bits or fewer.
 ///
 /// Examples
 /// --------
@@ -57,12 +61,12 @@ pub(crate) struct DelayedScaling {
 impl DelayedScaling {
     #[new]
     #[pyo3(
-        signature = (amax_history_length=1024, margin=0, *, dtype=None, amax_algorithm="max", preset="castwise"),
+        signature = (amax_history_length=None, margin=None, *, dtype=None, amax_algorithm="max", preset="castwise"),
         text_signature = "(amax_history_length=1024, margin=0, *, dtype=None, amax_algorithm='max', preset='castwise')"
     )]
     fn new(
-        amax_history_length: i64,
-        margin: i32,
+        amax_history_length: Option<&Bound<'_, PyAny>>,
+        margin: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
         amax_algorithm: &str,
         preset: &str,
@@ -73,17 +77,15 @@ impl DelayedScaling {
         };
         let recipe = Recipe::parse(preset).map_err(to_python)?;
         let algorithm = AmaxAlgorithm::parse(amax_algorithm).map_err(to_python)?;
-        let length = usize::try_from(amax_history_length).map_err(|_| {
-            PyValueError::new_err(format!(
-                "amax_history_length={amax_history_length} is not valid; use an int of 1 or more."
-            ))
-        })?;
+        let length = amax_history_length
+            .map_or(Ok(1024), |length| whole_within("amax_history_length", length, 1..=LONGEST_HISTORY))?;
+        let margin = margin.map_or(Ok(0), |margin| whole_within("margin", margin, -100..=100))?;
         Ok(Self { core: Core::new(format, recipe, algorithm, length, margin).map_err(to_python)? })
     }
 
     /// What one unit of the codes is worth: values are about codes times scale.
     #[getter]
-    fn scale(&self) -> f32 {
+    fn scale(&self) -> f64 {
         self.core.scale()
     }
 
@@ -123,9 +125,9 @@ impl DelayedScaling {
         self.core.recipe().name()
     }
 
-    /// The value after a step whose largest magnitude was `amax`.
+    /// The value after a step whose largest magnitude was `amax`; a finite one beyond float32 counts as its largest.
     fn next(&self, amax: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self { core: self.core.next(real("amax", amax)? as f32) })
+        Ok(Self { core: self.core.next(real("amax", amax)?).map_err(to_python)? })
     }
 
     /// Turn values into codes with the scale as it is, and find the largest magnitude, in one pass.
@@ -240,27 +242,57 @@ impl DelayedScaling {
         class.call((), Some(config))
     }
 
-    /// The state: "scale" (for "transformer_engine" the reciprocal that it stores) and "amax_history".
+    /// The state, as JSON takes it: "preset", "scale" (for "transformer_engine" the reciprocal that it stores) and
+    /// "amax_history", a list.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = PyDict::new(py);
+        state.set_item("preset", self.preset())?;
         state.set_item("scale", self.core.stored())?;
-        state.set_item("amax_history", self.amax_history(py))?;
+        state.set_item("amax_history", PyList::new(py, self.core.wide_history())?)?;
         Ok(state)
     }
 
-    /// The value in a saved state; ValueError for missing keys and numbers that make no sense.
-    fn with_state(&self, state: &Bound<'_, PyDict>) -> PyResult<Self> {
+    /// The value in a saved state; ValueError for that of another preset, for missing or unknown keys, and for
+    /// numbers that the preset never reaches.
+    fn with_state(&self, state: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let state = state_dict_argument(state)?;
+        for key in state.keys() {
+            if !STATE_KEYS.iter().any(|known| key.eq(known).unwrap_or(false)) {
+                return Err(PyValueError::new_err(format!(
+                    "state has the unknown key {}; a DelayedScaling has 'preset', 'scale', 'amax_history'. Load it \
+                     into the class that saved it.",
+                    key.repr()?
+                )));
+            }
+        }
         let get = |key: &str| {
             state.get_item(key)?.ok_or_else(|| {
                 PyValueError::new_err(format!(
-                    "state lacks the key '{key}'; a DelayedScaling has 'scale', 'amax_history'."
+                    "state lacks the key '{key}'; a DelayedScaling has 'preset', 'scale', 'amax_history'. \
+                     Load it into the class that saved it."
                 ))
             })
         };
-        let stored = real("scale", &get("scale")?)? as f32;
-        let history = get("amax_history")?;
-        let history = history.call_method0("tolist").unwrap_or(history).extract::<Vec<f32>>()?;
-        Ok(Self { core: self.core.with_state(stored, history).map_err(to_python)? })
+        let preset = get("preset")?;
+        if !preset.eq(self.preset())? {
+            return Err(PyValueError::new_err(format!(
+                "state: preset={} is not valid here, where it is '{}'; load it into the preset that saved it.",
+                preset.repr()?,
+                self.preset()
+            )));
+        }
+        let stored = real("scale", &get("scale")?)?;
+        let found = get("amax_history")?;
+        let found = found.call_method0("tolist").unwrap_or(found);
+        let mut history = Vec::new();
+        let items = found.try_iter().map_err(|_| {
+            let kind = found.get_type();
+            PyTypeError::new_err(format!("amax_history is of type {kind}; give a list of numbers."))
+        })?;
+        for amax in items {
+            history.push(real("amax_history", &amax?)?);
+        }
+        Ok(Self { core: self.core.with_state(stored, &history).map_err(to_python)? })
     }
 
     fn __repr__(&self) -> String {
@@ -312,10 +344,10 @@ impl DelayedScaling {
 impl Hash for DelayedScaling {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         // Adding zero gives both zeros, which are equal, the same bits.
-        let bits = |value: &f32| (value + 0.0).to_bits();
+        let bits = |value: &f64| (value + 0.0).to_bits();
         (self.core.format().index(), self.core.recipe().name(), self.core.algorithm().name()).hash(hasher);
         (self.core.margin(), bits(&self.core.stored())).hash(hasher);
-        self.core.history().iter().map(bits).for_each(|amax| amax.hash(hasher));
+        self.core.wide_history().iter().map(bits).for_each(|amax| amax.hash(hasher));
     }
 }
 
@@ -327,5 +359,5 @@ pub(crate) fn restore_delayed_scaling<'py>(
     state: &Bound<'py, PyDict>,
 ) -> PyResult<DelayedScaling> {
     let made = py.get_type::<DelayedScaling>().call((), Some(config))?;
-    made.cast::<DelayedScaling>()?.get().with_state(state)
+    made.cast::<DelayedScaling>()?.get().with_state(state.as_any())
 }

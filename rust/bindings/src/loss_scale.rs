@@ -89,7 +89,8 @@ impl FixedLossScale {
     }
 
     /// This value; ValueError for the state of another class.
-    fn with_state<'py>(slf: &Bound<'py, Self>, state: &Bound<'py, PyDict>) -> PyResult<Bound<'py, Self>> {
+    fn with_state<'py>(slf: &Bound<'py, Self>, state: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let state = state_dict_argument(state)?;
         if state.is_empty() {
             return Ok(slf.clone());
         }
@@ -329,12 +330,7 @@ impl DynamicLossScale {
     ///     Keys that are missing or that the preset does not know; numbers that it refuses.
     fn with_state(&self, state: &Bound<'_, PyAny>) -> PyResult<Self> {
         let keys = self.core.preset().state;
-        let state = state.cast::<PyDict>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "state is of type {}; give the dict that state_dict() returned.",
-                state.get_type()
-            ))
-        })?;
+        let state = state_dict_argument(state)?;
         for key in state.keys() {
             if !keys.iter().any(|(known, _)| key.eq(known).unwrap_or(false)) {
                 return Err(self.unlike("has the unknown key", &key));
@@ -473,6 +469,35 @@ fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
         ),
         _ => Err(PyTypeError::new_err(format!("{argument}={} is not valid; use an int.", value.repr()?))),
     }
+}
+
+/// An int within a range.
+pub(crate) fn whole_within<T>(
+    argument: &str,
+    value: &Bound<'_, PyAny>,
+    range: std::ops::RangeInclusive<T>,
+) -> PyResult<T>
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display,
+{
+    let py = value.py();
+    let number = match whole(argument, value) {
+        // An int of more bits is out of the range like others.
+        Err(error) if error.is_instance_of::<PyValueError>(py) => None,
+        number => T::try_from(number?).ok().filter(|number| range.contains(number)),
+    };
+    number.ok_or_else(|| {
+        let (low, high) = (range.start(), range.end());
+        PyValueError::new_err(format!("{argument}={value} is not valid; use an int from {low} to {high}."))
+    })
+}
+
+/// The dict of a saved state.
+pub(crate) fn state_dict_argument<'a, 'py>(state: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyDict>> {
+    state.cast::<PyDict>().map_err(|_| {
+        let kind = state.get_type();
+        PyTypeError::new_err(format!("state is of type {kind}; give the dict that state_dict() returned."))
+    })
 }
 
 /// A flag: Python's, numpy's, or a boolean scalar of another library (by its `item()`).

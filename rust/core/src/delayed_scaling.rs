@@ -71,6 +71,12 @@ macro_rules! named {
 named!(Recipe, "preset", "castwise" => Castwise, "keras" => Keras, "transformer_engine" => TransformerEngine);
 named!(AmaxAlgorithm, "amax_algorithm", "max" => Max, "most_recent" => MostRecent);
 
+/// The longest history: 4 MiB, and every step makes a new one.
+pub const LONGEST_HISTORY: usize = 1 << 20;
+
+/// The scales of `Castwise`: within what has a reciprocal.
+const SCALES: std::ops::RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0 / f32::MIN_POSITIVE;
+
 /// OCP's E4M3, found by its layout.
 ///
 /// # Panics
@@ -105,7 +111,8 @@ impl DelayedScaling {
     /// A tensor that nobody has seen yet: a scale of 1 and a history of zeros.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a format without finite range, an empty history, or a margin beyond float32.
+    /// [`Error::InvalidOption`] for a format without finite range, a history that is empty or longer than
+    /// [`LONGEST_HISTORY`], or a margin beyond float32.
     pub fn new(
         format: Format,
         recipe: Recipe,
@@ -119,8 +126,10 @@ impl DelayedScaling {
                 "dtype={format:?} is not valid; use a signed float of 16 bits or fewer."
             ));
         }
-        if history_length == 0 {
-            return invalid("amax_history_length=0 is not valid; use an int of 1 or more.".to_owned());
+        if !(1..=LONGEST_HISTORY).contains(&history_length) {
+            return invalid(format!(
+                "amax_history_length={history_length} is not valid; use an int from 1 to {LONGEST_HISTORY}."
+            ));
         }
         if !(-100..=100).contains(&margin) {
             return invalid(format!("margin={margin} is not valid; use an int from -100 to 100."));
@@ -163,17 +172,25 @@ impl DelayedScaling {
         &self.history
     }
 
+    /// The largest magnitudes of former steps, subnormal ones too whatever the host's environment.
+    #[must_use]
+    pub fn wide_history(&self) -> Vec<f64> {
+        let _environment = DefaultEnvironment::enter();
+        self.history.iter().map(|&amax| wide(amax)).collect()
+    }
+
     /// The number that is stored: the scale, or for `TransformerEngine` its reciprocal.
     #[must_use]
-    pub fn stored(&self) -> f32 {
-        self.stored
+    pub fn stored(&self) -> f64 {
+        let _environment = DefaultEnvironment::enter();
+        wide(self.stored)
     }
 
     /// What one unit of the codes is worth.
     #[must_use]
-    pub fn scale(&self) -> f32 {
+    pub fn scale(&self) -> f64 {
         let _environment = DefaultEnvironment::enter();
-        if self.recipe == Recipe::TransformerEngine { reciprocal(self.stored) } else { self.stored }
+        wide(if self.recipe == Recipe::TransformerEngine { reciprocal(self.stored) } else { self.stored })
     }
 
     /// The number by which values become codes, and whether they are divided by it.
@@ -185,11 +202,21 @@ impl DelayedScaling {
     /// The same with another state.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a scale that is no positive number, or a history of another length.
-    pub fn with_state(&self, stored: f32, history: Vec<f32>) -> Result<Self, Error> {
-        if !(stored > 0.0 && stored < f32::INFINITY) {
+    /// [`Error::InvalidOption`] for numbers that the recipe never reaches (0 and infinity are scales of the
+    /// originals', NaN and infinity are in their histories), or a history of another length.
+    pub fn with_state(&self, stored: f64, history: &[f64]) -> Result<Self, Error> {
+        let _environment = DefaultEnvironment::enter();
+        self.restored(stored, history)
+    }
+
+    #[inline(never)]
+    fn restored(&self, stored: f64, history: &[f64]) -> Result<Self, Error> {
+        let careful = self.recipe == Recipe::Castwise;
+        let scale = stored as f32;
+        if !(if careful { SCALES.contains(&scale) } else { scale >= 0.0 }) {
+            let remedy = if careful { "from 2**-126 to 2**126" } else { "of 0 or more" };
             return Err(Error::InvalidOption {
-                message: format!("state: scale={stored:?} is not valid; use a positive finite number."),
+                message: format!("state: scale={stored:?} is not valid; use a number {remedy}."),
             });
         }
         if history.len() != self.history.len() {
@@ -202,20 +229,42 @@ impl DelayedScaling {
                 ),
             });
         }
-        Ok(Self { stored, history, ..self.clone() })
+        let possible = |amax: &f64| {
+            let beyond = amax.is_finite() && *amax > f64::from(f32::MAX);
+            !(*amax < 0.0 || beyond || (careful && !amax.is_finite()))
+        };
+        if let Some((place, amax)) = history.iter().enumerate().find(|(_, amax)| !possible(amax)) {
+            let finite = if careful { "finite " } else { "" };
+            return Err(Error::InvalidOption {
+                message: format!(
+                    "state: amax_history[{place}]={amax:?} is not valid; use {finite}float32 numbers of 0 or more."
+                ),
+            });
+        }
+        let history = history.iter().map(|&amax| amax as f32).collect();
+        Ok(Self { stored: scale, history, ..self.clone() })
     }
 
-    /// The state after a step in which the largest magnitude was `amax`.
-    #[must_use]
-    pub fn next(&self, amax: f32) -> Self {
+    /// The state after a step in which the largest magnitude was `amax`. A finite one beyond float32 counts as the
+    /// largest float32.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a negative number.
+    pub fn next(&self, amax: f64) -> Result<Self, Error> {
+        if amax < 0.0 {
+            return Err(Error::InvalidOption {
+                message: format!("amax={amax:?} is not valid; use a magnitude, a number of 0 or more."),
+            });
+        }
         let _environment = DefaultEnvironment::enter();
+        let amax = narrow(amax);
         let mut next = self.clone();
         match self.recipe {
             Recipe::Castwise => next.update(amax),
             Recipe::Keras => next.update_as_keras(amax),
             Recipe::TransformerEngine => next.update_as_transformer_engine(amax),
         }
-        next
+        Ok(next)
     }
 
     // Not inlined, nor are its siblings: no arithmetic may leave the environment that `next` has set.
@@ -229,8 +278,7 @@ impl DelayedScaling {
         let amax = self.amax();
         if amax > 0.0 {
             let scale = amax / (self.largest() / self.margin_factor());
-            // Within what has a reciprocal, whatever the amax.
-            self.stored = scale.clamp(f32::MIN_POSITIVE, 1.0 / f32::MIN_POSITIVE);
+            self.stored = scale.clamp(*SCALES.start(), *SCALES.end());
         }
     }
 
@@ -281,6 +329,16 @@ impl DelayedScaling {
 }
 
 #[inline(never)]
+fn narrow(amax: f64) -> f32 {
+    if amax.is_finite() { amax.min(f64::from(f32::MAX)) as f32 } else { amax as f32 }
+}
+
+#[inline(never)]
+fn wide(number: f32) -> f64 {
+    f64::from(number)
+}
+
+#[inline(never)]
 fn reciprocal(number: f32) -> f32 {
     1.0 / number
 }
@@ -289,11 +347,11 @@ fn reciprocal(number: f32) -> f32 {
 mod tests {
     use super::*;
 
-    fn scales(recipe: Recipe, amaxes: &[f32]) -> Vec<f32> {
+    fn scales(recipe: Recipe, amaxes: &[f64]) -> Vec<f64> {
         let mut state = DelayedScaling::new(default_format(), recipe, AmaxAlgorithm::Max, 4, 0).unwrap();
         let used = amaxes.iter().map(|&amax| {
             let scale = state.scale();
-            state = state.next(amax);
+            state = state.next(amax).unwrap();
             scale
         });
         used.collect()
@@ -309,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_nan_is_left_out_by_the_default_alone() {
-        let amaxes = [448.0, f32::NAN, 896.0, 896.0, 896.0];
+        let amaxes = [448.0, f64::NAN, 896.0, 896.0, 896.0];
         assert_eq!(scales(Recipe::Castwise, &amaxes), [1.0, 1.0, 1.0, 2.0, 2.0]);
         assert_eq!(scales(Recipe::TransformerEngine, &amaxes), [1.0; 5]);
     }
