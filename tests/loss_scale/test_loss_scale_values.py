@@ -25,8 +25,8 @@ class Bounded(RuleBasedStateMachine):
         minimum=st.floats(2.0**-126, 1.0),
         maximum=st.floats(1.0, 3.0e38),
         interval=st.integers(1, 4),
-        growth=st.floats(1.0, 1e30, exclude_min=True),
-        backoff=st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+        growth=st.floats(1.0 + 2.0**-24, 1e30, exclude_min=True),
+        backoff=st.floats(0.0, 1.0 - 2.0**-24, exclude_min=True),
         hysteresis=st.integers(1, 3),
     )
     def make(  # noqa: PLR0917
@@ -64,6 +64,8 @@ class Bounded(RuleBasedStateMachine):
                 assert self.state.scale <= before.scale
                 assert (event == "held back") == (self.nonfinite < before.hysteresis)
             assert (event in ("grew", "backed off")) == (self.state.scale != before.scale)
+            assert event != "at the floor" or self.state.scale == self.low
+            assert event != "at the ceiling" or self.state.scale == self.high
 
     @rule()
     def saved_and_loaded(self) -> None:
@@ -176,6 +178,9 @@ def test_what_is_no_flag(finite: object) -> None:
         ({"growth_factor": math.inf}, "growth_factor=inf"),
         ({"backoff_factor": 1.0}, "backoff_factor=1.0 is not valid; use a number between 0 and 1"),
         ({"backoff_factor": 0.0}, "backoff_factor=0.0"),
+        ({"growth_factor": 1 + 1e-9}, "growth_factor=1.000000001 is not valid; use a number above"),
+        ({"growth_factor": 1 + 2.0**-24}, "growth_factor=1.00000005"),
+        ({"backoff_factor": 1 - 1e-9}, "backoff_factor=0.999999999 is not valid; use a number of"),
         ({"growth_interval": 0}, "growth_interval=0 is not valid; use an int of 1 or more"),
         ({"hysteresis": 0}, "hysteresis=0"),
         ({"initial_scale": math.nan}, "initial_scale=NaN"),
@@ -230,6 +235,11 @@ def test_states_of_others() -> None:
         default.with_state({**default.state_dict(), "scale": 1e30})
     with pytest.raises(ValueError, match="counter=-1"):
         default.with_state({**default.state_dict(), "counter": -1})
+    later = DynamicLossScale(hysteresis=3).state_dict()
+    with pytest.raises(ValueError, match=r"hysteresis_left=3 .* at most hysteresis=1"):
+        default.with_state(later)
+    with pytest.raises(TypeError, match="state is of type"):
+        FixedLossScale(2.0).with_state(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"counter=1\.5"):
         default.with_state({**default.state_dict(), "counter": 1.5})
     with pytest.raises(TypeError, match="state is of type"):
@@ -264,12 +274,54 @@ def test_a_preset_that_loses_its_scale_says_so() -> None:
     assert scaler.scale == math.inf
 
 
+def test_a_lost_scale_is_logged_ever_less(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[LossScaleEvent] = []
+    scaler = LossScaler(DynamicLossScale(2.0**127, 1, preset="keras"), on_event=events.append)
+    for _ in range(20):
+        scaler.update(True)
+    assert len(events) == 20
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        f"step {step}" for step in (1, 2, 4, 8, 16)
+    ]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("finite", [True, False])
+def test_every_reachable_state_is_restored(preset: str, finite: bool) -> None:
+    state = fresh = DynamicLossScale(growth_interval=1, preset=preset)
+    for _ in range(1200):  # to 0 or infinity where the preset goes there
+        state, _ = state.next(finite)
+    assert fresh.with_state(state.state_dict()).state_dict() == state.state_dict()
+    assert pickle.loads(pickle.dumps(state)) == state == copy.deepcopy(state)  # noqa: S301
+    if preset in ("keras", "megatron") and finite:
+        assert state.scale == math.inf
+
+
+def test_jmps_counter_near_the_end_of_ints() -> None:
+    scale = DynamicLossScale(growth_interval=2**63 - 1, preset="jmp")
+    state = {**scale.state_dict(), "counter": 2**63 - 4}
+    assert scale.with_state(state).next(True)[0].counter == 2**63 - 3
+    for interval, wanted in ((-(2**63), -1), (-1, 0), (7, (2**63 - 1) % 7)):
+        scale = DynamicLossScale(growth_interval=interval, preset="jmp")
+        state = {**scale.state_dict(), "counter": 2**63 - 2}
+        assert scale.with_state(state).next(True)[0].counter == wanted
+
+
 def test_a_scaler_goes_on_from_a_saved_state() -> None:
     first, second = LossScaler(DynamicLossScale(8.0)), LossScaler(DynamicLossScale(8.0))
     first.update(False)
     second.load_state_dict(first.state_dict())
     assert second.scale == first.scale == 4.0
     assert second.loss_scale == first.loss_scale
+    assert second.steps == first.steps == 1
+    second.load_state_dict(DynamicLossScale(8.0).state_dict())
+    assert (second.scale, second.steps) == (8.0, 1)
+    for steps in (-1, True, 1.5, None):
+        with pytest.raises(ValueError, match="steps="):
+            second.load_state_dict({**first.state_dict(), "steps": steps})
+    with pytest.raises(TypeError, match="state is of type"):
+        second.load_state_dict(None)  # type: ignore[arg-type]
+    assert (second.scale, second.steps) == (8.0, 1)
     assert LossScaler(8).scale == 8.0
     assert LossScaler(None).scale == 1.0
     with pytest.raises(ValueError, match='use "dynamic"'):

@@ -72,7 +72,7 @@ class LossScaler:
         A number means FixedLossScale, "dynamic" the default DynamicLossScale, None a scale of 1.
     on_event : callable, optional
         Called with a LossScaleEvent whenever one occurs. Events are also logged to the logger
-        "castwise.loss_scale"; "at the floor" at steps 1, 2, 4, 8, ... only.
+        "castwise.loss_scale"; "at the floor" and "lost" at steps 1, 2, 4, 8, ... in a row only.
 
     Examples
     --------
@@ -92,6 +92,7 @@ class LossScaler:
         self.loss_scale = get(loss_scale)
         self.on_event = on_event
         self.steps = 0
+        self._lost_steps = 0
 
     @property
     def scale(self) -> float:
@@ -110,29 +111,40 @@ class LossScaler:
 
         """
         if reduce is not None:
-            finite, _ = agree(bool(finite), reduce=reduce)
+            finite, _ = agree(finite, reduce=reduce)
         before = self.loss_scale.scale
         self.loss_scale, applies, name = self.loss_scale.transition(finite)
         self.steps += 1
+        self._lost_steps = self._lost_steps + 1 if name == "lost" else 0
         if name is not None:
             floor_steps = getattr(self.loss_scale, "floor_steps", 0)
             self._tell(LossScaleEvent(name, self.steps, before, self.scale, floor_steps))
         return applies
 
     def _tell(self, event: LossScaleEvent) -> None:
-        repeated = event.name == "at the floor" and event.floor_steps & (event.floor_steps - 1)
-        if not repeated:
+        times = {"at the floor": event.floor_steps, "lost": self._lost_steps}.get(event.name, 1)
+        if times & (times - 1) == 0:
             LOGGER.log(_LEVELS[event.name], "%s", event)
         if self.on_event is not None:
             self.on_event(event)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loss scale's state, under the keys of its preset."""
-        return self.loss_scale.state_dict()
+        """The loss scale's state, under the keys of its preset, and "steps"."""
+        return {**self.loss_scale.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; ValueError if it is another class's or preset's."""
-        self.loss_scale = self.loss_scale.with_state(state)
+        """Go on from a saved state; ValueError if it is another class's or preset's.
+
+        One without "steps", as a loss scale or its original saves it, leaves `steps` as it is.
+        """
+        own, steps = state, self.steps
+        if isinstance(state, dict) and "steps" in state:
+            own = {key: value for key, value in state.items() if key != "steps"}
+            steps = state["steps"]
+            if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+                raise ValueError(f"state: steps={steps!r} is not valid; use an int of 0 or more.")
+        self.loss_scale = self.loss_scale.with_state(own)
+        self.steps, self._lost_steps = steps, 0
 
     def __repr__(self) -> str:
         return f"LossScaler({self.loss_scale!r})"

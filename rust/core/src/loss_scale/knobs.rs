@@ -74,7 +74,9 @@ pub(crate) enum Demand {
     HysteresisPositive,
     GrowthAboveOne,
     GrowthFinite,
+    GrowthNoticed,
     BackoffBelowOne,
+    BackoffNoticed,
     BackoffPositive,
     MinimumPositive,
     InitialPositive,
@@ -86,6 +88,8 @@ pub(crate) enum Demand {
 /// The smallest normal number of a single float, below which a host that flushes to zero finds zero.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 const LARGEST: f64 = f32::MAX as f64;
+/// Beyond 1 by more than this, a growth factor changes every normal single float; a backoff factor below 1 by this.
+const NOTICED: f64 = f32::EPSILON as f64 / 2.0;
 
 impl Demand {
     /// Whether it is met; if not, the name and value that do not meet it, and what would.
@@ -104,6 +108,22 @@ impl Demand {
             Self::GrowthFinite => (
                 growth_factor.is_finite(),
                 number(Knob::GrowthFactor, growth_factor, "a finite number above 1, as 2.0"),
+            ),
+            Self::GrowthNoticed => (
+                growth_factor > 1.0 + NOTICED,
+                number(
+                    Knob::GrowthFactor,
+                    growth_factor,
+                    "a number above 1 + 2**-24, which changes 32-bit floats, as 2.0",
+                ),
+            ),
+            Self::BackoffNoticed => (
+                backoff_factor <= 1.0 - NOTICED,
+                number(
+                    Knob::BackoffFactor,
+                    backoff_factor,
+                    "a number of at most 1 - 2**-24, which changes 32-bit floats, as 0.5",
+                ),
             ),
             Self::BackoffBelowOne => (
                 backoff_factor < 1.0,

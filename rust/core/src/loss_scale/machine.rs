@@ -150,8 +150,7 @@ impl DynamicLossScale {
         let counter = match growth {
             _ if grows => 0,
             Growth::Modulo if growth_interval == 0 => 0,
-            // The remainder has the divisor's sign, as in Python.
-            Growth::Modulo => (counter % growth_interval + growth_interval) % growth_interval,
+            Growth::Modulo => modulo(counter, growth_interval),
             Growth::Reached | Growth::Equal => counter,
         };
         let scale = if grows { self.grown() } else { self.state.scale };
@@ -259,8 +258,10 @@ impl DynamicLossScale {
                 (field, Number::Real(_)) => return Err(self.unlike(field, "an int")),
             }
         }
-        // What is demanded of a first scale is demanded of every one.
-        let as_first = Knobs { initial_scale: restored.state.scale, ..restored.knobs };
+        // What is demanded of a first scale is demanded of every one, except where an original goes beyond it.
+        let own = restored.knobs.initial_scale;
+        let scale = if self.preset.careful { restored.state.scale } else { own };
+        let as_first = Knobs { initial_scale: scale, ..restored.knobs };
         Demand::check_all(self.preset.demands, &as_first).map_err(|error| {
             let (initial, scale) = (Knob::InitialScale.name(), self.key(Field::Scale));
             Error::InvalidOption { message: format!("state: {}", error.to_string().replace(initial, scale)) }
@@ -274,6 +275,13 @@ impl DynamicLossScale {
                 return Err(Error::InvalidOption { message });
             }
         }
+        let (left, most) = (restored.state.hysteresis_left, self.knobs.hysteresis);
+        if self.preset.careful && left > most {
+            let key = self.key(Field::HysteresisLeft);
+            let message =
+                format!("state: {key}={left} is not valid; use an int of at most hysteresis={most}.");
+            return Err(Error::InvalidOption { message });
+        }
         let _environment = DefaultEnvironment::enter();
         restored.state.scale = in_storage(self.preset.arithmetic, restored.state.scale);
         Ok(restored)
@@ -286,6 +294,13 @@ impl DynamicLossScale {
     fn unlike(&self, field: Field, wanted: &str) -> Error {
         Error::InvalidOption { message: format!("state: {:?} must be {wanted}.", self.key(field)) }
     }
+}
+
+/// The remainder with the divisor's sign, as Python's.
+fn modulo(number: i64, divisor: i64) -> i64 {
+    let remainder = number.wrapping_rem(divisor);
+    // The two have different signs where they are added: no overflow.
+    if remainder != 0 && (remainder < 0) != (divisor < 0) { remainder + divisor } else { remainder }
 }
 
 /// Outlined, to stay within the environment of its caller.
