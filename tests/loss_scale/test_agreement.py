@@ -79,6 +79,19 @@ def test_reduce_may_work_in_place_or_return() -> None:
     assert scaler.scale == 4.0
 
 
+@pytest.mark.parametrize("finite", ["no", "False", 1, None, np.array([True, True])])
+def test_what_is_no_flag(finite: object) -> None:
+    scaler = LossScaler(8.0)
+    for call in (
+        lambda: pack(finite),  # type: ignore[arg-type]
+        lambda: agree(finite, reduce=lambda mine: mine),  # type: ignore[arg-type]
+        lambda: scaler.update(finite, reduce=lambda mine: mine),
+    ):
+        with pytest.raises(TypeError, match="finite="):
+            call()
+    assert scaler.steps == 0
+
+
 def test_what_is_no_maximum() -> None:
     with pytest.raises(ValueError, match=r"amaxes=-1\.0"):
         pack(True, [-1.0])

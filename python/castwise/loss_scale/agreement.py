@@ -17,9 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from castwise._core import FixedLossScale
+
 Vector: TypeAlias = NDArray[np.float32]
 Reduce: TypeAlias = Callable[[Vector], Any]
 """Takes this rank's vector, returns the elementwise maximum over all ranks once it is complete."""
+
+
+_ANY_SCALE = FixedLossScale(1.0)
 
 
 def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
@@ -43,8 +48,11 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
     ------
     ValueError
         `amaxes` is not one-dimensional, or has a negative number.
+    TypeError
+        `finite` is no flag: what `next` of a loss scale refuses.
 
     """
+    _, finite = _ANY_SCALE.next(finite)  # which refuses what is no flag
     found = np.asarray(amaxes, np.float32)
     if found.ndim != 1:
         raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
