@@ -276,7 +276,7 @@ def test_states_that_make_no_sense(preset: str) -> None:
     ):
         with pytest.raises(TypeError, match=words):
             scaling.with_state({**state, **change})
-    with pytest.raises(TypeError, match="state is of type .*give the dict"):
+    with pytest.raises(TypeError, match=r"state is of type .*give the dict"):
         scaling.with_state(None)
     for other in PRESETS:
         if other != preset:
