@@ -96,6 +96,24 @@ def test_the_end_of_a_path_with_a_newline(key: str, path: str, match: str) -> No
     assert (policy_map[path].name == "float16") is expected
 
 
+@pytest.mark.parametrize("key", [r"(\w+)+/", r"(\w+\s?)*:", r"([\d\W]|\w)*!", r"(?:[^\W\d]+)+/"])
+def test_characters_beyond_ascii_open_no_door_to_backtracking(key: str) -> None:
+    policy_map = DTypePolicyMap("float32", {key: "float16"})
+    assert policy_map["é" + "a" * 50_000 + "\x00"].name == "float32"
+
+
+def test_classes_hold_what_pythons_do() -> None:
+    """Every character, against every class, as this Python has them."""
+    keys = (r"\d", r"\w", r"\s", r"[^\d]", r"[^\w]", r"[\W\d]", r"\D", r"\S", r"[a\S]")
+    characters = [chr(code) for code in range(0x80, 0x110000, 7) if not 0xD800 <= code < 0xE000]
+    for key in keys:
+        policy_map = DTypePolicyMap("float32", {key: "float16"})
+        compiled = re.compile(key)
+        for character in characters[:20_000] + characters[-1000:]:
+            expected = compiled.fullmatch(character) is not None
+            assert (policy_map[character].name == "float16") is expected, (key, character)
+
+
 def test_a_newline_opens_no_door_to_backtracking() -> None:
     policy_map = DTypePolicyMap("float32", {"(a+)+$": "float16"})
     assert policy_map["a" * 50_000 + "!\n"].name == "float32"

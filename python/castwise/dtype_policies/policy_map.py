@@ -45,8 +45,8 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     A lookup takes time linear in the path, whatever the number and form of the keys. The exceptions
     are matched by Python's ``re``, a call per key and lookup, with ``re``'s own worst case: keys
     with syntax that only ``re`` has (look-around, back-references, groups more than 100 deep), keys
-    of many thousand counted repetitions and, for paths beyond ASCII, keys with ``\d``, ``\w``,
-    ``\s``, ``\b`` or ``(?i)``; also keys with ``$`` before their end, for paths with a newline.
+    of many thousand counted repetitions, keys with ``\b`` or ``(?i)`` for paths beyond ASCII, and
+    keys with ``$`` before their end for paths with a newline.
 
     Examples
     --------

@@ -1,15 +1,16 @@
 //! The map from paths to Python objects. The lock is never held while Python code runs.
 
 use std::borrow::Cow;
-use std::sync::Mutex;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, OnceLock};
 
-use castwise_core::policy_map::{Engine, Key, Matching, Overlap, Pattern, PolicyMap};
+use castwise_core::policy_map::{Classes, Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use castwise_core::spelling;
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
+use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::PyString;
 
 /// A value, and its key as Python's `re` compiled it if only `re` can match it.
@@ -17,6 +18,8 @@ use pyo3::types::PyString;
 struct Held {
     value: Py<PyAny>,
     compiled: Option<Py<PyAny>>,
+    /// Its key for paths that the usual matcher is not good for, made when one comes.
+    wide: Arc<OnceLock<Pattern>>,
 }
 
 /// An ordered map from keys to objects, looked up by exact key, then by regular expression.
@@ -89,7 +92,10 @@ impl PyPolicyMap {
         let py = path.py();
         let held =
             |key: &Key<Held>| Match { key: key.text.to_string(), value: key.value.value.clone_ref(py) };
-        let compiled = |key: &Key<Held>| key.value.compiled.as_ref().map(|compiled| compiled.clone_ref(py));
+        let compiled = |key: &Key<Held>| match &key.value.compiled {
+            Some(compiled) => Undecided::Compiled(compiled.clone_ref(py)),
+            None => Undecided::Wide(Arc::clone(&key.value.wide)),
+        };
         let (exact, judged) = {
             let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
             match path.to_cow() {
@@ -103,29 +109,59 @@ impl PyPolicyMap {
             }
         };
         let mut matches = Vec::with_capacity(judged.len());
-        for (found, sure, compiled) in judged {
-            if sure || self.ask_python(&found.key, compiled, path)? {
+        for (found, sure, undecided) in judged {
+            if sure || self.ask_python(&found.key, &undecided, path)? {
                 matches.push(found);
             }
         }
         Ok((exact, matches))
     }
 
-    /// Whether `re` finds that a path matches a key.
-    fn ask_python(
-        &self,
-        key: &str,
-        compiled: Option<Py<PyAny>>,
-        path: &Bound<'_, PyString>,
-    ) -> PyResult<bool> {
+    /// Whether a path matches a key that the usual matcher cannot judge.
+    fn ask_python(&self, key: &str, undecided: &Undecided, path: &Bound<'_, PyString>) -> PyResult<bool> {
         let py = path.py();
-        let result = match compiled {
-            Some(pattern) => pattern.bind(py).call_method1(self.method(), (path,))?,
-            // A path outside the domain of a pattern that is usually matched here.
-            None => py.import(intern!(py, "re"))?.call_method1(self.method(), (key, path))?,
+        let result = match undecided {
+            Undecided::Compiled(pattern) => pattern.bind(py).call_method1(self.method(), (path,))?,
+            Undecided::Wide(wide) => {
+                if let Ok(text) = path.to_cow() {
+                    let classes = python_classes(py)?;
+                    let pattern = wide.get_or_init(|| Pattern::wide(key, self.matching, classes));
+                    if let Some(matches) = pattern.matches(&text) {
+                        return Ok(matches);
+                    }
+                }
+                py.import(intern!(py, "re"))?.call_method1(self.method(), (key, path))?
+            }
         };
         Ok(!result.is_none())
     }
+}
+
+/// How to find out whether a key matches after all.
+enum Undecided {
+    /// By `re`, which the key is for.
+    Compiled(Py<PyAny>),
+    /// By a matcher that knows Python's character classes, if it can, else by `re`.
+    Wide(Arc<OnceLock<Pattern>>),
+}
+
+/// What this Python's character classes hold: asked of its own `re`, as versions differ.
+fn python_classes(py: Python<'_>) -> PyResult<&'static Classes> {
+    static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
+    CLASSES.get_or_try_init(py, || {
+        let re = py.import("re")?;
+        let all = PyString::new(py, &('\0'..=char::MAX).collect::<String>());
+        let items = |class: &str| -> PyResult<String> {
+            let runs: Vec<String> = re.call_method1("findall", (class, &all))?.extract()?;
+            Ok(runs.iter().fold(String::new(), |mut items, run| {
+                if let Some((low, high)) = run.chars().next().zip(run.chars().next_back()) {
+                    let _ = write!(items, r"\x{{{:x}}}-\x{{{:x}}}", u32::from(low), u32::from(high));
+                }
+                items
+            }))
+        };
+        Ok(Classes { digit: items(r"\d+")?, space: items(r"\s+")?, word: items(r"\w+")? })
+    })
 }
 
 /// A text as Python writes it.
@@ -173,7 +209,7 @@ impl PyPolicyMap {
         let compiled = Self::compile(py, key, pattern.engine())?;
         let refused = {
             let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
-            map.insert(key, pattern, Held { value, compiled })
+            map.insert(key, pattern, Held { value, compiled, wide: Arc::default() })
         };
         refused.map_err(|_| PyKeyError::new_err(key.to_owned()))
     }
@@ -196,7 +232,7 @@ impl PyPolicyMap {
         let (py, key) = (key.py(), &*key_text(key)?);
         let pattern = Pattern::new(key, self.matching);
         let compiled = Self::compile(py, key, pattern.engine())?;
-        let held = Held { value: value.clone_ref(py), compiled };
+        let held = Held { value: value.clone_ref(py), compiled, wide: Arc::default() };
         let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
         let refused = map.insert(key, pattern, held).err();
         let found = map.get(key).map_or(value, |held| held.value.clone_ref(py));

@@ -9,6 +9,28 @@ pub enum Matching {
     Search,
 }
 
+/// What Python's character classes hold, each as the items of a set.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// `\d`
+    pub digit: String,
+    /// `\s`
+    pub space: String,
+    /// `\w`
+    pub word: String,
+}
+
+impl Classes {
+    pub(super) fn items(&self, letter: char) -> Option<&str> {
+        match letter {
+            'd' => Some(&self.digit),
+            's' => Some(&self.space),
+            'w' => Some(&self.word),
+            _ => None,
+        }
+    }
+}
+
 /// The paths for which a translated pattern is equivalent; others are Python's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Domain {

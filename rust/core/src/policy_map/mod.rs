@@ -22,5 +22,5 @@ mod pattern;
 mod translate;
 
 pub use map::{Found, Key, Overlap, PolicyMap};
-pub use matching::{Domain, Matching};
+pub use matching::{Classes, Domain, Matching};
 pub use pattern::{Engine, Pattern};

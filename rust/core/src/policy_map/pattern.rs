@@ -7,7 +7,7 @@ use regex_automata::{Anchored, Input};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 use super::literals;
-use super::matching::{Domain, Matching};
+use super::matching::{Classes, Domain, Matching};
 use super::translate::translate;
 
 /// What decides whether a path matches a key.
@@ -46,11 +46,21 @@ impl Pattern {
     /// Reads a key. If its engine is Python's, only Python can tell whether it is valid.
     #[must_use]
     pub fn new(key: &str, matching: Matching) -> Self {
+        Self::with(key, matching, None)
+    }
+
+    /// The same for paths of all characters, given what Python's classes hold.
+    #[must_use]
+    pub fn wide(key: &str, matching: Matching, classes: &Classes) -> Self {
+        Self::with(key, matching, Some(classes))
+    }
+
+    fn with(key: &str, matching: Matching, classes: Option<&Classes>) -> Self {
         let python = Self { engine: Engine::Python, matcher: None, required: Vec::new() };
         if matching == Matching::Full && !key.contains(METACHARACTERS) {
             return Self { engine: Engine::Exact, ..python };
         }
-        let Some((expression, domain)) = translate(key, matching) else { return python };
+        let Some((expression, domain)) = translate(key, matching, classes) else { return python };
         let Ok(hir) = regex_syntax::parse(&expression) else { return python };
         let Some(automaton) = compile(&hir) else { return python };
         let required = literals::required(&hir);
@@ -71,7 +81,8 @@ impl Pattern {
     }
 
     /// Whether the path matches; None if only Python can tell.
-    pub(super) fn matches(&self, path: &str) -> Option<bool> {
+    #[must_use]
+    pub fn matches(&self, path: &str) -> Option<bool> {
         let Engine::Linear(domain) = self.engine else {
             return (self.engine == Engine::Exact).then_some(false);
         };

@@ -4,24 +4,29 @@
 //! (look-around, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax that
 //! Python warns of, errors) is left to Python's own `re`: `translate` gives None.
 //!
-//! Character classes are written out, so no Unicode table takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
+//! Character classes are written out, so no Unicode table of ours takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
 //! Python than their ASCII part; `$` also matches before a last newline. Patterns with them are translated for paths
-//! where that makes no difference, and [`Domain`] says which those are.
+//! where that makes no difference, and [`Domain`] says which those are; or, with Python's own [`Classes`], for more.
 
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::matching::{Domain, Matching};
+use super::matching::{Classes, Domain, Matching};
 
 /// The expression that matches the same paths, and the paths it is good for.
-pub(super) fn translate(pattern: &str, matching: Matching) -> Option<(String, Domain)> {
+pub(super) fn translate(
+    pattern: &str,
+    matching: Matching,
+    classes: Option<&Classes>,
+) -> Option<(String, Domain)> {
     let mut reader = Reader {
         rest: pattern.chars().peekable(),
         output: String::new(),
         domain: Domain::default(),
         depth: 0,
         matching,
+        classes,
     };
     let flags = reader.leading_flags()?;
     reader.alternatives()?;
@@ -49,6 +54,8 @@ struct Reader<'a> {
     /// Groups around the place where it reads.
     depth: usize,
     matching: Matching,
+    /// Python's classes, if the paths are to be of all characters.
+    classes: Option<&'a Classes>,
 }
 
 /// Groups within groups beyond which a pattern is Python's: the reader calls itself for each.
@@ -164,9 +171,7 @@ impl Reader<'_> {
 
     fn escape(&mut self) -> Option<bool> {
         let letter = self.rest.next()?;
-        if let Some(items) = class(letter).or_else(|| complement(letter)) {
-            let _ = write!(self.output, "[{items}]");
-            self.domain.ascii_only = true;
+        if self.class(letter, true) {
             return Some(true);
         }
         match letter {
@@ -183,6 +188,23 @@ impl Reader<'_> {
             }
         }
         Some(false)
+    }
+
+    /// Writes the class that a letter stands for, as a set or as part of one; false if it stands for none.
+    fn class(&mut self, letter: char, alone: bool) -> bool {
+        if let Some(classes) = self.classes {
+            let Some(items) = classes.items(letter.to_ascii_lowercase()) else { return false };
+            let _ = match (letter.is_ascii_uppercase(), alone) {
+                (true, _) => write!(self.output, "[^{items}]"),
+                (false, true) => write!(self.output, "[{items}]"),
+                (false, false) => write!(self.output, "{items}"),
+            };
+            return true;
+        }
+        let Some(items) = class(letter).or_else(|| complement(letter)) else { return false };
+        let _ = if alone { write!(self.output, "[{items}]") } else { write!(self.output, "{items}") };
+        self.domain.ascii_only = true;
+        true
     }
 
     fn quantifier(&mut self) -> Option<()> {
@@ -275,9 +297,7 @@ impl Reader<'_> {
             return Some(Some(character));
         }
         let letter = self.rest.next()?;
-        if let Some(items) = class(letter).or_else(|| complement(letter)) {
-            self.output.push_str(items);
-            self.domain.ascii_only = true;
+        if self.class(letter, false) {
             return Some(None);
         }
         Some(Some(if letter == 'b' { '\u{8}' } else { escaped(letter)? }))
