@@ -19,8 +19,11 @@ mod integer;
 mod layout;
 mod measure;
 mod multiply;
+mod ordinary;
 mod parallel;
 mod plan;
+mod prepared;
+mod probe;
 mod request;
 mod run;
 mod stage;
@@ -29,7 +32,10 @@ mod tile;
 mod transfer;
 pub mod unscale;
 
+pub use ordinary::Ordinary;
 pub use parallel::{num_threads, set_num_threads};
+pub use prepared::Prepared;
+pub use probe::probe;
 
 use layout::{Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
 use plan::Plan;

@@ -15,6 +15,13 @@ pub struct DefaultEnvironment {
 }
 
 impl DefaultEnvironment {
+    /// Whether this thread is in the default environment as it is.
+    #[must_use]
+    #[inline]
+    pub fn is_in_force() -> bool {
+        read() & CONTROL_MASK == DEFAULT & CONTROL_MASK
+    }
+
     /// Saves the environment and sets the default one.
     #[must_use]
     pub fn enter() -> Self {
