@@ -15,6 +15,7 @@ from castwise._core import (
     get_num_threads,
     set_num_threads,
 )
+from castwise.acceleration import accelerate, accelerate_from_environment, restore
 from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
@@ -30,6 +31,7 @@ __all__ = [
     "DTypePolicyMap",
     "FormatInfo",
     "__version__",
+    "accelerate",
     "cast",
     "cast_tree",
     "checkpoint",
@@ -42,6 +44,7 @@ __all__ = [
     "formats",
     "get_num_threads",
     "loss_scale",
+    "restore",
     "set_num_threads",
 ]
 
@@ -54,3 +57,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+accelerate_from_environment()

@@ -2,6 +2,7 @@
 
 #![allow(clippy::doc_markdown, reason = "docstrings are read in Python")]
 
+mod accelerate;
 mod array;
 mod cast;
 mod checkpoint;
@@ -19,6 +20,8 @@ mod unscale;
 /// The compiled half of castwise. Import `castwise` instead.
 #[pyo3::pymodule(gil_used = false)]
 mod _core {
+    #[pymodule_export]
+    use super::accelerate::{accelerated_pairs, set_accelerated};
     #[pymodule_export]
     use super::cast::cast;
     #[pymodule_export]

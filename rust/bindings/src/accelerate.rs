@@ -1,0 +1,151 @@
+//! `castwise.accelerate`: numpy's casts to and from `ml_dtypes`, carried out by our kernels.
+//!
+//! ```text
+//! x.astype(bfloat16)
+//!   numpy looks a C function up: by the target's number, in an array of the source dtype (numpy's own targets)
+//!         or a dict of it (targets of ml_dtypes)                               -> slots, replaced and put back here
+//!   entry::<SOURCE, TARGET>   one per pair, because the call does not say which it is
+//!     few elements, overlap, another floating-point environment                -> the original function
+//!     per piece: values on which hosts differ (`Ordinary`)                     -> the original function
+//!                all else                                                      -> `Prepared`, of the core
+//! ```
+//!
+//! A pair is taken over if there is something to gain, and only if a probe of codes gives the same bits by both
+//! functions: a release of `ml_dtypes` that casts otherwise is left alone. Functions of ours stay valid for ever, as
+//! numpy may be about to call one when the original is put back. They use one thread: so do numpy's own loops, and
+//! programs that want more run several of them.
+
+mod gain;
+mod pair;
+mod slot;
+
+use std::ffi::c_int;
+use std::ptr;
+
+use castwise_core::Format;
+use numpy::npyffi::{NPY_NTYPES_ABI_COMPATIBLE, NPY_TYPES, PY_ARRAY_API, PyArray_ArrFuncs, PyArray_Descr};
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi::PyCapsule_GetPointer;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::dtypes;
+use pair::{CastFunction, Pair, Probes};
+use slot::Slot;
+
+/// All slots that can be taken over.
+struct Takeover {
+    slots: Vec<Slot>,
+    pairs: Vec<(Format, Format)>,
+    left_alone: Vec<(Format, Format)>,
+}
+
+impl Takeover {
+    /// Found out once.
+    fn get(py: Python<'_>) -> PyResult<&'static Self> {
+        static TAKEOVER: PyOnceLock<Takeover> = PyOnceLock::new();
+        TAKEOVER.get_or_try_init(py, || Self::new(py))
+    }
+
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let ends = ends(py)?;
+        let mut found = Self { slots: Vec::new(), pairs: Vec::new(), left_alone: Vec::new() };
+        let mut probes = Probes::default();
+        for (source, descr) in &ends {
+            let functions = cast_functions(py, descr)?;
+            for (target, other) in &ends {
+                let user = descr.num().max(other.num()) >= dtypes::FIRST_USER_NUMBER;
+                if !user || descr.num() == other.num() {
+                    continue;
+                }
+                if let Some((slot, original)) = Slot::find(py, functions, other.num())? {
+                    found.add(py, (*source, *target), slot, original, &mut probes)?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes a slot in if its pair can be had.
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        (source, target): (Format, Format),
+        slot: Slot,
+        original: CastFunction,
+        probes: &mut Probes,
+    ) -> PyResult<()> {
+        let list = match Pair::take_over(source, target, original, probes) {
+            Some(function) => {
+                self.slots.push(slot.with(py, function)?);
+                &mut self.pairs
+            }
+            None => &mut self.left_alone,
+        };
+        if !list.contains(&(source, target)) {
+            list.push((source, target));
+        }
+        Ok(())
+    }
+}
+
+/// The dtypes of all formats: numpy's own by each of their numbers, then those of `ml_dtypes`.
+fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
+    let mut ends = Vec::new();
+    let numbers = (0..NPY_NTYPES_ABI_COMPATIBLE as c_int).chain([NPY_TYPES::NPY_HALF as c_int]);
+    for number in numbers {
+        // SAFETY: numpy has dtypes of all these numbers; the call returns a new reference.
+        let descr = unsafe {
+            let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
+            Bound::from_owned_ptr_or_err(py, descr.cast())?.cast_into_unchecked::<PyArrayDescr>()
+        };
+        if let Some(format) = dtypes::format_of(&descr)? {
+            ends.push((format, descr));
+        }
+    }
+    for format in Format::all() {
+        let descr = dtypes::descr_of(py, format)?;
+        ends.extend(
+            descr.filter(|descr| descr.num() >= dtypes::FIRST_USER_NUMBER).map(|descr| (format, descr)),
+        );
+    }
+    Ok(ends)
+}
+
+/// numpy's `PyDataType_GetArrFuncs`.
+fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*mut PyArray_ArrFuncs> {
+    /// Its place in numpy's table of C functions.
+    const INDEX: usize = 365;
+    type GetFunctions = unsafe extern "C" fn(*const PyArray_Descr) -> *mut PyArray_ArrFuncs;
+    let api = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?;
+    // SAFETY: the capsule, which numpy keeps for ever, holds a table of pointers with this function at this place in
+    // every numpy since 2.0.
+    let functions = unsafe {
+        let table = PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<GetFunctions>();
+        if table.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        table.add(INDEX).read()(descr.as_ptr().cast())
+    };
+    if functions.is_null() {
+        return Err(PyRuntimeError::new_err(format!("numpy knows no cast functions of {descr}")));
+    }
+    Ok(functions)
+}
+
+/// Put our cast functions in the place of numpy's and ml_dtypes', or the originals back.
+#[pyfunction]
+pub(crate) fn set_accelerated(py: Python<'_>, accelerated: bool) -> PyResult<()> {
+    Takeover::get(py)?.slots.iter().try_for_each(|slot| slot.set(py, accelerated))
+}
+
+/// The pairs of formats whose casts can be accelerated, and those with a cast that is left alone.
+#[pyfunction]
+pub(crate) fn accelerated_pairs(py: Python<'_>) -> PyResult<[Vec<(&'static str, &'static str)>; 2]> {
+    let takeover = Takeover::get(py)?;
+    let names = |pairs: &[(Format, Format)]| {
+        pairs.iter().map(|(source, target)| (source.name(), target.name())).collect()
+    };
+    Ok([names(&takeover.pairs), names(&takeover.left_alone)])
+}

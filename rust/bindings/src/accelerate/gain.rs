@@ -1,0 +1,46 @@
+//! Which casts there is something to gain from.
+
+use castwise_core::Format;
+use castwise_core::format::Kind;
+
+/// How the original functions compute with the components of a format.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// With instructions for it.
+    Machine,
+    /// As the upper half of a float32.
+    Truncated,
+    /// Element by element, bit by bit.
+    Emulated,
+    /// As integers of a byte, with tests for floats that they cannot hold.
+    Small,
+}
+
+impl How {
+    fn of(format: Format) -> Self {
+        let format = format.component().unwrap_or(format);
+        match format.kind() {
+            Kind::Float(spec) if format.row().bits <= 16 => {
+                let upper_half = spec.exponent_bits == 8 && spec.mantissa_bits > 0;
+                if upper_half { Self::Truncated } else { Self::Emulated }
+            }
+            Kind::Integer { .. } if format.row().bits < 8 => Self::Small,
+            _ => Self::Machine,
+        }
+    }
+}
+
+/// Whether the original function is slower than memory: what compilers have made vectors of is not.
+pub(super) fn gains(source: Format, target: Format) -> bool {
+    let float = source.integer_range().is_none();
+    match (How::of(source), How::of(target)) {
+        (How::Emulated, _) | (_, How::Emulated) => true,
+        (How::Machine, How::Truncated | How::Small) => float,
+        _ => false,
+    }
+}
+
+/// Whether the original function of a pair that is taken over is made of vectors nonetheless.
+pub(super) fn is_vectors(source: Format, target: Format) -> bool {
+    (How::of(source), How::of(target)) == (How::Machine, How::Truncated)
+}

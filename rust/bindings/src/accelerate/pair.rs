@@ -1,0 +1,267 @@
+//! The pairs of formats that are taken over: the function that numpy calls, and what it does.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use castwise_core::Format;
+use castwise_core::cast::{Ordinary, Prepared, probe};
+use castwise_core::cpu::DefaultEnvironment;
+use castwise_core::format::TABLE;
+
+use super::gain::{gains, is_vectors};
+
+/// numpy's `PyArray_VectorUnaryFunc`: from, to, how many, and two arrays that tell nothing we need.
+pub(super) type CastFunction =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, isize, *mut c_void, *mut c_void);
+
+/// From this many elements on a call of ours is shorter than one of an original that works element by element. (numpy
+/// walks strided arrays so, with one call for each.)
+const FEWEST: isize = 64;
+
+/// From this many on, if the original is made of vectors.
+const FEWEST_VECTORS: isize = 1024;
+
+/// Bytes of source that are looked at and then cast while they are in a near cache.
+const PIECE: usize = 1 << 16;
+
+/// Elements that go to the original function with one that is not ordinary.
+const SMALL_PIECE: usize = 256;
+
+/// A pair that is taken over.
+pub(super) struct Pair {
+    original: CastFunction,
+    prepared: Prepared,
+    ordinary: Option<Ordinary>,
+    source_size: usize,
+    target_size: usize,
+    /// Fewer elements than this are left to the original.
+    fewest: isize,
+}
+
+/// At least as many as the table has rows.
+const FORMATS: usize = 40;
+const _: () = assert!(TABLE.len() <= FORMATS);
+
+/// A pointer for each pair of formats, by their rows.
+type Pointers<T> = [[AtomicPtr<T>; FORMATS]; FORMATS];
+
+/// The pairs; never freed, as calls may be under way.
+static PAIRS: Pointers<Pair> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
+
+/// Their original functions once more, for the shortest way to them.
+static ORIGINALS: Pointers<c_void> =
+    [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
+
+/// What numpy calls for the pair of two rows.
+///
+/// # Safety
+/// As for [`Pair::run`]; the pair has been stored.
+unsafe extern "C" fn entry<const SOURCE: usize, const TARGET: usize>(
+    from: *mut c_void,
+    to: *mut c_void,
+    count: isize,
+    from_array: *mut c_void,
+    to_array: *mut c_void,
+) {
+    // Both stores went before the one of this function into the slot that numpy got it from.
+    if count < FEWEST {
+        let original = ORIGINALS[SOURCE][TARGET].load(Ordering::Relaxed);
+        // SAFETY: it was stored from such a function; the caller's promise is the original's own condition.
+        unsafe {
+            let original = std::mem::transmute::<*mut c_void, CastFunction>(original);
+            original(from, to, count, from_array, to_array);
+        }
+    } else {
+        let pair = PAIRS[SOURCE][TARGET].load(Ordering::Relaxed);
+        // SAFETY: the caller's promise; pairs are never freed.
+        unsafe { Pair::run(from, to, count, from_array, to_array, pair) }
+    }
+}
+
+macro_rules! each_row {
+    ($make:ident $(, $fixed:literal)?) => {
+        [
+            $make!($($fixed,)? 0), $make!($($fixed,)? 1), $make!($($fixed,)? 2), $make!($($fixed,)? 3),
+            $make!($($fixed,)? 4), $make!($($fixed,)? 5), $make!($($fixed,)? 6), $make!($($fixed,)? 7),
+            $make!($($fixed,)? 8), $make!($($fixed,)? 9), $make!($($fixed,)? 10), $make!($($fixed,)? 11),
+            $make!($($fixed,)? 12), $make!($($fixed,)? 13), $make!($($fixed,)? 14), $make!($($fixed,)? 15),
+            $make!($($fixed,)? 16), $make!($($fixed,)? 17), $make!($($fixed,)? 18), $make!($($fixed,)? 19),
+            $make!($($fixed,)? 20), $make!($($fixed,)? 21), $make!($($fixed,)? 22), $make!($($fixed,)? 23),
+            $make!($($fixed,)? 24), $make!($($fixed,)? 25), $make!($($fixed,)? 26), $make!($($fixed,)? 27),
+            $make!($($fixed,)? 28), $make!($($fixed,)? 29), $make!($($fixed,)? 30), $make!($($fixed,)? 31),
+            $make!($($fixed,)? 32), $make!($($fixed,)? 33), $make!($($fixed,)? 34), $make!($($fixed,)? 35),
+            $make!($($fixed,)? 36), $make!($($fixed,)? 37), $make!($($fixed,)? 38), $make!($($fixed,)? 39),
+        ]
+    };
+}
+macro_rules! entry_of {
+    ($source:literal, $target:literal) => {
+        entry::<$source, $target>
+    };
+}
+macro_rules! entries_from {
+    ($source:literal) => {
+        each_row!(entry_of, $source)
+    };
+}
+
+/// A function for each pair.
+static ENTRIES: [[CastFunction; FORMATS]; FORMATS] = each_row!(entries_from);
+
+impl Pair {
+    /// The pair, if there is something to gain, and some path of ours gives the original's results.
+    fn new(source: Format, target: Format, original: CastFunction, probes: &mut Probes) -> Option<Self> {
+        if !gains(source, target) {
+            return None;
+        }
+        let ordinary = Ordinary::new(source, target);
+        let elements = probes.ordinary(source, ordinary);
+        let (source_size, target_size) = (source.item_size(), target.item_size());
+        let fewest = if is_vectors(source, target) { FEWEST_VECTORS } else { FEWEST };
+        let through = Format::named(if source.component().is_some() { "complex64" } else { "float32" })?;
+        [None, Some(through)].into_iter().find_map(|through| {
+            let prepared = Prepared::new(source, through, target).ok()?;
+            let pair = Self { original, prepared, ordinary, source_size, target_size, fewest };
+            pair.agrees(elements).then_some(pair)
+        })
+    }
+
+    /// The function of ours for a pair of formats, if they are to be taken over from this original.
+    pub(super) fn take_over(
+        source: Format,
+        target: Format,
+        original: CastFunction,
+        probes: &mut Probes,
+    ) -> Option<CastFunction> {
+        let pair = Self::new(source, target, original, probes)?;
+        let (row, column) = (source.index(), target.index());
+        // Two of numpy's types may have one format (long, long long): the first one's function serves both.
+        if PAIRS[row][column].load(Ordering::Relaxed).is_null() {
+            ORIGINALS[row][column].store(original as *mut c_void, Ordering::Release);
+            PAIRS[row][column].store(Box::into_raw(Box::new(pair)), Ordering::Release);
+        }
+        Some(ENTRIES[row][column])
+    }
+
+    /// Whether the original function gives the same bits for all these elements.
+    fn agrees(&self, elements: &[u8]) -> bool {
+        let count = elements.len() / self.source_size;
+        // Words: the original wants its elements aligned.
+        let mut source = vec![0u128; elements.len().div_ceil(size_of::<u128>())];
+        let mut theirs = vec![0u128; (count * self.target_size).div_ceil(size_of::<u128>())];
+        let mut ours = theirs.clone();
+        let _environment = DefaultEnvironment::enter();
+        let (from, null) = (source.as_mut_ptr().cast::<u8>(), ptr::null_mut());
+        // SAFETY: the three are long enough for so many elements, and apart. A cast function of numpy takes arrays
+        // for the sake of dtypes with parameters; numpy too calls those of numbers without.
+        unsafe {
+            from.copy_from_nonoverlapping(elements.as_ptr(), elements.len());
+            (self.original)(from.cast(), theirs.as_mut_ptr().cast(), count as isize, null, null);
+            self.prepared.run(from, ours.as_mut_ptr().cast(), count);
+        }
+        ours == theirs
+    }
+
+    /// Casts, as numpy's legacy cast functions do.
+    ///
+    /// # Safety
+    /// `pair` is valid, `count` is not negative, so many dense elements in native byte order are readable at `from` and writable at `to`.
+    unsafe extern "C" fn run(
+        from: *mut c_void,
+        to: *mut c_void,
+        count: isize,
+        from_array: *mut c_void,
+        to_array: *mut c_void,
+        pair: *const Self,
+    ) {
+        // SAFETY: the caller's promise; pairs are never changed.
+        let pair = unsafe { &*pair };
+        let elements = count.cast_unsigned();
+        let (source, target) = (from.cast::<u8>(), to.cast::<u8>());
+        let (start, result) = (source.addr(), target.addr());
+        let apart =
+            start + elements * pair.source_size <= result || result + elements * pair.target_size <= start;
+        if count < pair.fewest || !apart || !DefaultEnvironment::is_in_force() {
+            // SAFETY: the caller's promise is the original's own condition.
+            unsafe { (pair.original)(from, to, count, from_array, to_array) };
+            return;
+        }
+        // SAFETY: the caller's promise, and the look at the overlap.
+        unsafe {
+            match pair.ordinary {
+                None => pair.prepared.run(source, target, elements),
+                Some(ordinary) => {
+                    pair.run_ordinary(ordinary, (source, target, elements), |from, to, count| {
+                        (pair.original)(from.cast(), to.cast(), count as isize, from_array, to_array);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Casts what is ordinary, and leaves the rest to the original function: piece by piece, large ones first.
+    ///
+    /// # Safety
+    /// As for [`Pair::run`], for elements that do not overlap.
+    unsafe fn run_ordinary(
+        &self,
+        ordinary: Ordinary,
+        (source, target, elements): (*mut u8, *mut u8, usize),
+        original: impl Fn(*mut u8, *mut u8, usize),
+    ) {
+        let large = PIECE / self.source_size;
+        for start in (0..elements).step_by(large) {
+            let end = elements.min(start + large);
+            let (mut done, mut length) = (start, large);
+            // Where two pieces after each other are not ordinary, so are most.
+            let mut misses = 0;
+            while done < end {
+                let count = if misses < 2 { length.min(end - done) } else { end - done };
+                // SAFETY: elements `done..done + count` are among those promised by the caller.
+                unsafe {
+                    let from = source.add(done * self.source_size);
+                    let to = target.add(done * self.target_size);
+                    if misses < 2 && ordinary.holds(from, count) {
+                        self.prepared.run(from, to, count);
+                        misses = 0;
+                    } else if count > SMALL_PIECE && misses < 2 {
+                        length = SMALL_PIECE;
+                        continue;
+                    } else {
+                        original(from, to, count);
+                        misses += 1;
+                    }
+                }
+                done += count;
+            }
+        }
+    }
+}
+
+/// Probes of one source at a time, and what is ordinary of them.
+#[derive(Default)]
+pub(super) struct Probes {
+    source: Option<Format>,
+    elements: Vec<u8>,
+    ordinary: Vec<(Ordinary, Vec<u8>)>,
+}
+
+impl Probes {
+    /// Elements of the source that the original function is not needed for.
+    fn ordinary(&mut self, source: Format, ordinary: Option<Ordinary>) -> &[u8] {
+        if self.source != Some(source) {
+            *self = Self { source: Some(source), elements: probe(source), ordinary: Vec::new() };
+        }
+        let Some(ordinary) = ordinary else { return &self.elements };
+        let known = self.ordinary.iter().position(|(other, _)| *other == ordinary);
+        let index = known.unwrap_or_else(|| {
+            let elements = self.elements.chunks_exact(source.item_size());
+            // SAFETY: a chunk is one element.
+            let kept = elements.filter(|element| unsafe { ordinary.holds(element.as_ptr(), 1) });
+            self.ordinary.push((ordinary, kept.flatten().copied().collect()));
+            self.ordinary.len() - 1
+        });
+        &self.ordinary[index].1
+    }
+}
