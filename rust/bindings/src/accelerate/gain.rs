@@ -35,7 +35,9 @@ pub(super) fn gains(source: Format, target: Format) -> bool {
     let float = source.integer_range().is_none();
     match (How::of(source), How::of(target)) {
         (How::Emulated, _) | (_, How::Emulated) => true,
-        (How::Machine, How::Truncated | How::Small) => float,
+        (How::Machine, How::Truncated) => float,
+        // Of a float64 it takes as long to see that it is in range.
+        (How::Machine, How::Small) => float && source.row().bits == 32,
         _ => false,
     }
 }
