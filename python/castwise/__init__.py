@@ -20,9 +20,9 @@ from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 if TYPE_CHECKING:
-    from castwise import checkpoint, compat, config, dtype_policies, loss_scale
+    from castwise import adapters, checkpoint, compat, config, dtype_policies, loss_scale
 
-_ON_DEMAND = ("checkpoint", "compat", "config", "dtype_policies", "loss_scale")
+_ON_DEMAND = ("adapters", "checkpoint", "compat", "config", "dtype_policies", "loss_scale")
 """Submodules that are imported when they are first asked for: not every program needs them."""
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "FormatInfo",
     "__version__",
     "accelerate",
+    "adapters",
     "cast",
     "cast_tree",
     "checkpoint",

@@ -1,0 +1,62 @@
+"""Frameworks that need not be installed: imported when an adapter is used, with a word of help."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import warnings
+from types import ModuleType
+
+_TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "jax": ((0, 4), (0, 11)),
+    "keras": ((3, 4), (3, 15)),
+    "tf_keras": ((2, 15), (2, 21)),
+    "torch": ((2, 4), (2, 15)),
+}
+"""The oldest and the newest release (major, minor) of each framework that its adapter is for."""
+
+
+@functools.cache
+def require(name: str) -> ModuleType:
+    """The framework, imported; a warning, once, where its release is not one of the tested.
+
+    Parameters
+    ----------
+    name : {"jax", "keras", "tf_keras", "torch"}
+        Also the name of the extra that installs it.
+
+    Raises
+    ------
+    ImportError
+        It is not installed, or does not import; the message has the command that installs it.
+
+    """
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"castwise.adapters.{name} needs {name}, which cannot be imported ({error}); "
+            f"pip install 'castwise[{name}]'.",
+            name=name,
+        ) from error
+    version = str(module.__version__)
+    release = _release(version)
+    oldest, newest = _TESTED[name]
+    if release and not oldest <= release <= newest:
+        warnings.warn(
+            f"castwise.adapters.{name} is tested with {name} {_shown(oldest)} to {_shown(newest)}, "
+            f"and {version} is installed; if something fails, install one of those.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return module
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _shown(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
