@@ -247,6 +247,9 @@ impl fmt::Debug for Format {
 }
 
 impl Format {
+    /// How many there are.
+    pub const COUNT: usize = TABLE.len();
+
     /// Every format, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..TABLE.len() as u8).map(Self)

@@ -1,5 +1,7 @@
 //! Where elements lie: several strided operands walked together, in the order that suits the target.
 
+use smallvec::{SmallVec, smallvec};
+
 /// Operands that are walked together.
 pub(super) const OPERANDS: usize = 4;
 /// The source, in bytes.
@@ -18,10 +20,13 @@ pub(super) struct Axis {
     pub(super) strides: [isize; OPERANDS],
 }
 
+/// As many as arrays usually have cost no allocation, which would take longer than many a small cast.
+pub(super) type Axes = SmallVec<[Axis; 3]>;
+
 /// Axes from the slowest to the fastest, as few as describe the same elements.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    axes: Vec<Axis>,
+    axes: Axes,
     /// Each operand's offset of the first element walked.
     pub(super) origin: [isize; OPERANDS],
     /// Elements in all.
@@ -29,8 +34,14 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Elements of these sizes that follow each other without gaps.
+    pub(super) fn dense(count: usize, source_size: usize, target_size: usize) -> Self {
+        let strides = [source_size as isize, target_size as isize, 0, 0];
+        Self { axes: smallvec![Axis { length: count, strides }], origin: [0; OPERANDS], count }
+    }
+
     /// Reorders, flips and merges axes so that the target is walked forwards.
-    pub(super) fn new(mut axes: Vec<Axis>) -> Self {
+    pub(super) fn new(mut axes: Axes) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
         let mut origin = [0; OPERANDS];
         axes.retain(|axis| axis.length != 1);
@@ -50,7 +61,7 @@ impl Layout {
     }
 
     /// Keeps the order of the axes: elements are walked in C order.
-    pub(super) fn in_c_order(mut axes: Vec<Axis>) -> Self {
+    pub(super) fn in_c_order(mut axes: Axes) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
         axes.retain(|axis| axis.length != 1 && count != 0);
         Self { axes: merge(axes), origin: [0; OPERANDS], count }
@@ -99,8 +110,8 @@ impl Layout {
 }
 
 /// Joins axes that step exactly over the ones within them.
-fn merge(axes: Vec<Axis>) -> Vec<Axis> {
-    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+fn merge(axes: Axes) -> Axes {
+    let mut merged = Axes::new();
     for axis in axes {
         match merged.last_mut() {
             Some(outer) if continues(outer, &axis) => {
@@ -142,21 +153,21 @@ mod tests {
 
     #[test]
     fn dense_axes_merge_into_one() {
-        let layout = Layout::new(vec![axis(3, 20, 40), axis(1, 7, 7), axis(5, 4, 8)]);
-        assert_eq!(layout.axes, [axis(15, 4, 8)]);
+        let layout = Layout::new(smallvec![axis(3, 20, 40), axis(1, 7, 7), axis(5, 4, 8)]);
+        assert_eq!(layout.axes.as_slice(), [axis(15, 4, 8)]);
         assert!(layout.is_dense(SOURCE, 4) && layout.is_dense(TARGET, 8));
     }
 
     #[test]
     fn a_reversed_target_is_walked_forwards() {
-        let layout = Layout::new(vec![axis(4, 2, -1)]);
-        assert_eq!(layout.axes, [axis(4, -2, 1)]);
+        let layout = Layout::new(smallvec![axis(4, 2, -1)]);
+        assert_eq!(layout.axes.as_slice(), [axis(4, -2, 1)]);
         assert_eq!(layout.origin, [6, -3, 0, 0]);
     }
 
     #[test]
     fn runs_cover_every_position_once() {
-        let layout = Layout::new(vec![axis(3, 100, 50), axis(4, 10, 4)]);
+        let layout = Layout::new(smallvec![axis(3, 100, 50), axis(4, 10, 4)]);
         let mut runs = Vec::new();
         layout.runs(2, 9, &mut runs);
         let found: Vec<_> =

@@ -24,9 +24,11 @@ mod parallel;
 mod plan;
 mod prepared;
 mod probe;
+mod refusal;
 mod request;
 mod run;
 mod stage;
+mod step;
 mod tally;
 mod tile;
 mod transfer;
@@ -37,16 +39,17 @@ pub use parallel::{num_threads, set_num_threads};
 pub use prepared::Prepared;
 pub use probe::probe;
 
-use layout::{Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
+use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
 use plan::Plan;
+use refusal::refusal;
 use request::Request;
 use run::{Job, Memory, Search};
+use step::Step;
 
 use crate::codec::options::{NanRule, Options, Overflow};
-use crate::codec::reference;
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
-use crate::format::{Format, Kind};
+use crate::format::Format;
 use crate::report::CastReport;
 
 /// Elements that are handled together, small enough for all their scratch to stay in the innermost cache.
@@ -118,7 +121,6 @@ pub unsafe fn cast(
     scales: Option<Scales<'_>>,
     settings: &Settings,
 ) -> Result<Option<CastReport>, Error> {
-    let _environment = DefaultEnvironment::enter();
     let parts = Parts::of(source.format, target.format)?;
     let options = settings.options;
     let request = Request {
@@ -128,9 +130,21 @@ pub unsafe fn cast(
         scaled: scales.is_some(),
         report: settings.report,
     };
-    let plan = Plan::new(&request)?;
-    let axes = axes(shape, &source, &target, scales.as_ref(), &plan, &parts, settings);
-    let layout = Layout::new(axes);
+    if request.is_plain() {
+        let step = Step::between(source.format, target.format)?;
+        let layout = match dense_count(shape, &source, &target) {
+            Some(count) => step.dense(count),
+            None => Layout::new(axes(shape, &source, &target, None, &step.plan, &parts, settings)),
+        };
+        let swapped = (source.swapped, target.swapped);
+        let job = step.job(&layout, source.pointer, target.pointer, swapped);
+        // SAFETY: the caller's promise.
+        unsafe { parallel::run(&job, settings.threads) };
+        return Ok(None);
+    }
+    let _environment = DefaultEnvironment::enter();
+    let plan = &Plan::new(&request)?;
+    let layout = Layout::new(axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings));
     let memory = Memory {
         source: source.pointer,
         target: target.pointer,
@@ -141,7 +155,7 @@ pub unsafe fn cast(
     };
     let search = Search { overflow: options.overflow == Overflow::Raise, nan: options.nan == NanRule::Raise };
     let searches = (search.overflow || search.nan) && plan.flags;
-    let job = Job { plan: &plan, layout: &layout, memory, level: Level::active(), search, dry: false };
+    let job = Job { plan, layout: &layout, memory, level: Level::active(), search, dry: false };
     // SAFETY: the caller's promise.
     unsafe {
         if searches && !target.fresh {
@@ -182,6 +196,20 @@ impl Parts {
     }
 }
 
+/// How many elements there are, if in source and target alike they follow each other in C order without gaps.
+fn dense_count(shape: &[usize], source: &Source<'_>, target: &Target<'_>) -> Option<usize> {
+    let mut count = 1;
+    let sizes = [source.format.item_size(), target.format.item_size()];
+    for (axis, &length) in shape.iter().enumerate().rev() {
+        let found = [source.strides[axis], target.strides[axis]];
+        if length != 1 && found != sizes.map(|size| (count * size) as isize) {
+            return None;
+        }
+        count *= length;
+    }
+    Some(count)
+}
+
 /// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.
 fn axes(
     shape: &[usize],
@@ -191,11 +219,11 @@ fn axes(
     plan: &Plan,
     parts: &Parts,
     settings: &Settings,
-) -> Vec<Axis> {
+) -> Axes {
     let raises = settings.options.overflow == Overflow::Raise || settings.options.nan == NanRule::Raise;
     let indexed = plan.stream.is_some() || raises;
     let mut index_stride = parts.components as isize;
-    let mut axes = Vec::with_capacity(shape.len() + 1);
+    let mut axes = Axes::new();
     if parts.components == 2 {
         let mut strides = [0; OPERANDS];
         strides[SOURCE] = parts.source.item_size() as isize;
@@ -214,60 +242,6 @@ fn axes(
     }
     axes.reverse();
     axes
-}
-
-/// The error for an element that the options refuse.
-///
-/// # Safety
-/// As for [`cast`].
-unsafe fn refusal(
-    (index, is_nan): (u64, bool),
-    shape: &[usize],
-    source: &Source<'_>,
-    scales: Option<&Scales<'_>>,
-    parts: &Parts,
-    target: &Target<'_>,
-) -> Error {
-    let components = parts.components as u64;
-    let (element, component) = (index / components, index % components);
-    if is_nan {
-        return Error::Nan { index: element };
-    }
-    let offset_along = |strides: &[isize]| {
-        let mut rest = element as usize;
-        shape.iter().zip(strides).rev().fold(0, |offset, (&length, &stride)| {
-            let coordinate = (rest % length) as isize;
-            rest /= length;
-            offset + coordinate * stride
-        })
-    };
-    let offset = component as isize * parts.source.item_size() as isize + offset_along(source.strides);
-    // SAFETY: the element's factor is one of the scales'.
-    let scale = scales.map(|scales| unsafe {
-        scales.pointer.offset(offset_along(scales.strides)).cast::<f64>().read_unaligned()
-    });
-    let size = parts.source.item_size();
-    let mut bytes = [0u8; 8];
-    // SAFETY: the element is one of the source's.
-    unsafe { source.pointer.offset(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
-    if source.swapped != cfg!(target_endian = "big") {
-        bytes[..size].reverse();
-    }
-    let value = display(parts.source, u64::from_le_bytes(bytes));
-    Error::Overflow { index: element, value, scale, target: target.format }
-}
-
-/// A code of a real format, written as its value.
-fn display(format: Format, code: u64) -> String {
-    match format.kind() {
-        Kind::Float(spec) => format!("{:?}", reference::value_of(&spec, code)),
-        Kind::Integer { signed: true } => {
-            let unused = 64 - format.row().bits;
-            format!("{}", ((code << unused) as i64) >> unused)
-        }
-        Kind::Bool => format!("{}", code != 0),
-        _ => format!("{}", code & (u64::MAX >> (64 - format.row().bits))),
-    }
 }
 
 /// Casts a dense slice of codes to another, both in native byte order: the safe way in for Rust.

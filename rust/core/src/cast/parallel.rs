@@ -41,12 +41,12 @@ pub fn num_threads() -> usize {
 pub(super) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let count = job.layout.count;
     let useful = threads.min(count / ELEMENTS_PER_THREAD).max(1);
-    // Whole tiles, so that each tile holds the same elements however many threads there are.
-    let share = count.div_ceil(useful).next_multiple_of(TILE);
     if useful == 1 {
         // SAFETY: the caller's promise.
         return unsafe { job.run(0, count) };
     }
+    // Whole tiles, so that each tile holds the same elements however many threads there are.
+    let share = count.div_ceil(useful).next_multiple_of(TILE);
     let range = |part: usize| {
         let at = |part: usize| (part * share).min(count);
         (at(part), at(part + 1))

@@ -42,6 +42,11 @@ impl Request {
         if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
     }
 
+    /// Whether nothing is asked for but the two formats.
+    pub(super) fn is_plain(&self) -> bool {
+        self.options == Options::default() && !self.scaled && !self.report
+    }
+
     /// Whether anybody asks what happened to single elements.
     pub(super) fn watched(&self) -> bool {
         let raises = self.options.overflow == Overflow::Raise || self.options.nan == NanRule::Raise;

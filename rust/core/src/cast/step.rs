@@ -1,0 +1,101 @@
+//! A plain cast from one format to another: planned once, because planning takes longer than casting a few elements.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::Parts;
+use super::layout::Layout;
+use super::plan::Plan;
+use super::request::Request;
+use super::run::{Job, Memory, Search};
+use crate::codec::options::Options;
+use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::Error;
+use crate::format::Format;
+
+/// Steps that were made. No locks: the child of a `fork` would wait for ever for one that a thread of its parent held.
+static KEPT: [[AtomicPtr<Step>; Format::COUNT]; Format::COUNT] =
+    [const { [const { AtomicPtr::new(ptr::null_mut()) }; Format::COUNT] }; Format::COUNT];
+
+/// A cast under default options, and nothing asked for besides.
+pub(super) struct Step {
+    pub(super) source: Format,
+    pub(super) target: Format,
+    pub(super) plan: Plan,
+    parts: Parts,
+}
+
+impl Step {
+    /// The one for a pair of formats.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for complex to real.
+    pub(super) fn between(source: Format, target: Format) -> Result<&'static Self, Error> {
+        let place = &KEPT[source.index()][target.index()];
+        // SAFETY: a pointer that was stored here came from a box that is never freed.
+        if let Some(step) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+            return Ok(step);
+        }
+        let made = Box::into_raw(Box::new(Self::new(source, target)?));
+        match place.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just made, and from now on never freed.
+            Ok(_) => Ok(unsafe { &*made }),
+            // SAFETY: another thread was quicker, and what it stored is never freed; ours nobody has seen.
+            Err(first) => unsafe {
+                drop(Box::from_raw(made));
+                Ok(&*first)
+            },
+        }
+    }
+
+    fn new(source: Format, target: Format) -> Result<Self, Error> {
+        let _environment = DefaultEnvironment::enter();
+        let parts = Parts::of(source, target)?;
+        let request = Request {
+            source: parts.source,
+            target: parts.target,
+            options: Options::default(),
+            scaled: false,
+            report: false,
+        };
+        Ok(Self { source, target, plan: Plan::new(&request)?, parts })
+    }
+
+    /// Casts `count` dense elements in native byte order, on this thread.
+    ///
+    /// # Safety
+    /// They are readable at the source and writable at the target, which do not overlap.
+    pub(super) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
+        let layout = self.dense(count);
+        let job = self.job(&layout, source, target, (false, false));
+        // SAFETY: the caller's promise.
+        unsafe { job.run(0, layout.count) };
+    }
+
+    /// The layout of dense elements.
+    pub(super) fn dense(&self, count: usize) -> Layout {
+        let size = |format: Format| format.item_size() / self.parts.components;
+        Layout::dense(count * self.parts.components, size(self.source), size(self.target))
+    }
+
+    /// What is to be done for elements of a layout; `swapped` says of source and target whether they are in the other
+    /// byte order.
+    pub(super) fn job<'a>(
+        &'a self,
+        layout: &'a Layout,
+        source: *const u8,
+        target: *mut u8,
+        swapped: (bool, bool),
+    ) -> Job<'a> {
+        let memory = Memory {
+            source,
+            target,
+            scale: ptr::null(),
+            source_swapped: swapped.0,
+            target_swapped: swapped.1,
+            real_to_complex: self.parts.real_to_complex,
+        };
+        let (level, search) = (Level::active(), Search::default());
+        Job { plan: &self.plan, layout, memory, level, search, dry: false }
+    }
+}
