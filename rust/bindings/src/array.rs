@@ -3,14 +3,19 @@
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
 use castwise_core::Format;
+use castwise_core::cast::{Scales, Source, Target};
 use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
+use smallvec::SmallVec;
+
+mod dense;
 
 use crate::dtypes;
+pub(crate) use dense::Dense;
 
 /// An array whose elements have a format, as it was when this was made.
 ///
@@ -24,8 +29,48 @@ pub(crate) struct Array<'py> {
     /// Its byte order is not the machine's.
     pub(crate) swapped: bool,
     pointer: *mut u8,
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    shape: SmallVec<[usize; INLINE]>,
+    strides: SmallVec<[isize; INLINE]>,
+}
+
+/// Axes whose lengths and strides cost no allocation.
+const INLINE: usize = 2;
+
+/// What the core is told about an array. In numbers: pointers do not cross threads without a promise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    address: usize,
+    strides: &'a [isize],
+    format: Format,
+    swapped: bool,
+}
+
+impl<'a> Place<'a> {
+    /// To read from, while the array lives.
+    pub(crate) fn source(self) -> Source<'a> {
+        Source {
+            pointer: std::ptr::with_exposed_provenance(self.address),
+            strides: self.strides,
+            format: self.format,
+            swapped: self.swapped,
+        }
+    }
+
+    /// To write to, while the array lives; `fresh` if nobody else has seen it.
+    pub(crate) fn target(self, fresh: bool) -> Target<'a> {
+        Target {
+            pointer: std::ptr::with_exposed_provenance_mut(self.address),
+            strides: self.strides,
+            format: self.format,
+            swapped: self.swapped,
+            fresh,
+        }
+    }
+
+    /// Factors to read, while the array lives; it holds native doubles.
+    pub(crate) fn scales(self) -> Scales<'a> {
+        Scales { pointer: std::ptr::with_exposed_provenance(self.address), strides: self.strides }
+    }
 }
 
 impl<'py> Array<'py> {
@@ -58,13 +103,23 @@ impl<'py> Array<'py> {
     fn now(object: Bound<'py, PyUntypedArray>, format: Format, swapped: bool) -> Self {
         // SAFETY: the object is an array and alive; reading its data pointer is a field access.
         let pointer = unsafe { (*object.as_array_ptr()).fields.data.cast() };
-        let (shape, strides) = (object.shape().to_vec(), object.strides().to_vec());
+        let (shape, strides) = (object.shape().into(), object.strides().into());
         Self { object, format, swapped, pointer, shape, strides }
     }
 
     /// The first element.
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
+    }
+
+    /// Where it lies, for the core.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place {
+            address: self.pointer.expose_provenance(),
+            strides: &self.strides,
+            format: self.format,
+            swapped: self.swapped,
+        }
     }
 
     fn raw(&self) -> *mut PyArrayObject {
@@ -141,8 +196,8 @@ impl<'py> Array<'py> {
     /// smaller ones reach; the few layouts that interleave without meeting are taken to overlap.
     pub(crate) fn overlaps_itself(&self) -> bool {
         let axes = self.shape().iter().zip(self.strides());
-        let mut axes: Vec<_> = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length)).collect();
-        axes.retain(|&(_, length)| length > 1);
+        let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
+        let mut axes: SmallVec<[_; INLINE]> = axes.filter(|&(_, length)| length > 1).collect();
         axes.sort_unstable();
         let mut reach = self.format.item_size();
         axes.into_iter().any(|(stride, length)| {

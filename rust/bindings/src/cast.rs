@@ -1,7 +1,7 @@
 //! `castwise.cast`: arguments to a call of the core.
 
 use castwise_core::Error;
-use castwise_core::cast::{self as core, Scales, Settings, Source, Target};
+use castwise_core::cast::{self as core, Settings};
 use castwise_core::codec::options::{Named, NanRule, Options, Overflow, Rounding};
 use castwise_core::format::Kind;
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
@@ -11,14 +11,15 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 use pyo3::types::PyTuple;
 
-use crate::array::{Array, Order};
+use crate::array::{Array, Order, Place};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::quick;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
 
 /// Casts shorter than this finish before another thread could make use of the interpreter.
-const DETACH_BYTES: usize = 1 << 16;
+pub(crate) const DETACH_BYTES: usize = 1 << 16;
 
 /// Cast an array to another dtype, rounding once from the exact value.
 ///
@@ -95,6 +96,16 @@ pub(crate) fn cast<'py>(
     report: bool,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let named = matches!((&overflow, &nan, &order), (Word::Default, Word::Default, Word::Default));
+    let given = [rounding, scale, seed, threads].iter().any(Option::is_some);
+    if named
+        && !given
+        && copy
+        && !report
+        && let Some(result) = quick::cast(x, dtype, out)?
+    {
+        return Ok(result);
+    }
     let options = options(py, rounding, overflow, nan, seed)?;
     let order = match order {
         Word::Default => Order::Keep,
@@ -157,39 +168,17 @@ fn run(
     fresh: bool,
     settings: &Settings,
 ) -> PyResult<Option<castwise_core::report::CastReport>> {
-    // Owned: another thread may give an array another shape while this one runs, and numpy frees the old one.
-    let shape = source.shape().to_vec();
+    let shape = source.shape();
     let bytes = shape.iter().product::<usize>() * source.format.item_size();
-    // Numbers, because pointers do not cross threads without a promise; the arrays stay alive in the caller.
-    let from =
-        (source.pointer().expose_provenance(), source.strides().to_vec(), source.format, source.swapped);
-    let to = (target.pointer().expose_provenance(), target.strides().to_vec(), target.format, target.swapped);
-    let factors = scale.map(|scale| (scale.pointer().expose_provenance(), scale.strides().to_vec()));
+    let (from, to, factors) = (source.place(), target.place(), scale.map(Array::place));
     let call = move || {
-        let source = Source {
-            pointer: std::ptr::with_exposed_provenance(from.0),
-            strides: &from.1,
-            format: from.2,
-            swapped: from.3,
-        };
-        let target = Target {
-            pointer: std::ptr::with_exposed_provenance_mut(to.0),
-            strides: &to.1,
-            format: to.2,
-            swapped: to.3,
-            fresh,
-        };
-        let scales = factors.as_ref().map(|(address, strides)| Scales {
-            pointer: std::ptr::with_exposed_provenance(*address),
-            strides,
-        });
         // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these
         // copies; the caller keeps the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
         // target is new, or was checked to be writeable, of this shape and without overlap in itself, and made not
         // to overlap the source but elementwise. Another thread of the host may write to the same arrays meanwhile,
         // as with any numpy function: which value is read is then open, nothing else (the core makes no references
         // to this memory).
-        unsafe { core::cast(&shape, source, target, scales, settings) }
+        unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }
     };
     let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
     outcome.map_err(to_python)

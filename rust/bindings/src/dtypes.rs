@@ -1,11 +1,11 @@
 //! numpy's dtype objects and the table's formats, each way.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 
 use castwise_core::Format;
 use castwise_core::format::Kind;
 use castwise_core::parse::parse;
+use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -17,10 +17,10 @@ use crate::error::to_python;
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
 pub(crate) const FIRST_USER_NUMBER: c_int = 256;
 
-/// The dtype of each format, as found when the module is first used.
+/// The dtype of each format, as found when the module is first used, and the format of each type number.
 struct Table {
     descrs: Vec<Option<Py<PyArrayDescr>>>,
-    user_numbers: HashMap<c_int, Format>,
+    formats: Vec<Option<Format>>,
 }
 
 impl Table {
@@ -31,14 +31,19 @@ impl Table {
 
     fn new(py: Python<'_>) -> PyResult<Self> {
         let (numpy, ml_dtypes) = (py.import("numpy")?, py.import("ml_dtypes")?);
-        let mut table = Self { descrs: Vec::new(), user_numbers: HashMap::new() };
+        let mut table = Self { descrs: Vec::new(), formats: Vec::new() };
+        for number in 0..=NPY_TYPES::NPY_HALF as c_int {
+            table.formats.push(numpys_own(&descr_from_number(py, number)?));
+        }
         for format in Format::all() {
             let owner = [&ml_dtypes, &numpy].into_iter().find_map(|m| m.getattr(format.name()).ok());
             let descr = owner.map(|scalar| PyArrayDescr::new(py, scalar)).transpose()?;
             if let Some(descr) = &descr
                 && descr.num() >= FIRST_USER_NUMBER
             {
-                table.user_numbers.insert(descr.num(), format);
+                let number = usize::try_from(descr.num())?;
+                table.formats.resize(table.formats.len().max(number + 1), None);
+                table.formats[number] = Some(format);
             }
             table.descrs.push(descr.map(Bound::unbind));
         }
@@ -53,16 +58,25 @@ pub(crate) fn descr_of(py: Python<'_>, format: Format) -> PyResult<Option<Bound<
 
 /// The format of a dtype, if it has one.
 pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Format>> {
-    let number = descr.num();
-    if number >= FIRST_USER_NUMBER {
-        return Ok(Table::get(descr.py())?.user_numbers.get(&number).copied());
+    let formats = &Table::get(descr.py())?.formats;
+    // New kinds of dtypes have negative numbers, or one beyond the table.
+    Ok(usize::try_from(descr.num()).ok().and_then(|number| formats.get(number).copied().flatten()))
+}
+
+/// The dtype of a type number of numpy's own.
+fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArrayDescr>> {
+    // SAFETY: the call returns a new reference, or null with an exception set.
+    unsafe {
+        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
+        Ok(Bound::from_owned_ptr_or_err(py, descr.cast())?.cast_into_unchecked())
     }
-    if descr.has_fields() || descr.has_subarray() {
-        return Ok(None);
-    }
-    // Several numbers may share a width (long and long long), so numpy's own go by kind and size.
+}
+
+/// The format of a dtype of numpy's own. Several numbers may share a width (long and long long), so that they go by
+/// kind and size.
+fn numpys_own(descr: &Bound<'_, PyArrayDescr>) -> Option<Format> {
     let bits = 8 * descr.itemsize() as u32;
-    Ok(Format::all().find(|format| match (descr.kind(), format.kind()) {
+    Format::all().find(|format| match (descr.kind(), format.kind()) {
         (b'b', Kind::Bool) => true,
         (b'i', Kind::Integer { signed }) => signed && format.row().bits == bits,
         (b'u', Kind::Integer { signed }) => !signed && format.row().bits == bits,
@@ -72,7 +86,7 @@ pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Form
         }
         (b'c', Kind::Complex { .. }) => format.row().bits == bits && bits >= 64,
         _ => false,
-    }))
+    })
 }
 
 /// A dtype argument: a name or alias of the table, or anything `numpy.dtype` takes.
@@ -95,16 +109,17 @@ pub(crate) fn parse_argument<'py>(
                 })?;
                 return Ok((format, descr));
             }
-            Err(error) => to_python(error),
+            Err(error) => Some(error),
         },
-        Err(_) => PyTypeError::new_err(format!(
+        Err(_) => None,
+    };
+    match (PyArrayDescr::new(py, value), unknown) {
+        (Ok(descr), _) if !value.is_none() => known(argument, descr),
+        (_, Some(error)) => Err(to_python(error)),
+        (_, None) => Err(PyTypeError::new_err(format!(
             "{argument}={} is not a dtype; give a numpy or ml_dtypes dtype, or a name of castwise.formats().",
             value.repr()?
-        )),
-    };
-    match PyArrayDescr::new(py, value) {
-        Ok(descr) if !value.is_none() => known(argument, descr),
-        _ => Err(unknown),
+        ))),
     }
 }
 

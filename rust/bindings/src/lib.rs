@@ -13,6 +13,7 @@ mod format;
 mod loss_scale;
 mod policy;
 mod policy_map;
+mod quick;
 mod report;
 mod runtime;
 mod unscale;
