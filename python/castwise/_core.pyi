@@ -1,7 +1,7 @@
 """The compiled half of castwise. Its names are re-exported by `castwise`; import that."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, final, overload
+from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -27,6 +27,7 @@ __all__ = [
     "floatx_dtypes",
     "formats",
     "get_num_threads",
+    "in_default_environment",
     "nearest_texts",
     "parse_assignment",
     "parse_dtype",
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 __version__: str
+
+_Result = TypeVar("_Result")
 
 _Rounding = Literal[
     "nearest-even",
@@ -205,6 +208,7 @@ def cpu_level() -> _Level: ...
 def cpu_levels() -> tuple[_Level, ...]: ...
 def set_cpu_level(name: str) -> None: ...
 def get_num_threads() -> int: ...
+def in_default_environment(function: Callable[..., _Result], *arguments: Any) -> _Result: ...
 def set_num_threads(threads: int) -> None: ...
 def parse_safetensors_header(
     header: bytes, data_len: int
@@ -380,10 +384,12 @@ def unscale_arrays(
     path: Callable[[int], str],
     sources: Sequence[Any],
     targets: Sequence[Any] | None,
-    dtype: DTypeLike,
-    scale: float,
-    squares: bool,
-    threads: int | None,
+    dtype: DTypeLike | None,
+    scale: Any,
+    *,
+    squares: bool = False,
+    single: bool = False,
+    threads: int | None = None,
 ) -> tuple[list[NDArray[Any]], bool, float]: ...
 def arrays_finite(
     path: Callable[[int], str], sources: Sequence[Any], threads: int | None

@@ -334,7 +334,7 @@ def test_bad_gradients_and_outs_are_named() -> None:
         unscale([one], 2.0, [frozen])
     with pytest.raises(ValueError, match="share memory"):
         unscale([one], 2.0, [np.lib.stride_tricks.as_strided(one, (3,), (0,))])
-    with pytest.raises(ValueError, match="out at '1' and at '0' share memory"):
+    with pytest.raises(ValueError, match="out at '0' and at '1' share memory"):
         unscale([one, one.copy()], 2.0, [frozen_copy := one.copy(), frozen_copy[:]])
     with pytest.raises(TypeError, match="dtype=int32"):
         unscale([one], 2.0, dtype=np.int32)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from castwise._core import FixedLossScale
+from castwise._core import FixedLossScale, in_default_environment
 
 Vector: TypeAlias = NDArray[np.float32]
 Reduce: TypeAlias = Callable[[Vector], Any]
@@ -53,6 +53,10 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
 
     """
     _, finite = _ANY_SCALE.next(finite)  # which refuses what is no flag
+    return in_default_environment(_pack, finite, amaxes)
+
+
+def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
     found = np.asarray(amaxes, np.float32)
     if found.ndim != 1:
         raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
@@ -84,6 +88,10 @@ def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
         that is neither 0 nor 1 (a SUM, say).
 
     """
+    return in_default_environment(_merge, reduced)
+
+
+def _merge(reduced: ArrayLike) -> tuple[bool, Vector]:
     vector = np.asarray(reduced, np.float32)
     if vector.ndim != 1 or vector.size == 0:
         raise ValueError(f"reduced has shape {vector.shape}; give the vector that pack() made.")
@@ -107,11 +115,19 @@ def agree(
     reduce : callable
         The MAX all-reduce: takes this rank's vector and returns the maximum of all ranks'. It may
         work in place and return None. Every rank must call it, also one without gradients.
+        It returns when the reduction is complete.
 
     Returns
     -------
     (bool, ndarray)
         As `merge`; the same on every rank.
+
+    Raises
+    ------
+    TypeError
+        `reduce` returned neither None nor an array (but a handle of what still runs, say).
+    ValueError
+        It returned another length; what `pack` and `merge` refuse.
 
     Examples
     --------
@@ -122,10 +138,23 @@ def agree(
     """
     vector = pack(finite, amaxes)
     returned = reduce(vector)
-    together = vector if returned is None else np.asarray(returned, np.float32)
-    if together.shape != vector.shape:
+    together = vector if returned is None else returned
+    if not _is_vector(together):
+        raise TypeError(
+            f"reduce returned {together!r}, which is no vector; let it wait until the reduction is "
+            "complete (torch.distributed: with async_op=False), and return None or the vector."
+        )
+    if np.shape(together) != vector.shape:
         raise ValueError(
-            f"reduce returned shape {together.shape} for a vector of shape {vector.shape}; every "
-            "rank must give as many amaxes."
+            f"reduce returned shape {np.shape(together)} for a vector of shape {vector.shape}; "
+            "every rank must give as many amaxes."
         )
     return merge(together)
+
+
+def _is_vector(returned: Any) -> bool:
+    """Whether numbers: a handle of a reduction that still runs would be an array of one object."""
+    try:
+        return np.asarray(returned).dtype.kind not in "OSU"
+    except (TypeError, ValueError):
+        return False

@@ -163,11 +163,18 @@ def get(identifier: LossScale | float | str | None) -> LossScale:
         return identifier
     if identifier is None:
         return FixedLossScale(1.0, skip_nonfinite=False)
-    if identifier == "dynamic":
-        return DynamicLossScale()
     if isinstance(identifier, str):
-        raise ValueError(  # noqa: TRY004 a str may be right, but not this one
-            f'loss_scale={identifier!r} is not valid; use "dynamic", a number, None, '
-            "or a FixedLossScale or DynamicLossScale."
-        )
-    return FixedLossScale(identifier)
+        if identifier == "dynamic":
+            return DynamicLossScale()
+        raise ValueError(_refusal(identifier))
+    try:
+        return FixedLossScale(identifier)
+    except TypeError:
+        raise TypeError(_refusal(identifier)) from None
+
+
+def _refusal(identifier: Any) -> str:
+    return (
+        f'loss_scale={identifier!r} is not valid; use "dynamic", a number, None, or a '
+        "FixedLossScale or DynamicLossScale."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -52,15 +53,16 @@ def unscale(
         float16, bfloat16, float32, float64, float8, ...: any real float, any shape, strides and
         byte order. None stands for a missing gradient, and stays.
     scale : float or loss scale
-        Finite, with a reciprocal that a float32 holds. Of a FixedLossScale, DynamicLossScale or
-        LossScaler its ``scale`` is taken.
+        Any real scalar that is finite, with a reciprocal that a float32 holds. Of a
+        FixedLossScale, DynamicLossScale or LossScaler its ``scale`` is taken.
     out : array or tree of arrays, optional
         Written in place and returned; structure and shapes of ``grads``, any float dtypes. May be
         ``grads`` itself.
     norm : bool
-        Also return the norm: the root of the sum of squares of all gradients.
+        Also return the norm: the root of the sum of squares of all gradients, each leaf counted,
+        as by torch.nn.utils.clip_grad_norm_.
     dtype : dtype, optional
-        Of new arrays; default float32.
+        Of new arrays; default float32. With ``out`` that of its arrays, or None.
     threads : int, optional
         At most this many threads; default get_num_threads().
 
@@ -74,10 +76,10 @@ def unscale(
     Raises
     ------
     TypeError
-        A gradient that is no real float, with its path.
+        A gradient that is no real float, with its path; a scale that is no real scalar.
     ValueError
-        A scale without a usable reciprocal; an ``out`` of another structure or shape, read-only,
-        or with arrays that share memory.
+        A scale without a usable reciprocal; an ``out`` of another structure, shape or dtype than
+        asked for, read-only, or with arrays that share memory; a tree that contains itself.
 
     Notes
     -----
@@ -90,8 +92,11 @@ def unscale(
     then run by run. So the norm has the same bits for any strides, threads and CPU. (With float64
     results beyond 1e154 it is infinite.)
 
-    An array that stands in several places of ``grads`` is unscaled once, unless ``out`` gives
-    several places to it.
+    An array that stands in several places of ``grads`` counts in the norm at each of them, and is
+    read and divided once: in place its memory holds the gradient, not the gradient divided twice;
+    without ``out`` the places share their result again. In place the same goes for views with the
+    same elements in the same order (reshaped ones, say); views that overlap in another way are
+    refused.
 
     Examples
     --------
@@ -103,44 +108,36 @@ def unscale(
 
     """
     number = scale.scale if hasattr(scale, "scale") else scale
+    tree, finite, found = _unscale(grads, number, out, dtype=dtype, squares=norm, threads=threads)
+    return (tree, finite, found) if norm else (tree, finite)
+
+
+def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, bool]:
+    """`unscale`, with float64 gradients multiplied by the reciprocal in float32, too.
+
+    So do torch.amp.GradScaler and TensorFlow's LossScaleOptimizer.
+    """
+    tree, finite, _ = _unscale(grads, scale, out, single=True)
+    return tree, finite
+
+
+def _unscale(
+    grads: Any, scale: Any, out: Any, *, dtype: DTypeLike | None = None, **options: Any
+) -> tuple[Any, bool, float]:
     sources = trees.values(grads)
     targets = sources if out is grads else None if out is None else _targets(grads, out)
-    # A gradient that stands twice is divided once: in place, twice would be too often.
-    others = targets or [None] * len(sources)
-    keys = [(id(source), id(other)) for source, other in zip(sources, others, strict=True)]
-    first = {key: index for index, key in reversed(list(enumerate(keys)))}
-    if len(first) == len(keys):
-        chosen, chosen_targets = sources, targets
-    else:
-        order = sorted(first.values())
-        chosen = [sources[index] for index in order]
-        chosen_targets = targets and [targets[index] for index in order]
-        first = {keys[index]: place for place, index in enumerate(order)}
-    results, finite, found_norm = unscale_arrays(
-        lambda index: _path(grads, chosen[index]),
-        chosen,
-        chosen_targets,
-        np.float32 if dtype is None else dtype,
-        _real(number),
-        norm,
-        threads,
+    results, finite, norm = unscale_arrays(
+        lambda index: _path(grads, index), sources, targets, dtype, scale, **options
     )
-    tree = trees.replace(grads, (results[first[key]] for key in keys)) if out is None else out
-    return (tree, finite, found_norm) if norm else (tree, finite)
+    return trees.replace(grads, iter(results)) if out is None else out, finite, norm
 
 
 def _targets(grads: Any, out: Any) -> list[Any]:
     return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
 
 
-def _path(tree: Any, leaf: Any) -> str:
-    return next(path for path, found in trees.leaves(tree) if found is leaf)
-
-
-def _real(scale: Any) -> float:
-    if np.ndim(scale) == 0 and np.asarray(scale).dtype.kind in "iuf":
-        return float(scale)
-    raise TypeError(f"scale={scale!r} is not valid; use a number or a loss scale.")
+def _path(tree: Any, index: int) -> str:
+    return next(itertools.islice(trees.leaves(tree), index, None))[0]
 
 
 def all_finite(tree: Any, *, threads: int | None = None) -> bool:
@@ -160,8 +157,7 @@ def all_finite(tree: Any, *, threads: int | None = None) -> bool:
     False
 
     """
-    found = trees.values(tree)
-    return arrays_finite(lambda index: _path(tree, found[index]), found, threads)
+    return arrays_finite(lambda index: _path(tree, index), trees.values(tree), threads)
 
 
 def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:

@@ -3,6 +3,7 @@
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
 use castwise_core::Format;
+use castwise_core::cast::region::{Region, extent};
 use castwise_core::cast::{Scales, Source, Target};
 use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
@@ -157,20 +158,13 @@ impl<'py> Array<'py> {
 
     /// The addresses from its first byte to one past its last.
     pub(crate) fn extent(&self) -> (usize, usize) {
-        let start = self.pointer().addr();
-        let (mut low, mut high) = (start, start + self.format.item_size());
-        for (&length, &stride) in self.shape().iter().zip(self.strides()) {
-            if length == 0 {
-                return (start, start);
-            }
-            let reach = stride * (length as isize - 1);
-            if reach < 0 {
-                low = low.wrapping_add_signed(reach);
-            } else {
-                high = high.wrapping_add_signed(reach);
-            }
-        }
-        (low, high)
+        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
+        extent(self.pointer().addr(), axes, self.format.item_size())
+    }
+
+    /// Its elements, for comparison with those of others.
+    pub(crate) fn region(&self) -> Region {
+        Region::new(self.pointer().addr(), &self.shape, &self.strides, self.format.item_size())
     }
 
     /// Whether it may share memory with another (their extents meet).
@@ -329,8 +323,7 @@ fn refuse_masked(argument: &'static str, object: &Bound<'_, PyUntypedArray>) -> 
         .get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy.ma")?.getattr("MaskedArray")?.unbind()))?;
     if object.is_instance(masked.bind(py))? {
         return Err(PyTypeError::new_err(format!(
-            "{argument} is a masked array, whose mask a cast would lose; cast `{argument}.data` or \
-             `{argument}.filled(...)` instead."
+            "{argument} is a masked array, whose mask would be lost; give its `.data` or its `.filled(value)` instead."
         )));
     }
     Ok(())

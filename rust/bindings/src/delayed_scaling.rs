@@ -13,11 +13,12 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
+use crate::arguments::{real, whole_within};
 use crate::array::{Array, Order};
 use crate::dtypes;
 use crate::error::to_python;
-use crate::loss_scale::{real, state_dict_argument, whole_within};
 use crate::runtime::parse_threads;
+use crate::saved_state::SavedState;
 
 const STATE_KEYS: [&str; 3] = ["preset", "scale", "amax_history"];
 
@@ -144,9 +145,10 @@ impl DelayedScaling {
     /// Returns
     /// -------
     /// (ndarray, float)
-    ///     ``x / scale`` in float32, rounded to nearest even and saturated, infinities too; NaN stays. (preset
-    ///     "transformer_engine": times the reciprocal that it stores.) And the largest magnitude of x, for next(),
-    ///     at once or after all ranks have agreed on it; NaN if there is one in x.
+    ///     ``x / scale`` in float32 (of float64 x in float64, so that nothing is rounded before the division), rounded
+    ///     to nearest even and saturated, infinities too; NaN stays. (preset "transformer_engine": times the
+    ///     reciprocal that it stores.) And the largest magnitude of x, for next(), at once or after all ranks have
+    ///     agreed on it; NaN if there is one in x.
     #[pyo3(signature = (x, out=None, *, threads=None))]
     fn quantize<'py>(
         &self,
@@ -201,7 +203,7 @@ impl DelayedScaling {
             // alive. The target is new, or was checked to be writeable, of this shape and without overlap in itself,
             // and made not to overlap the source but elementwise. A racing write of the host's changes which value
             // is read, nothing else.
-            unsafe { quantize(&values, f64::from(factor), divide, threads) }
+            unsafe { quantize(&values, factor, divide, threads) }
         };
         let amax = py.detach(call).map_err(to_python)?;
         Ok((target.object.into_any(), amax))
@@ -255,25 +257,8 @@ impl DelayedScaling {
     /// The value in a saved state; ValueError for that of another preset, for missing or unknown keys, and for
     /// numbers that the preset never reaches.
     fn with_state(&self, state: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let state = state_dict_argument(state)?;
-        for key in state.keys() {
-            if !STATE_KEYS.iter().any(|known| key.eq(known).unwrap_or(false)) {
-                return Err(PyValueError::new_err(format!(
-                    "state has the unknown key {}; a DelayedScaling has 'preset', 'scale', 'amax_history'. Load it \
-                     into the class that saved it.",
-                    key.repr()?
-                )));
-            }
-        }
-        let get = |key: &str| {
-            state.get_item(key)?.ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "state lacks the key '{key}'; a DelayedScaling has 'preset', 'scale', 'amax_history'. \
-                     Load it into the class that saved it."
-                ))
-            })
-        };
-        let preset = get("preset")?;
+        let state = SavedState::new("DelayedScaling".to_owned(), &STATE_KEYS, state)?;
+        let preset = state.get("preset")?;
         if !preset.eq(self.preset())? {
             return Err(PyValueError::new_err(format!(
                 "state: preset={} is not valid here, where it is '{}'; load it into the preset that saved it.",
@@ -281,8 +266,8 @@ impl DelayedScaling {
                 self.preset()
             )));
         }
-        let stored = real("scale", &get("scale")?)?;
-        let found = get("amax_history")?;
+        let stored = real("scale", &state.get("scale")?)?;
+        let found = state.get("amax_history")?;
         let found = found.call_method0("tolist").unwrap_or(found);
         let mut history = Vec::new();
         let items = found.try_iter().map_err(|_| {

@@ -3,6 +3,7 @@
 #![allow(clippy::doc_markdown, reason = "docstrings are read in Python")]
 
 mod accelerate;
+mod arguments;
 mod array;
 mod cast;
 mod checkpoint;
@@ -16,6 +17,8 @@ mod policy_map;
 mod quick;
 mod report;
 mod runtime;
+mod saved_state;
+mod separation;
 mod unscale;
 
 /// The compiled half of castwise. Import `castwise` instead.
@@ -40,7 +43,9 @@ mod _core {
     #[pymodule_export]
     use super::report::{CastReport, restore_report};
     #[pymodule_export]
-    use super::runtime::{cpu_level, cpu_levels, get_num_threads, set_cpu_level, set_num_threads};
+    use super::runtime::{
+        cpu_level, cpu_levels, get_num_threads, in_default_environment, set_cpu_level, set_num_threads,
+    };
     #[pymodule_export]
     use super::unscale::{arrays_finite, unscale_arrays};
 

@@ -5,11 +5,13 @@ use std::hash::{Hash, Hasher};
 use castwise_core::loss_scale::{
     DynamicLossScale as Core, FixedLossScale as CoreFixed, Knob, Knobs, Number, Preset, State,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
+use crate::arguments::{real, truth, whole};
 use crate::error::to_python;
+use crate::saved_state::SavedState;
 
 /// A loss scale that never changes.
 ///
@@ -90,14 +92,8 @@ impl FixedLossScale {
 
     /// This value; ValueError for the state of another class.
     fn with_state<'py>(slf: &Bound<'py, Self>, state: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
-        let state = state_dict_argument(state)?;
-        if state.is_empty() {
-            return Ok(slf.clone());
-        }
-        Err(PyValueError::new_err(format!(
-            "state has keys {}, but a FixedLossScale has no state; load it into the class that saved it.",
-            state.keys().repr()?
-        )))
+        SavedState::new("FixedLossScale".to_owned(), &[], state)?;
+        Ok(slf.clone())
     }
 
     fn __repr__(&self) -> String {
@@ -125,7 +121,8 @@ impl Hash for FixedLossScale {
 /// Parameters
 /// ----------
 /// initial_scale : float, optional
-///     Default 2**15.
+///     Default 2**15. It and the limits are rounded to float32, which scales are; a preset keeps the number as given
+///     for its config.
 /// growth_interval : int, optional
 ///     Default 2000.
 /// growth_factor : float, optional
@@ -224,7 +221,8 @@ impl DynamicLossScale {
         self.core.state().floor_steps
     }
 
-    /// The scale it began with, as given.
+    /// The scale it began with: in float32, as the scale itself; with a preset as given, which is what the original's
+    /// config holds.
     #[getter]
     fn initial_scale(&self) -> f64 {
         self.core.knobs().initial_scale
@@ -329,18 +327,13 @@ impl DynamicLossScale {
     /// ValueError
     ///     Keys that are missing or that the preset does not know; numbers that it refuses.
     fn with_state(&self, state: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let keys = self.core.preset().state;
-        let state = state_dict_argument(state)?;
-        for key in state.keys() {
-            if !keys.iter().any(|(known, _)| key.eq(known).unwrap_or(false)) {
-                return Err(self.unlike("has the unknown key", &key));
-            }
-        }
-        let mut numbers = Vec::with_capacity(keys.len());
-        for &(key, field) in keys {
-            let value = state
-                .get_item(key)?
-                .ok_or_else(|| self.unlike("lacks the key", &PyString::new(state.py(), key)))?;
+        let fields = self.core.preset().state;
+        let keys: Vec<_> = fields.iter().map(|&(key, _)| key).collect();
+        let owner = format!("DynamicLossScale with preset='{}'", self.core.preset().name);
+        let state = SavedState::new(owner, &keys, state)?;
+        let mut numbers = Vec::with_capacity(fields.len());
+        for &(key, field) in fields {
+            let value = state.get(key)?;
             let number = match self.core.get(field) {
                 Number::Real(_) => Number::Real(real(key, &value)?),
                 Number::Whole(_) => Number::Whole(whole(key, &value)?),
@@ -367,19 +360,6 @@ impl DynamicLossScale {
         let State { scale, counter, hysteresis_left, floor_steps } = *self.core.state();
         let arguments = (self.get_config(py)?, (scale, counter, hysteresis_left, floor_steps));
         (restore, arguments).into_pyobject(py)
-    }
-}
-
-impl DynamicLossScale {
-    fn unlike(&self, what: &str, key: &Bound<'_, PyAny>) -> PyErr {
-        let Preset { name, state, .. } = self.core.preset();
-        let keys: Vec<_> = state.iter().map(|(key, _)| format!("'{key}'")).collect();
-        let key = key.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-        PyValueError::new_err(format!(
-            "state {what} {key}; a DynamicLossScale with preset='{name}' has {}. Load it into the class and preset \
-             that saved it.",
-            keys.join(", ")
-        ))
     }
 }
 
@@ -447,70 +427,4 @@ fn knob_value(py: Python<'_>, knobs: &Knobs, knob: Knob) -> PyResult<Py<PyAny>> 
         Knob::Maximum => knobs.maximum,
     };
     Ok(real.into_pyobject(py)?.into_any().unbind())
-}
-
-/// A number; text, which `float` would read, is none.
-pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    match value.extract::<f64>() {
-        Ok(number) if !value.is_instance_of::<PyBool>() => Ok(number),
-        _ => Err(PyTypeError::new_err(format!(
-            "{argument}={} is not valid; use a number, as a float.",
-            value.repr()?
-        ))),
-    }
-}
-
-/// An int of up to 64 bits.
-fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
-    match value.extract::<i64>() {
-        Ok(number) if !value.is_instance_of::<PyBool>() => Ok(number),
-        _ if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() => Err(
-            PyValueError::new_err(format!("{argument}={value} is not valid; use an int of at most 64 bits.")),
-        ),
-        _ => Err(PyTypeError::new_err(format!("{argument}={} is not valid; use an int.", value.repr()?))),
-    }
-}
-
-/// An int within a range.
-pub(crate) fn whole_within<T>(
-    argument: &str,
-    value: &Bound<'_, PyAny>,
-    range: std::ops::RangeInclusive<T>,
-) -> PyResult<T>
-where
-    T: TryFrom<i64> + PartialOrd + std::fmt::Display,
-{
-    let py = value.py();
-    let number = match whole(argument, value) {
-        // An int of more bits is out of the range like others.
-        Err(error) if error.is_instance_of::<PyValueError>(py) => None,
-        number => T::try_from(number?).ok().filter(|number| range.contains(number)),
-    };
-    number.ok_or_else(|| {
-        let (low, high) = (range.start(), range.end());
-        PyValueError::new_err(format!("{argument}={value} is not valid; use an int from {low} to {high}."))
-    })
-}
-
-/// The dict of a saved state.
-pub(crate) fn state_dict_argument<'a, 'py>(state: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyDict>> {
-    state.cast::<PyDict>().map_err(|_| {
-        let kind = state.get_type();
-        PyTypeError::new_err(format!("state is of type {kind}; give the dict that state_dict() returned."))
-    })
-}
-
-/// A flag: Python's, numpy's, or a boolean scalar of another library (by its `item()`).
-fn truth(finite: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let refusal = || {
-        let shown = finite.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-        PyTypeError::new_err(format!(
-            "finite={shown} is not valid; use True or False, as unscale() and all_finite() return."
-        ))
-    };
-    if let Ok(flag) = finite.extract::<bool>() {
-        return Ok(flag);
-    }
-    let item = finite.call_method0("item").map_err(|_| refusal())?;
-    item.extract::<bool>().map_err(|_| refusal())
 }

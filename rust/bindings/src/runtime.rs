@@ -3,7 +3,7 @@
 use std::env;
 
 use castwise_core::cast;
-use castwise_core::cpu::Level;
+use castwise_core::cpu::{DefaultEnvironment, Level};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -45,6 +45,17 @@ pub(crate) fn get_num_threads() -> usize {
 pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
     cast::set_num_threads(parse_threads(threads)?);
     Ok(())
+}
+
+/// Call a function in the default floating-point environment, in which numpy flushes no subnormal number.
+#[pyfunction]
+#[pyo3(signature = (function, *arguments))]
+pub(crate) fn in_default_environment<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let _environment = DefaultEnvironment::enter();
+    function.call1(arguments)
 }
 
 /// A number of threads, checked.

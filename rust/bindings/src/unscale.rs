@@ -1,28 +1,30 @@
 //! Lists of gradients to one call of the core.
 
 use castwise_core::Format;
-use castwise_core::cast::unscale::{Found, Gradient, unscale};
+use castwise_core::cast::unscale::{Found, Gradient, Reciprocal, unscale};
 use castwise_core::cast::{Source, Target, num_threads};
-use numpy::PyUntypedArray;
+use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
+use crate::arguments::real;
 use crate::array::{Array, Order};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
+use crate::separation::{Elements, Same, copy_written, refuse_shared};
 
 /// Below this many bytes a call finishes before another thread could make use of the interpreter.
 const DETACH_BYTES: usize = 1 << 16;
 
 /// Divide arrays by a scale, in one pass over all of them.
 ///
-/// Returns the results (targets, or new arrays of dtype), whether all elements are finite before and after, and the
-/// norm of the results before rounding (0.0 unless squares is set). `path(index)` names an
-/// array in errors.
+/// Returns the results (targets, or new arrays of dtype; one for each source), whether all elements are finite before
+/// and after, and the norm of the results before rounding (0.0 unless squares is set). An array at several places is
+/// divided once, and counts at each. `path(index)` names an array in errors. With single, float64 gradients are
+/// multiplied by the reciprocal rounded to float32, too.
 #[pyfunction]
-#[pyo3(signature = (path, sources, targets, dtype, scale, squares, threads))]
+#[pyo3(signature = (path, sources, targets, dtype, scale, *, squares=false, single=false, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one call for a list of arrays and all about them")]
 #[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn unscale_arrays<'py>(
@@ -30,31 +32,58 @@ pub(crate) fn unscale_arrays<'py>(
     path: Bound<'py, PyAny>,
     sources: Vec<Bound<'py, PyAny>>,
     targets: Option<Vec<Bound<'py, PyAny>>>,
-    dtype: &Bound<'py, PyAny>,
-    scale: f64,
+    dtype: Option<&Bound<'py, PyAny>>,
+    scale: &Bound<'py, PyAny>,
     squares: bool,
+    single: bool,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let scale = real("scale", scale)?;
+    let reciprocal = if single { Reciprocal::single(scale) } else { Reciprocal::of(scale) };
+    let reciprocal = reciprocal.map_err(to_python)?;
     let paths = Paths(path);
-    let mut sources = arrays("grads", &paths, &sources, require_float)?;
-    let targets = if let Some(targets) = targets {
-        let targets = arrays("out", &paths, &targets, require_float)?;
-        for (index, (target, source)) in targets.iter().zip(&sources).enumerate() {
-            check_target(target, source)
-                .map_err(|fault| PyValueError::new_err(format!("{} {fault}", paths.place("out", index))))?;
-        }
-        targets
-    } else {
-        let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-        require_float(format).map_err(|fault| PyTypeError::new_err(format!("dtype={descr} {fault}")))?;
+    let dtype = dtype.map(|dtype| dtypes::parse_argument("dtype", dtype)).transpose()?;
+    if let Some((format, descr)) = &dtype {
+        require_float(*format).map_err(|fault| PyTypeError::new_err(format!("dtype={descr} {fault}")))?;
+    }
+    let arrays_of_sources = arrays("grads", &paths, &sources, require_float)?;
+    let Some(targets) = targets else {
+        let same = Same::of(sources.iter().map(Bound::as_ptr));
+        let sources = same.chosen(arrays_of_sources);
+        let (format, descr) = match dtype {
+            Some(dtype) => dtype,
+            None => dtypes::parse_argument("dtype", PyArrayDescr::of::<f32>(py).as_any())?,
+        };
         let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
-        sources.iter().map(new).collect::<PyResult<_>>()?
+        let targets = sources.iter().map(new).collect::<PyResult<Vec<_>>>()?;
+        let leaves = squares.then_some(same.leaves.as_slice());
+        let found = run(py, &sources, Some(&targets), reciprocal, leaves, threads)?;
+        let results = same.leaves.iter().map(|&index| targets[index].object.clone().into_any()).collect();
+        return Ok((results, found.finite, found.norm));
     };
-    separate(&paths, &mut sources, &targets)?;
-    let found = run(py, &sources, Some(&targets), scale, squares, threads)?;
-    let results = targets.into_iter().map(|target| target.object.into_any()).collect();
-    Ok((results, found.finite, found.norm))
+    let arrays_of_targets = arrays("out", &paths, &targets, require_float)?;
+    for (index, (target, source)) in arrays_of_targets.iter().zip(&arrays_of_sources).enumerate() {
+        check_target(target, source)
+            .map_err(|fault| PyValueError::new_err(format!("{} {fault}", paths.place("out", index))))?;
+        if let Some((format, descr)) = &dtype
+            && *format != target.format
+        {
+            return Err(PyValueError::new_err(format!(
+                "dtype={descr} is not valid with {} of dtype {}; leave dtype out, or give an array of it.",
+                paths.place("out", index),
+                target.format.name()
+            )));
+        }
+    }
+    let pairs = arrays_of_sources.iter().zip(&arrays_of_targets);
+    let same = Same::of(pairs.map(|(source, target)| (Elements::of(source), Elements::of(target))));
+    let (mut sources, written) = (same.chosen(arrays_of_sources), same.chosen(arrays_of_targets));
+    refuse_shared(|leaf| paths.path(leaf), &same, &sources, &written)?;
+    copy_written(&mut sources, &written)?;
+    let leaves = squares.then_some(same.leaves.as_slice());
+    let found = run(py, &sources, Some(&written), reciprocal, leaves, threads)?;
+    Ok((targets, found.finite, found.norm))
 }
 
 /// Whether all elements of all arrays are finite. Integers and bools always are.
@@ -69,7 +98,7 @@ pub(crate) fn arrays_finite<'py>(
 ) -> PyResult<bool> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let sources = arrays("tree", &Paths(path), &sources, |_| Ok(()))?;
-    Ok(run(py, &sources, None, 1.0, false, threads)?.finite)
+    Ok(run(py, &sources, None, Reciprocal::of(1.0).map_err(to_python)?, None, threads)?.finite)
 }
 
 /// Names arrays in errors: a function from their index to their path in a tree.
@@ -146,49 +175,6 @@ fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies sources that would be written before they are read; refuses targets that share elements.
-fn separate<'py>(paths: &Paths<'py>, sources: &mut [Array<'py>], targets: &[Array<'py>]) -> PyResult<()> {
-    // All extents by address: those that meet are neighbours, and there are few of them.
-    let all = sources.iter().map(|source| (source.extent(), false)).enumerate();
-    let all = all.chain(targets.iter().map(|target| (target.extent(), true)).enumerate());
-    let mut all: Vec<_> = all.filter(|(_, ((low, high), _))| low < high).collect();
-    all.sort_unstable_by_key(|&(_, ((low, _), _))| low);
-    let mut open: Vec<(usize, usize, bool)> = Vec::new();
-    let mut copies = Vec::new();
-    for (index, ((low, high), is_target)) in all {
-        open.retain(|&(end, ..)| end > low);
-        for &(_, other, other_is_target) in &open {
-            match (is_target, other_is_target) {
-                (false, false) => {}
-                (true, true) => refuse_shared(paths, targets, index, other)?,
-                (true, false) => copies.push((other, index)),
-                (false, true) => copies.push((index, other)),
-            }
-        }
-        open.push((high, index, is_target));
-    }
-    for (source, target) in copies {
-        if source != target || !targets[target].coincides_with(&sources[source]) {
-            sources[source] = sources[source].copy()?;
-        }
-    }
-    Ok(())
-}
-
-fn refuse_shared(paths: &Paths<'_>, targets: &[Array<'_>], one: usize, other: usize) -> PyResult<()> {
-    let (a, b) = (&targets[one].object, &targets[other].object);
-    static SHARES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let shares = SHARES.import(a.py(), "numpy", "shares_memory")?;
-    if !shares.call1((a, b))?.is_truthy()? {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "out at '{}' and at '{}' share memory, so one would be written over the other; give arrays of their own.",
-        paths.path(one),
-        paths.path(other)
-    )))
-}
-
 /// What the core is told about an array, in numbers: pointers do not cross threads without a promise.
 struct Place {
     address: usize,
@@ -213,8 +199,8 @@ fn run(
     py: Python<'_>,
     sources: &[Array<'_>],
     targets: Option<&[Array<'_>]>,
-    scale: f64,
-    squares: bool,
+    reciprocal: Reciprocal,
+    leaves: Option<&[usize]>,
     threads: usize,
 ) -> PyResult<Found> {
     // Owned, as in `cast`: another thread may give an array another shape meanwhile.
@@ -247,7 +233,7 @@ fn run(
         // overlap in themselves or with each other, and made not to overlap sources but elementwise. Another thread
         // of the host may write to the same arrays meanwhile, as with any numpy function: which value is read is
         // then open, nothing else.
-        unsafe { unscale(&gradients, scale, squares, threads) }
+        unsafe { unscale(&gradients, reciprocal, leaves, threads) }
     };
     let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
     outcome.map_err(to_python)

@@ -175,28 +175,28 @@ impl DelayedScaling {
     /// The largest magnitudes of former steps, subnormal ones too whatever the host's environment.
     #[must_use]
     pub fn wide_history(&self) -> Vec<f64> {
-        let _environment = DefaultEnvironment::enter();
-        self.history.iter().map(|&amax| wide(amax)).collect()
+        DefaultEnvironment::compute(self, |this| this.history.iter().map(|&amax| f64::from(amax)).collect())
     }
 
     /// The number that is stored: the scale, or for `TransformerEngine` its reciprocal.
     #[must_use]
     pub fn stored(&self) -> f64 {
-        let _environment = DefaultEnvironment::enter();
-        wide(self.stored)
+        DefaultEnvironment::compute(self.stored, f64::from)
     }
 
     /// What one unit of the codes is worth.
     #[must_use]
     pub fn scale(&self) -> f64 {
-        let _environment = DefaultEnvironment::enter();
-        wide(if self.recipe == Recipe::TransformerEngine { reciprocal(self.stored) } else { self.stored })
+        let inverse = self.recipe == Recipe::TransformerEngine;
+        DefaultEnvironment::compute(self.stored, |stored| {
+            f64::from(if inverse { reciprocal(stored) } else { stored })
+        })
     }
 
     /// The number by which values become codes, and whether they are divided by it.
     #[must_use]
-    pub fn operand(&self) -> (f32, bool) {
-        (self.stored, self.recipe != Recipe::TransformerEngine)
+    pub fn operand(&self) -> (f64, bool) {
+        (self.stored(), self.recipe != Recipe::TransformerEngine)
     }
 
     /// The same with another state.
@@ -205,11 +205,9 @@ impl DelayedScaling {
     /// [`Error::InvalidOption`] for numbers that the recipe never reaches (0 and infinity are scales of the
     /// originals', NaN and infinity are in their histories), or a history of another length.
     pub fn with_state(&self, stored: f64, history: &[f64]) -> Result<Self, Error> {
-        let _environment = DefaultEnvironment::enter();
-        self.restored(stored, history)
+        DefaultEnvironment::compute(stored, |stored| self.restored(stored, history))
     }
 
-    #[inline(never)]
     fn restored(&self, stored: f64, history: &[f64]) -> Result<Self, Error> {
         let careful = self.recipe == Recipe::Castwise;
         let scale = stored as f32;
@@ -251,12 +249,15 @@ impl DelayedScaling {
     /// # Errors
     /// [`Error::InvalidOption`] for a negative number.
     pub fn next(&self, amax: f64) -> Result<Self, Error> {
+        DefaultEnvironment::compute(amax, |amax| self.after(amax))
+    }
+
+    fn after(&self, amax: f64) -> Result<Self, Error> {
         if amax < 0.0 {
             return Err(Error::InvalidOption {
                 message: format!("amax={amax:?} is not valid; use a magnitude, a number of 0 or more."),
             });
         }
-        let _environment = DefaultEnvironment::enter();
         let amax = narrow(amax);
         let mut next = self.clone();
         match self.recipe {
@@ -267,8 +268,6 @@ impl DelayedScaling {
         Ok(next)
     }
 
-    // Not inlined, nor are its siblings: no arithmetic may leave the environment that `next` has set.
-    #[inline(never)]
     fn update(&mut self, amax: f32) {
         if !amax.is_finite() {
             return;
@@ -282,7 +281,6 @@ impl DelayedScaling {
         }
     }
 
-    #[inline(never)]
     fn update_as_keras(&mut self, amax: f32) {
         let unchanged = reciprocal(self.stored);
         let found = self.amax();
@@ -293,7 +291,6 @@ impl DelayedScaling {
         self.history[0] = amax;
     }
 
-    #[inline(never)]
     fn update_as_transformer_engine(&mut self, amax: f32) {
         self.history[0] = amax;
         let found = self.amax();
@@ -328,17 +325,10 @@ impl DelayedScaling {
     }
 }
 
-#[inline(never)]
 fn narrow(amax: f64) -> f32 {
     if amax.is_finite() { amax.min(f64::from(f32::MAX)) as f32 } else { amax as f32 }
 }
 
-#[inline(never)]
-fn wide(number: f32) -> f64 {
-    f64::from(number)
-}
-
-#[inline(never)]
 fn reciprocal(number: f32) -> f32 {
     1.0 / number
 }

@@ -8,23 +8,40 @@ use super::stage::Stage;
 use super::{from_float, fused};
 use crate::codec::options::{Options, Overflow};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
-use crate::cpu::Level;
+use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
 
-// Not inlined: the division stays in the environment that the caller has set.
-#[inline(never)]
-pub(super) fn reciprocal(scale: f64) -> Result<f64, Error> {
-    let factor = 1.0 / scale;
-    let narrow = factor as f32;
-    if narrow.is_finite() && narrow != 0.0 {
-        return Ok(factor);
+/// What multiplying by divides by a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reciprocal(pub(super) f64);
+
+impl Reciprocal {
+    /// Of a scale, as a float64.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a scale whose reciprocal is zero or infinite as a float32, or no number.
+    pub fn of(scale: f64) -> Result<Self, Error> {
+        let (factor, narrow) =
+            DefaultEnvironment::compute(scale, |scale| (1.0 / scale, (1.0 / scale) as f32));
+        if narrow.is_finite() && narrow.to_bits() << 1 != 0 {
+            return Ok(Self(factor));
+        }
+        Err(Error::InvalidOption {
+            message: format!(
+                "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
+            ),
+        })
     }
-    Err(Error::InvalidOption {
-        message: format!(
-            "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
-        ),
-    })
+
+    /// The same, rounded to float32: `torch` and TensorFlow multiply float64 gradients by that too.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn single(scale: f64) -> Result<Self, Error> {
+        let Self(factor) = Self::of(scale)?;
+        Ok(Self(DefaultEnvironment::compute(factor, |factor| f64::from(factor as f32))))
+    }
 }
 
 fn no_float(source: Format, target: Option<Format>) -> Error {

@@ -25,6 +25,7 @@ mod plan;
 mod prepared;
 mod probe;
 mod refusal;
+pub mod region;
 mod request;
 mod run;
 mod stage;

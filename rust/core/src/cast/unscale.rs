@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::gradient_route::{Operand, Route, Routes, reciprocal};
+use super::gradient_route::{Operand, Route, Routes};
 use super::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use super::multiply::Multiply;
 use super::stage::Span;
@@ -24,6 +24,8 @@ use crate::codec::pivot::widen;
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
+
+pub use super::gradient_route::Reciprocal;
 
 /// Elements that are summed up, and given to a thread, together.
 const CHUNK: usize = 64 * TILE;
@@ -47,31 +49,34 @@ pub struct Gradient<'a> {
 pub struct Found {
     /// All gradients are finite, before and after.
     pub finite: bool,
-    /// The root of the sum of the squares of all gradients after division, before they were rounded to their targets;
+    /// The root of the sum of the squares of all leaves after division, before they were rounded to their targets;
     /// 0 if nobody asked.
     pub norm: f64,
 }
 
-/// Divides all gradients by `scale`; with `squares` also finds their norm.
+/// Multiplies all gradients by the reciprocal of a scale. With `leaves` it also finds the norm of those: which gradient
+/// each is, in the order in which they are added; one may stand at several places.
 ///
 /// # Errors
-/// [`Error::InvalidOption`] for a scale whose reciprocal is no positive or negative number, and for formats that are
-/// not real floats.
+/// [`Error::InvalidOption`] for formats that are not real floats.
 ///
 /// # Safety
 /// As for [`super::cast`], for each gradient; and no target overlaps another gradient's source or target.
 pub unsafe fn unscale(
     gradients: &[Gradient<'_>],
-    scale: f64,
-    squares: bool,
+    reciprocal: Reciprocal,
+    leaves: Option<&[usize]>,
     threads: usize,
 ) -> Result<Found, Error> {
     let _environment = DefaultEnvironment::enter();
-    let work =
-        Work { operand: Operand::Times(reciprocal(scale)?), overflow: Overflow::Ieee, squares, amax: false };
+    let squares = leaves.is_some();
+    let operand = Operand::Times(reciprocal.0);
+    let work = Work { operand, overflow: Overflow::Ieee, squares, amax: false };
     // SAFETY: the caller's promise.
     let chunks = unsafe { carry_out(gradients, &work, threads)? };
-    Ok(Found { finite: chunks.iter().all(|chunk| chunk.finite), norm: norm(&chunks) })
+    let finite = chunks.iter().all(|chunk| chunk.finite);
+    let leaves = leaves.unwrap_or_default();
+    Ok(Found { finite, norm: DefaultEnvironment::compute(leaves, |leaves| norm(&chunks, leaves)) })
 }
 
 /// Multiplies by `factor` (or divides by it), saturates, and finds the largest magnitude before that; NaN if there is
@@ -119,10 +124,10 @@ unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> 
     Ok(unsafe { job.run(threads) })
 }
 
-// Not inlined: the sum stays in the environment that the caller has set.
-#[inline(never)]
-fn norm(chunks: &[Chunk]) -> f64 {
-    chunks.iter().map(|chunk| chunk.square_sum).sum::<f64>().sqrt()
+fn norm(chunks: &[Chunk], leaves: &[usize]) -> f64 {
+    let start = |part| chunks.partition_point(|chunk| chunk.part < part);
+    let chunks = leaves.iter().flat_map(|&part| &chunks[start(part)..start(part + 1)]);
+    chunks.fold(0.0, |sum, chunk| sum + chunk.square_sum).sqrt()
 }
 
 /// One gradient, ready to be worked on.
@@ -189,6 +194,8 @@ fn axis_of(length: usize, source: isize, target: isize) -> Axis {
 /// What a chunk gave.
 #[derive(Clone, Copy)]
 struct Chunk {
+    /// Which gradient it is of.
+    part: usize,
     finite: bool,
     square_sum: f64,
     /// The largest magnitude before anything was done, as the bits of a float64.
@@ -196,7 +203,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    const EMPTY: Self = Self { finite: true, square_sum: 0.0, largest: 0 };
+    const EMPTY: Self = Self { part: 0, finite: true, square_sum: 0.0, largest: 0 };
 }
 
 struct Job<'a> {
@@ -261,7 +268,8 @@ impl Job<'_> {
             }
             for (index, &(part, start)) in work.iter().enumerate().skip(first).take(CHUNKS_AT_ONCE) {
                 // SAFETY: the caller's promise.
-                found.push((index, unsafe { self.run_chunk(&self.parts[part], start, &mut scratch) }));
+                let chunk = unsafe { self.run_chunk(&self.parts[part], start, &mut scratch) };
+                found.push((index, Chunk { part, ..chunk }));
             }
         }
     }
@@ -359,7 +367,7 @@ impl Job<'_> {
             if !part.target_dense {
                 scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
             }
-            Chunk { finite, square_sum, largest }
+            Chunk { finite, square_sum, largest, ..Chunk::EMPTY }
         }
     }
 

@@ -6,12 +6,9 @@ use crate::format::{FloatSpec, Specials};
 /// The value of a code of a float format that fits in float64, whatever the floating-point environment.
 #[must_use]
 pub fn value_of(spec: &FloatSpec, code: u64) -> f64 {
-    let _environment = DefaultEnvironment::enter();
-    worth(spec, code)
+    DefaultEnvironment::compute(code, |code| worth(spec, code))
 }
 
-/// Not inlined, so that no operation can move out of the environment that its caller has set.
-#[inline(never)]
 fn worth(spec: &FloatSpec, code: u64) -> f64 {
     let magnitude = code & spec.magnitude_mask();
     let negative = spec.signed && code & spec.sign_bit() != 0;

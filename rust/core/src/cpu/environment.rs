@@ -4,6 +4,7 @@
 //! libraries built with `-ffast-math`). Rust, and every kernel here, assume the default one. So it is made the
 //! default around every cast, and put back.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 
 /// While it lives, this thread computes in the default environment.
@@ -30,6 +31,16 @@ impl DefaultEnvironment {
             write(DEFAULT);
         }
         Self { saved, here: PhantomData }
+    }
+
+    /// What a function makes of an argument, computed in the default environment.
+    ///
+    /// The compiler does not know that arithmetic depends on the environment: it may move what reads and writes no
+    /// memory, a call of a function too, out of the scope of [`Self::enter`]. It cannot know the argument before the
+    /// environment is entered here, nor do without the result until it is left.
+    pub fn compute<A, R>(argument: A, function: impl FnOnce(A) -> R) -> R {
+        let _environment = Self::enter();
+        black_box(function(black_box(argument)))
     }
 }
 

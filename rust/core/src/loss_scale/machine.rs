@@ -85,12 +85,12 @@ impl DynamicLossScale {
     /// # Errors
     /// [`Error::InvalidOption`] for a number that the preset refuses.
     pub fn new(preset: &'static Preset, knobs: Knobs) -> Result<Self, Error> {
-        Demand::check_all(preset.demands, &knobs)?;
-        let _environment = DefaultEnvironment::enter();
-        Ok(Self::at_start(preset, knobs))
+        DefaultEnvironment::compute(knobs, |knobs| {
+            Demand::check_all(preset.demands, &knobs)?;
+            Ok(Self::at_start(preset, knobs))
+        })
     }
 
-    #[inline(never)]
     fn at_start(preset: &'static Preset, mut knobs: Knobs) -> Self {
         if preset.careful {
             let Knobs { initial_scale, minimum, maximum, .. } = knobs;
@@ -130,15 +130,14 @@ impl DynamicLossScale {
     /// The machine after a step whose gradients were all finite, or not.
     #[must_use]
     pub fn next(&self, finite: bool) -> Transition {
-        let _environment = DefaultEnvironment::enter();
-        let (state, event) = if finite { self.after_finite() } else { self.after_nonfinite() };
-        let usable = state.scale > 0.0 && state.scale < f64::INFINITY;
-        let event = if usable { event } else { Some(Event::Lost) };
+        let (state, event) = DefaultEnvironment::compute(self, |this| {
+            let (state, event) = if finite { this.after_finite() } else { this.after_nonfinite() };
+            let usable = state.scale > 0.0 && state.scale < f64::INFINITY;
+            (state, if usable { event } else { Some(Event::Lost) })
+        });
         Transition { next: Self { state, ..*self }, applies: finite, event }
     }
 
-    // Not inlined, nor is its sibling: no arithmetic may leave the environment that `next` has set.
-    #[inline(never)]
     fn after_finite(&self) -> (State, Option<Event>) {
         let (Preset { growth, restore, .. }, Knobs { growth_interval, hysteresis, .. }) =
             (self.preset, self.knobs);
@@ -160,7 +159,6 @@ impl DynamicLossScale {
         (State { scale, counter, hysteresis_left, floor_steps: 0 }, event)
     }
 
-    #[inline(never)]
     fn after_nonfinite(&self) -> (State, Option<Event>) {
         let before = self.state;
         let left = before.hysteresis_left.saturating_sub(1);
@@ -213,7 +211,7 @@ impl DynamicLossScale {
     pub fn backoff_factor(&self) -> f64 {
         match self.preset.backoff {
             Backoff::Multiply => self.knobs.backoff_factor,
-            Backoff::Divide => 1.0 / self.knobs.growth_factor,
+            Backoff::Divide => DefaultEnvironment::compute(self.knobs.growth_factor, f64::recip),
         }
     }
 
@@ -242,6 +240,10 @@ impl DynamicLossScale {
     /// # Errors
     /// [`Error::InvalidOption`] for a number that the preset refuses, or would never have saved.
     pub fn with_state(&self, numbers: &[(Field, Number)]) -> Result<Self, Error> {
+        DefaultEnvironment::compute(numbers, |numbers| self.restored(numbers))
+    }
+
+    fn restored(&self, numbers: &[(Field, Number)]) -> Result<Self, Error> {
         let mut restored = *self;
         for &(field, number) in numbers {
             let (State { scale, counter, hysteresis_left, floor_steps }, knobs) =
@@ -282,8 +284,7 @@ impl DynamicLossScale {
                 format!("state: {key}={left} is not valid; use an int of at most hysteresis={most}.");
             return Err(Error::InvalidOption { message });
         }
-        let _environment = DefaultEnvironment::enter();
-        restored.state.scale = in_storage(self.preset.arithmetic, restored.state.scale);
+        restored.state.scale = stored(self.preset.arithmetic, restored.state.scale);
         Ok(restored)
     }
 
@@ -303,10 +304,10 @@ fn modulo(number: i64, divisor: i64) -> i64 {
     if remainder != 0 && (remainder < 0) != (divisor < 0) { remainder + divisor } else { remainder }
 }
 
-/// Outlined, to stay within the environment of its caller.
-#[inline(never)]
-fn in_storage(arithmetic: Arithmetic, value: f64) -> f64 {
-    stored(arithmetic, value)
+/// A fixed scale as it is stored, if it is positive and finite then.
+pub(super) fn usable(scale: f64) -> Option<f64> {
+    let stored = stored(Arithmetic::Single, scale);
+    (stored > 0.0 && stored < f64::INFINITY).then_some(stored)
 }
 
 /// A value as a scale is stored.

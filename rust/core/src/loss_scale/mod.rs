@@ -25,6 +25,7 @@ pub use knobs::{Knob, Knobs};
 pub use machine::{DynamicLossScale, Event, Number, State, Transition};
 pub use preset::Preset;
 
+use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 
 /// A loss scale that never changes.
@@ -40,9 +41,8 @@ impl FixedLossScale {
     /// # Errors
     /// [`Error::InvalidOption`] if the scale is not a positive finite number as a single float.
     pub fn new(scale: f64, skip_nonfinite: bool) -> Result<Self, Error> {
-        let stored = f64::from(scale as f32);
-        if stored > 0.0 && stored.is_finite() {
-            return Ok(Self { scale: stored, skip_nonfinite });
+        if let Some(scale) = DefaultEnvironment::compute(scale, machine::usable) {
+            return Ok(Self { scale, skip_nonfinite });
         }
         Err(Error::InvalidOption {
             message: format!(
