@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,22 +24,32 @@ def is_node(tree: Any) -> bool:
     )
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[Leaf]:
+def leaves(tree: Any) -> Iterator[Leaf]:
     """Every leaf that is not None, in order, with its path."""
+    with _bounded(tree):
+        yield from _leaves(tree, "")
+
+
+def _leaves(tree: Any, path: str) -> Iterator[Leaf]:
     if is_node(tree):
         for key, child in _children(tree):
-            yield from leaves(child, _join(path, key))
+            yield from _leaves(child, _join(path, key))
     elif tree is not None:
         yield path, tree
 
 
 def values(tree: Any) -> list[Any]:
     """Every leaf that is not None, in the same order; quicker than with the paths."""
+    with _bounded(tree):
+        return _values(tree)
+
+
+def _values(tree: Any) -> list[Any]:
     if isinstance(tree, list | tuple) and set(map(type, tree)) == {np.ndarray}:
         return list(tree)
     if not is_node(tree):
         return [] if tree is None else [tree]
-    return [value for _, child in _children(tree) for value in values(child)]
+    return [value for _, child in _children(tree) for value in _values(child)]
 
 
 def map_leaves(
@@ -46,20 +57,23 @@ def map_leaves(
     function: Callable[[Any, str], Any],
     *,
     is_node: Callable[[Any], bool] = is_node,
-    path: str = "",
 ) -> Any:
     """A structure of the same classes, with `function(leaf, path)` in the place of each leaf.
 
     The tree is not changed; mappings that cannot be copied with other values become plain dicts.
     """
+    with _bounded(tree, is_node):
+        return _map(tree, function, is_node, "")
+
+
+def _map(
+    tree: Any, function: Callable[[Any, str], Any], is_node: Callable[[Any], bool], path: str
+) -> Any:
     if not is_node(tree):
         return function(tree, path)
     return _rebuild(
         tree,
-        [
-            (key, map_leaves(child, function, is_node=is_node, path=_join(path, key)))
-            for key, child in _children(tree)
-        ],
+        [(key, _map(child, function, is_node, _join(path, key))) for key, child in _children(tree)],
     )
 
 
@@ -68,9 +82,7 @@ def replace(tree: Any, values: Iterator[Any]) -> Any:
     return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
 
 
-def zip_leaves(
-    first: Any, second: Any, names: tuple[str, str], path: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
+def zip_leaves(first: Any, second: Any, names: tuple[str, str]) -> Iterator[tuple[str, Any, Any]]:
     """The leaves of two trees of equal structure, side by side; None must meet None.
 
     Raises
@@ -79,6 +91,13 @@ def zip_leaves(
         The structures differ; the message has the path and `names`, which the trees go by.
 
     """
+    with _bounded(first):
+        yield from _zip(first, second, names, "")
+
+
+def _zip(
+    first: Any, second: Any, names: tuple[str, str], path: str
+) -> Iterator[tuple[str, Any, Any]]:
     if not is_node(first) or not is_node(second):
         if is_node(first) != is_node(second) or (first is None) != (second is None):
             raise ValueError(_differ(first, second, names, path))
@@ -90,7 +109,37 @@ def zip_leaves(
     if set(keys) != set(others):
         raise ValueError(_differ(set(keys), set(others), names, path))
     for key, child in _children(first):
-        yield from zip_leaves(child, others[key], names, _join(path, key))
+        yield from _zip(child, others[key], names, _join(path, key))
+
+
+@contextmanager
+def _bounded(tree: Any, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
+    """Turn the endless walk through a tree into an error that says where it is endless."""
+    try:
+        yield
+    except RecursionError:
+        path = _way_into_itself(tree, is_node)
+        if path is None:
+            raise
+        raise ValueError(
+            f"the tree contains itself, at {path!r}; give one whose leaves are arrays."
+        ) from None
+
+
+def _way_into_itself(tree: Any, is_node: Callable[[Any], bool]) -> str | None:
+    """The path of the first node that is one of those it is in."""
+    way = [(tree, iter(_children(tree)), "")]
+    while way:
+        _, children, path = way[-1]
+        for key, child in children:
+            if is_node(child):
+                if any(child is node for node, _, _ in way):
+                    return _join(path, key)
+                way.append((child, iter(_children(child)), _join(path, key)))
+                break
+        else:
+            way.pop()
+    return None
 
 
 def _differ(first: Any, second: Any, names: tuple[str, str], path: str) -> str:
