@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from castwise import trees
 from castwise._core import DynamicLossScale
 from castwise.compat import scaling
 from castwise.floating import is_floating
-from castwise.loss_scale.unscaling import all_finite, unscale
+from castwise.loss_scale.unscaling import all_finite, unscale_as_originals
 
 __all__ = ["GradScaler"]
 
@@ -91,12 +92,15 @@ class GradScaler:
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer in place, in one pass over all of them.
 
+        Memory that several parameters have as their gradient is divided once.
+
         Raises
         ------
         RuntimeError
             It was done since the last update, or the step taken.
         ValueError
-            A gradient is float16.
+            A gradient is float16; gradients overlap without being the same. An error names a
+            gradient by the index of its group and its own in there, as "0/3".
 
         """
         if not self._enabled:
@@ -109,17 +113,14 @@ class GradScaler:
             )
         if stage is _Stage.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
+        # By group and parameter, which is how errors name a gradient.
         grads = [
-            parameter.grad
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
+            [parameter.grad for parameter in group["params"]] for group in optimizer.param_groups
         ]
-        if any(grad.dtype == np.float16 for grad in grads):
+        found = trees.values(grads)
+        if any(grad.dtype == np.float16 for grad in found):
             raise ValueError("a float16 gradient cannot be unscaled; keep parameters in float32.")
-        finite = None
-        if grads:
-            finite = _unscale(grads, self._machine.scale)
+        finite = _unscale(grads, self._machine.scale) if found else None
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -257,12 +258,12 @@ def _times(output: Any, scale: np.float32) -> Any:
         return product.astype(output.dtype) if np.ndim(output) else product
 
 
-def _unscale(grads: list[Any], scale: float) -> bool:
+def _unscale(grads: list[list[Any]], scale: float) -> bool:
     """Divide in place; whether all were finite. Where there is no reciprocal, IEEE's, as torch."""
     if scaling.is_usable(scale):
-        _, finite = unscale(grads, scale, grads)
+        _, finite = unscale_as_originals(grads, scale, grads)
         return finite
     finite = all_finite(grads)
-    for grad in grads:
+    for grad in trees.values(grads):
         grad[...] = scaling.times(grad, scaling.reciprocal(scale))
     return finite

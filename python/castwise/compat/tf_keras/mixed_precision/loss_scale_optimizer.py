@@ -12,7 +12,7 @@ from castwise._core import DynamicLossScale, cast
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
 from castwise.keras_objects import from_dictionary
-from castwise.loss_scale.unscaling import all_finite, unscale
+from castwise.loss_scale.unscaling import all_finite, unscale_as_originals
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -167,14 +167,14 @@ class LossScaleOptimizer:
                 results[index] = np.asarray(scaling.times(array, own))
                 continue
             # One pass over all whose dtype holds the reciprocal; the others by their own factor.
-            if factor == float(reciprocal) and array.dtype.itemsize <= reciprocal.itemsize:
+            if factor == float(reciprocal):
                 fused.append(index)
             else:
                 results[index] = cast(array, array.dtype, scale=factor)
         if fused:
             sources = [np.asarray(grads[index]) for index in fused]
             targets = [np.empty_like(source) for source in sources]
-            unscale(sources, float(self.loss_scale), targets)
+            unscale_as_originals(sources, float(self.loss_scale), targets)
             for index, target in zip(fused, targets, strict=True):
                 results[index] = target
         return results
