@@ -37,7 +37,10 @@ mod _core {
     #[pymodule_export]
     use super::loss_scale::{DynamicLossScale, FixedLossScale, restore_loss_scale};
     #[pymodule_export]
-    use super::policy::{PolicyBase, dtype_word, floatx_dtypes, parse_assignment, parse_dtype, parse_policy};
+    use super::policy::{
+        PolicyBase, dtype_word, floatx_dtypes, mixed_compute_dtype, parse_assignment, parse_dtype,
+        parse_policy,
+    };
     #[pymodule_export]
     use super::policy_map::{PyPolicyMap, nearest_texts};
     #[pymodule_export]

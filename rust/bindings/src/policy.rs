@@ -241,6 +241,12 @@ pub(crate) fn floatx_dtypes<'py>(py: Python<'py>, dialect: &str) -> PyResult<Bou
     PyTuple::new(py, find_dialect(dialect)?.1.floatx)
 }
 
+/// The compute dtype of a name that stands for two dtypes, as "mixed_float16"; None for other names.
+#[pyfunction]
+pub(crate) fn mixed_compute_dtype(name: &str, dialect: &str) -> PyResult<Option<&'static str>> {
+    Ok(find_dialect(dialect)?.1.mixed_compute_dtype(name))
+}
+
 /// The word that a dialect writes for a dtype; the dtype itself where it has none.
 #[pyfunction]
 pub(crate) fn dtype_word<'a>(dtype: &'a str, dialect: &str) -> PyResult<&'a str> {

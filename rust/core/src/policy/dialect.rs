@@ -166,6 +166,12 @@ pub static JMP: Dialect = Dialect {
 };
 
 impl Dialect {
+    /// The compute dtype of a name of two dtypes; none for other names.
+    #[must_use]
+    pub fn mixed_compute_dtype(&self, name: &str) -> Option<&'static str> {
+        self.mixed.iter().find(|(mixed, ..)| *mixed == name).map(|&(_, compute, _)| compute)
+    }
+
     /// The word that the system writes for a dtype: its first other spelling, if there is one.
     #[must_use]
     pub fn word_for<'a>(&self, dtype: &'a str) -> &'a str {

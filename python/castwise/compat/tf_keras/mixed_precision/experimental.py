@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from castwise._core import mixed_compute_dtype
 from castwise.compat.tf_keras.mixed_precision.in_force import global_policy, set_global_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
@@ -71,7 +72,8 @@ class PolicyV1(PlainPolicy):
         super().__init__(name)
         self._automatic = isinstance(loss_scale, str) and loss_scale == AUTOMATIC
         if self._automatic:
-            loss_scale = "dynamic" if name == "mixed_float16" else None
+            mixed = mixed_compute_dtype(name, "tf")
+            loss_scale = "dynamic" if mixed == "float16" else None
         self._loss_scale = get_loss_scale(loss_scale)
         # Only float16 needs one: the others have float32's range, or none of their own.
         if self._loss_scale is not None and self.compute_dtype not in (None, "float16"):

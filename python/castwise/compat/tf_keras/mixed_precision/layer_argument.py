@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise._core import parse_dtype
+from castwise._core import mixed_compute_dtype, parse_dtype
 from castwise.compat.tf_keras.mixed_precision.in_force import global_policy
 from castwise.compat.tf_keras.mixed_precision.policy import Policy, deserialize
 
@@ -45,7 +45,7 @@ def get_policy(identifier: Any) -> Policy:
         return deserialize(identifier)
     if not isinstance(identifier, np.ndarray | np.generic) and not identifier:
         return global_policy()
-    if isinstance(identifier, str) and identifier in {"mixed_float16", "mixed_bfloat16"}:
+    if isinstance(identifier, str) and mixed_compute_dtype(identifier, "tf_layer"):
         return Policy(identifier)
     return Policy(parse_dtype(_dtype_name(identifier), "tf_layer"))
 
