@@ -88,3 +88,9 @@ def jax() -> ModuleType:
     """JAX with its numpy module."""
     _imported("jax.numpy")
     return _imported("jax")
+
+
+@cache
+def torch() -> ModuleType:
+    """PyTorch, on the CPU."""
+    return _imported("torch")

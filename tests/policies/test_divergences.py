@@ -6,6 +6,8 @@ import ast
 import builtins
 import copy
 import dataclasses
+import functools
+import importlib.util
 import json
 import re
 import warnings
@@ -13,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import castwise
@@ -24,7 +27,9 @@ import pytest
 import tf2_sides
 import tf24_sides
 from castwise.compat import jmp as our_jmp
+from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras import mixed_precision
+from castwise.compat.torch import GradScaler
 
 DOCUMENT = Path(castwise.__file__).parent / "compat" / "divergences.md"
 HEADER = ["call", "original", "castwise", "why"]
@@ -117,6 +122,74 @@ def keras_names(system: keras_systems.System) -> dict[str, Any]:
     )
 
 
+@functools.cache
+def sgd() -> Any:
+    """The optimizer of numpy that the tests of loss scales use."""
+    path = Path(__file__).parents[1] / "loss_scale" / "optimizers.py"
+    spec = importlib.util.spec_from_file_location("optimizers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.SGD
+
+
+def array(values: Any, dtype: str = "float32") -> Any:
+    return np.array(values, dtype)
+
+
+def real_keras_scales() -> dict[str, Any]:
+    optimizers = peers.keras().optimizers
+    names = names_of(optimizers, "LossScaleOptimizer SGD")
+    return names | {"variable": lambda values: peers.keras().Variable(array(values))}
+
+
+def our_keras_scales() -> dict[str, Any]:
+    return {"LossScaleOptimizer": KerasOptimizer, "SGD": sgd(), "variable": array}
+
+
+def real_tf_scales() -> dict[str, Any]:
+    tf, tf_keras = peers.tensorflow(), peers.tf_keras()
+    return {
+        "LossScaleOptimizer": tf_keras.mixed_precision.LossScaleOptimizer,
+        "SGD": tf_keras.optimizers.legacy.SGD,
+        "value": tf.constant,
+        "variable": tf.Variable,
+    }
+
+
+def our_tf_scales() -> dict[str, Any]:
+    names = names_of(mixed_precision, "LossScaleOptimizer")
+    return names | {"SGD": sgd(), "value": array, "variable": array}
+
+
+def torch_names(grad_scaler: Any, make: Any, parameter: Any) -> dict[str, Any]:
+    def unscaled(scale: float, *grads: Any) -> Any:
+        parameters = [parameter(grad) for grad in grads]
+        optimizer = SimpleNamespace(param_groups=[{"params": parameters}])
+        scaler = grad_scaler("cpu", scale)
+        scaler.scale(make([1.0]))
+        scaler.unscale_(optimizer)
+        return grads[0].tolist()
+
+    return {"GradScaler": grad_scaler, "array": make, "unscaled": unscaled}
+
+
+def real_torch() -> dict[str, Any]:
+    torch = peers.torch()
+
+    def parameter(grad: Any) -> Any:
+        made = torch.zeros_like(grad)
+        made.grad = grad
+        return made
+
+    return torch_names(torch.amp.GradScaler, torch.tensor, parameter)
+
+
+def our_torch() -> dict[str, Any]:
+    return torch_names(GradScaler, array, lambda grad: SimpleNamespace(grad=grad))
+
+
 TF_NAMES = "Policy global_policy set_global_policy policy_scope get_policy serialize deserialize"
 TF24_NAMES = "Policy set_policy global_policy get_layer_policy FixedLossScale DynamicLossScale"
 
@@ -154,9 +227,12 @@ def our_tf24() -> dict[str, Any]:
 # Each brings the global state back to that of a fresh process, and gives the names in scope.
 DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]] = {
     "Keras 3": (real_keras, our_keras),
+    "Keras 3, loss scales": (real_keras_scales, our_keras_scales),
     "TF 2": (real_tf, our_tf),
+    "TF 2, loss scales": (real_tf_scales, our_tf_scales),
     "TF 2.4, experimental": (real_tf24, our_tf24),
     "jmp": (lambda: {"jmp": peers.jmp()}, lambda: {"jmp": our_jmp}),
+    "torch": (real_torch, our_torch),
 }
 
 
@@ -177,7 +253,9 @@ def done(call: str, scope: dict[str, Any]) -> Outcome:
 def named_exception(text: str) -> type[BaseException] | None:
     """The exception of this name, if it is one."""
     module, _, name = text.rpartition(".")
-    found = getattr({"": builtins, "re": re, "dataclasses": dataclasses}.get(module), name, None)
+    modules = {"": builtins, "re": re, "dataclasses": dataclasses}
+    home = peers.tensorflow().errors if module == "tf.errors" else modules.get(module)
+    found = getattr(home, name, None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 

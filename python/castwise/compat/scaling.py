@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
+
+from castwise import trees
 
 
 def times(value: Any, factor: Any) -> Any:
@@ -22,6 +25,21 @@ def reciprocal(scale: Any) -> np.float32:
 def is_usable(scale: Any) -> bool:
     """Whether `castwise.loss_scale.unscale` takes it: a finite number with a finite reciprocal."""
     return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a real number, or an array of one; texts and bools are none."""
+    if isinstance(value, numbers.Real):
+        return not isinstance(value, bool)
+    return np.size(value) == 1 and np.asarray(value).dtype.kind not in "bcOSU"
+
+
+def refuse_integers(argument: str, grads: Any) -> None:
+    """TypeError for gradients that are no floats, which TensorFlow asks whether they are finite."""
+    for path, leaf in trees.leaves(grads):
+        if np.asarray(leaf).dtype.kind in "iub":
+            where = f"{argument} at {path!r}" if path else argument
+            raise TypeError(f"{where} holds integers; gradients are floats or None.")
 
 
 def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:

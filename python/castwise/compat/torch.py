@@ -7,7 +7,6 @@ np.float32(6.0)
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -65,6 +64,10 @@ class GradScaler:
         self._device = device
         self._enabled = enabled
         if enabled:
+            if not scaling.is_number(init_scale):
+                raise TypeError(
+                    f"init_scale={init_scale!r} is not valid; use a number, as 65536.0."
+                )
             try:
                 self._machine = DynamicLossScale(
                     init_scale, growth_interval, growth_factor, backoff_factor, preset="torch"
@@ -166,9 +169,9 @@ class GradScaler:
             return
         self._require_use("update")
         if new_scale is not None:
-            if not isinstance(new_scale, numbers.Real | np.number) and np.size(new_scale) != 1:
+            if not scaling.is_number(new_scale):
                 raise AssertionError(f"new_scale={new_scale!r} must be a float.")
-            state = {**self._machine.state_dict(), "scale": float(new_scale)}
+            state = {**self._machine.state_dict(), "scale": float(np.reshape(new_scale, ()))}
             self._machine = self._machine.with_state(state)
         else:
             found = [finite for _, finite in self._optimizers.values() if finite is not None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise.compat import scaling
-from castwise.keras_objects import from_dictionary
+from castwise.keras_objects import from_dictionary, to_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale
 
 _ONLY_DEFAULTS: dict[str, Any] = {
@@ -110,7 +110,15 @@ class LossScaleOptimizer:
         return self.inner_optimizer.iterations
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Build the inner optimizer, if it is to be built."""
+        """Build the inner optimizer, if it is to be built.
+
+        Raises
+        ------
+        TypeError
+            It is one of Keras', and a variable is an array.
+
+        """
+        _check_variables(self.inner_optimizer, var_list)
         if hasattr(self.inner_optimizer, "build"):
             self.inner_optimizer.build(var_list)
         self.built = True
@@ -140,9 +148,12 @@ class LossScaleOptimizer:
         ------
         ValueError
             There are more gradients than variables, or fewer.
+        TypeError
+            The inner optimizer is one of Keras', and a variable is an array.
 
         """
         grads = list(grads)
+        _check_variables(self.inner_optimizer, trainable_variables or [])
         variables: Sequence[Any] = trainable_variables or [None] * len(grads)
         if len(variables) != len(grads):
             raise ValueError(
@@ -221,10 +232,7 @@ class LossScaleOptimizer:
         """What `from_config` takes."""
         return {
             "name": self.name,
-            "inner_optimizer": {
-                "class_name": type(self.inner_optimizer).__name__,
-                "config": self.inner_optimizer.get_config(),
-            },
+            "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
@@ -253,6 +261,20 @@ class LossScaleOptimizer:
         if isinstance(inner, Mapping):
             inner = from_dictionary(inner, {}, custom_objects)
         return cls(inner, **arguments)
+
+
+def _check_variables(inner_optimizer: Any, variables: Iterable[Any]) -> None:
+    """Refuse what Keras' own optimizers would fail on in the middle of a step."""
+    cls = type(inner_optimizer)
+    if not any(base.__module__.startswith("keras.") for base in cls.__mro__):
+        return
+    for index, variable in enumerate(variables):
+        if isinstance(variable, np.ndarray):
+            raise TypeError(
+                f"trainable_variables[{index}] is a numpy array, which Keras' {cls.__name__} "
+                "cannot assign to; give objects of keras.Variable, or wrap an optimizer that "
+                "changes arrays in place."
+            )
 
 
 def _check(initial_scale: Any, dynamic_growth_steps: Any) -> None:

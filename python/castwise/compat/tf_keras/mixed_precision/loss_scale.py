@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from castwise import trees
 from castwise._core import DynamicLossScale as Machine
+from castwise.compat import scaling
 from castwise.keras_objects import from_dictionary
 from castwise.loss_scale.unscaling import all_finite
 
@@ -169,9 +169,7 @@ class DynamicLossScale(LossScale):
 
     def update(self, grads: Any) -> tuple[None, bool]:
         """See LossScale; TypeError for gradients that are no floats."""
-        for path, leaf in trees.leaves(grads):
-            if np.asarray(leaf).dtype.kind in "iub":
-                raise TypeError(f"grads at {path!r} holds integers; gradients are floats or None.")
+        scaling.refuse_integers("grads", grads)
         self._machine, applies = self._machine.next(all_finite(grads))
         return None, applies
 

@@ -11,7 +11,7 @@ import numpy as np
 from castwise._core import DynamicLossScale, cast
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
-from castwise.keras_objects import from_dictionary
+from castwise.keras_objects import from_dictionary, to_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale_as_originals
 
 _LOGGER = logging.getLogger(__name__)
@@ -161,6 +161,7 @@ class LossScaleOptimizer:
             if grad is None:
                 continue
             array = np.asarray(grad)
+            scaling.refuse_integers(f"grads[{index}]", array)
             with np.errstate(all="ignore"):
                 factor = float(own := reciprocal.astype(array.dtype))
             if not (np.isfinite(factor) and factor):
@@ -186,6 +187,8 @@ class LossScaleOptimizer:
         ------
         ValueError
             There is no gradient.
+        TypeError
+            The scale is dynamic, and a gradient is one of integers.
 
         """
         if not (self._scaled and self._unscaled):
@@ -203,7 +206,9 @@ class LossScaleOptimizer:
             raise ValueError("grads_and_vars holds no gradient; give at least one.")
         applies = True
         if self.dynamic:
-            self._machine, applies = self._machine.next(all_finite([grad for grad, _ in pairs]))
+            grads = [grad for grad, _ in pairs]
+            scaling.refuse_integers("grads_and_vars", grads)
+            self._machine, applies = self._machine.next(all_finite(grads))
         if applies:
             self._optimizer.apply_gradients(pairs, **options)
         elif hasattr(self._optimizer, "iterations"):
@@ -236,10 +241,7 @@ class LossScaleOptimizer:
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
         return {
-            "inner_optimizer": {
-                "class_name": type(self._optimizer).__name__,
-                "config": self._optimizer.get_config(),
-            },
+            "inner_optimizer": to_dictionary(self._optimizer, None, lambda value: value),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
