@@ -65,9 +65,10 @@ def from_dictionary(
         raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")
     cls = cls or classes.get(name)
     if cls is None:
+        known = f"use one of {', '.join(classes)}, or " if classes else ""
         raise ValueError(
-            f"config names the class {name!r}, and there is none; use one of "
-            f"{', '.join(classes)}, or give the class in custom_objects"
+            f"config names the class {name!r}, and there is none; {known}give the class in "
+            "custom_objects"
         )
     arguments = config.get("config")
     arguments = {} if arguments is None else arguments

@@ -8,6 +8,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
+from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
 from castwise.loss_scale import DelayedScaling, agree, all_finite, get, select_tree, unscale
 from originals import library
 
@@ -92,3 +93,22 @@ def test_a_handle_of_a_reduction_that_runs() -> None:
 def test_a_reduction_returns_a_vector(returned: Any) -> None:
     with pytest.raises(TypeError, match=r"reduce returned .*which is no vector"):
         agree(True, reduce=lambda vector: returned)
+
+
+def test_an_optimizer_of_keras_wants_variables_of_keras() -> None:
+    keras = library("keras")
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(1.0), 4.0)
+    grads, arrays = [np.full(2, 4.0, np.float32)], [np.ones(2, np.float32)]
+    message = r"trainable_variables\[0\] is a numpy array, which Keras' SGD cannot assign to; give"
+    for call in (optimizer.build, lambda arrays: optimizer.apply(grads, arrays)):
+        with pytest.raises(TypeError, match=message):
+            call(arrays)
+    assert not optimizer.built
+    variable = keras.Variable(arrays[0])
+    optimizer.apply(grads, [variable])
+    assert variable.value.tolist() == [0.0, 0.0]
+    config = optimizer.get_config()
+    again = LossScaleOptimizer.from_config(config, custom_objects={"SGD": keras.optimizers.SGD})
+    assert again.inner_optimizer.learning_rate == 1.0
+    with pytest.raises(ValueError, match="there is none; give the class in custom_objects"):
+        LossScaleOptimizer.from_config(config)

@@ -185,7 +185,8 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
         kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in (a, b)]
         if kinds[0] != kinds[1]:
             raise TypeError(
-                f"on_true and on_false differ at {path!r}: {kinds[0]} and {kinds[1]}; "
+                f"on_true and on_false differ{f' at {path!r}' if path else ''}: {kinds[0]} and "
+                f"{kinds[1]}; "
                 "give leaves of equal shapes and dtypes."
             )
     if not isinstance(pred, bool | np.bool_):
