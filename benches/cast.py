@@ -14,6 +14,7 @@ from typing import Any
 
 import cases
 import castwise
+import files
 import numpy as np
 import record
 import report
@@ -43,7 +44,7 @@ def arguments() -> argparse.Namespace:
     add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
     add("--compare", type=Path, metavar="OLD.csv", help="name what got slower since that record")
     add("--tolerance", type=float, default=0.15, help="growth that --compare forgives (0.15)")
-    add("--readme", type=Path, metavar="FILE", help=f"put the table after {report.BEGIN} in FILE")
+    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
     return parser.parse_args()
 
 
@@ -145,7 +146,7 @@ def main() -> int:
             record.write(new, path)
             print(f"recorded in {path}")
         if options.readme:
-            report.replace_in(options.readme, report.markdown(new))
+            files.replace_in(options.readme, report.MARKER, report.markdown(new))
     except (OSError, ValueError) as error:
         print(f"cast.py: {error}", file=sys.stderr)
         return 2

@@ -7,20 +7,20 @@ wrong; 2 if a file cannot be read or written.
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from timeit import Timer
 from typing import Any
 
+import files
 import numpy as np
 import policy_cases as cases
 import record
@@ -28,7 +28,7 @@ from measure import Call, block, interleave, ratios
 from numpy.typing import NDArray
 from policy_cases import QUICK, Builder, Effort, Keys, Lookups
 
-BEGIN, END = "<!-- policies:begin -->", "<!-- policies:end -->"
+MARKER = "policies"
 STATEMENTS_PER_CALL = 1_000
 FLAT = 3.0
 README_KEYS = "mixed"
@@ -46,9 +46,9 @@ class Row:
     what: str
     keys: str
     size: int
-    castwise_ns: float
-    keras_ns: float
-    ratio: float
+    castwise_ns: float = field(metadata={"digits": 4})
+    keras_ns: float = field(metadata={"digits": 4})
+    ratio: float = field(metadata={"digits": 4})
     paths: int
     keras_paths: int
     wrong: int | None
@@ -74,7 +74,7 @@ def arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="few sizes, paths and turns: does it work at all")
     add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
     add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
-    add("--readme", type=Path, metavar="FILE", help=f"put the table after {BEGIN} in FILE")
+    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
     return parser.parse_args()
 
 
@@ -275,61 +275,9 @@ def markdown(new: Record) -> str:
     return "\n".join(lines)
 
 
-def put(table: str, path: Path) -> None:
-    """Put the table between the two markers of a file; ValueError if it lacks them."""
-    text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} ... {END}")
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
-
-
-# Records, as record.py has them, with other columns.
-
-
 def environment() -> dict[str, str]:
     """Machine and versions; policies have no CPU level, and use one thread."""
-    facts = record.environment(threads=1)
-    facts["versions"] += f", keras {version('keras')}"
-    return {name: value for name, value in facts.items() if name not in ("level", "threads")}
-
-
-def write(new: Record, path: Path) -> None:
-    """Write the record, creating its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        file.writelines(f"# {name}: {value}\n" for name, value in new.environment.items())
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Row))
-        for found in new.rows:
-            values = asdict(found)
-            values |= {name: f"{values[name]:.4g}" for name in ("castwise_ns", "keras_ns", "ratio")}
-            writer.writerow(values.values())
-
-
-def read(path: Path) -> Record:
-    """Read a record back; ValueError names the file if it is not one."""
-    lines = path.read_text().splitlines()
-    comments = [text for text in lines if text.startswith("# ")]
-    reader = csv.DictReader(lines[len(comments) :])
-    if reader.fieldnames != [field.name for field in fields(Row)]:
-        raise ValueError(f"{path}: not a record of policies; columns are {reader.fieldnames}")
-    found = [
-        Row(
-            what=values["what"],
-            keys=values["keys"],
-            size=int(values["size"]),
-            castwise_ns=float(values["castwise_ns"]),
-            keras_ns=float(values["keras_ns"]),
-            ratio=float(values["ratio"]),
-            paths=int(values["paths"]),
-            keras_paths=int(values["keras_paths"]),
-            wrong=int(values["wrong"]) if values["wrong"] else None,
-        )
-        for values in reader
-    ]
-    return Record(dict(text[2:].split(": ", 1) for text in comments), found)
+    return files.environment({**record.versions(), "keras": version("keras")})
 
 
 def run(effort: Effort) -> Record:
@@ -349,16 +297,19 @@ def main() -> int:
     """Measure or load, then report as asked."""
     options = arguments()
     try:
-        new = read(options.source) if options.source else run(QUICK if options.quick else Effort())
+        new = (
+            Record(*files.read(options.source, Row))
+            if options.source
+            else run(QUICK if options.quick else Effort())
+        )
         print(summary(new))
         if options.csv:
-            # Where cast.py's records have the CPU level.
-            default = record.default_path(new.environment | {"level": "policies"})
+            default = files.default_path(new.environment, "policies")
             path = default if options.csv == Path() else options.csv
-            write(new, path)
+            files.write(path, new.environment, new.rows)
             print(f"recorded in {path}")
         if options.readme:
-            put(markdown(new), options.readme)
+            files.replace_in(options.readme, MARKER, markdown(new))
     except (OSError, ValueError) as error:
         print(f"policies.py: {error}", file=sys.stderr)
         return 2

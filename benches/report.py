@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from cases import Case
 from peers import CALLS
 from record import Record, Row
 
-BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
+MARKER = "benchmark"
 README_SIZE = 65_536
 README_FORMAT = "float32"
 
@@ -88,13 +87,3 @@ def markdown(record: Record) -> str:
         right = verdict(out) if verdict(out) != "yes" else verdict(fresh)
         lines.append(f"| {case.source} | {case.target} | {speeds} | {gains} | {right} |")
     return "\n".join(lines)
-
-
-def replace_in(path: Path, table: str) -> None:
-    """Put the table between the two markers of a file; ValueError if it lacks them."""
-    text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} ... {END}")
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")

@@ -7,22 +7,24 @@ call for the whole list (numpy and the copy: one per array):
     to float32  into existing float32 arrays, as a step with float16 gradients needs them
     norm        the latter, with the norm
 
-Exit code 1 if a result is wrong.
+Exit code 1 if a result is wrong; 2 if a file cannot be read or written.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import castwise
+import files
 import numpy as np
 from castwise.loss_scale import unscale
 from measure import interleave, ratios
@@ -33,7 +35,9 @@ CALLS = ("in place", "to float32", "norm")
 # In place, call after call must change nothing.
 SCALE = 1.0
 
-VERDICTS = {True: "correct", False: "WRONG", "": ""}
+VERDICTS = {True: "correct", False: "WRONG", None: ""}
+MARKER = "unscale"
+PEERS = ("numpy", "torch", "memcpy")
 
 Arrays = list[NDArray[Any]]
 
@@ -56,6 +60,23 @@ def model() -> list[int]:
 
 
 LISTS: dict[str, Callable[[], list[int]]] = {"8 x 1 Mi": eight, "300, 256 to 4 Mi": model}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One peer on one list of gradients; `ratio` is its time over castwise's.
+
+    `correct` judges castwise's results; None for the others.
+    """
+
+    gradients: str
+    dtype: str
+    call: str
+    peer: str
+    ms: float = field(metadata={"digits": 4})
+    gb_per_s: float = field(metadata={"digits": 4})
+    ratio: float = field(metadata={"digits": 4})
+    correct: bool | None
 
 
 class Case(NamedTuple):
@@ -135,7 +156,7 @@ def right(case: Case) -> bool:
     return equal and finite and not unscale(sources, SCALE, got)[1]
 
 
-def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Measure everything asked for."""
     lists = {"8 x 64 Ki": small} if options.quick else LISTS
     for title, sizes in lists.items():
@@ -151,47 +172,97 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 total = sum(source.nbytes + target.nbytes for source, target in pairs)
                 correct = right(case)
                 for peer, ns, ratio in zip(found, medians, relative, strict=True):
-                    yield {
-                        "gradients": title,
-                        "dtype": dtype,
-                        "call": call,
-                        "peer": peer.name,
-                        "ms": round(ns / 1e6, 4),
-                        "gb_per_s": round(total / ns, 2),
-                        "ratio": round(ratio, 3),
-                        "correct": correct if peer.name == "castwise" else "",
-                    }
+                    yield Row(
+                        title,
+                        dtype,
+                        call,
+                        peer.name,
+                        ms=float(ns / 1e6),
+                        gb_per_s=float(total / ns),
+                        ratio=float(ratio),
+                        correct=correct if peer.name == "castwise" else None,
+                    )
+
+
+def line(row: Row) -> str:
+    """One row for the terminal."""
+    return (
+        f"{row.gradients:<18} {row.dtype:<9} {row.call:<11} {row.peer:<9}"
+        f"{row.ms:>10.3f} ms {row.gb_per_s:>7.1f} GB/s  ratio {row.ratio:>6.2f}"
+        f"  {VERDICTS[row.correct]}"
+    )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Machine, level and versions; numpy and memcpy have one thread whatever is asked for."""
+    names = ["numpy", "ml_dtypes", "castwise", *(["torch"] if torch is not None else [])]
+    versions = {name: version(name) for name in names}
+    return files.environment(versions, level=castwise.cpu_level(), threads=str(threads))
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
+    """Measure everything, printing each row as it is done."""
+    castwise.set_num_threads(options.threads)
+    if torch is not None:
+        torch.set_num_threads(options.threads)
+    facts, found = environment(options.threads), []
+    for name, value in facts.items():
+        print(f"# {name}: {value}")
+    print("# ratio: the peer's time over castwise's; above 1 castwise is faster")
+    for row in rows(options):
+        print(line(row), flush=True)
+        found.append(row)
+    return facts, found
+
+
+def markdown(facts: dict[str, str], found: list[Row]) -> str:
+    """Format the README's table: a line for each list, dtype and call."""
+    groups: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in found:
+        groups.setdefault((row.gradients, row.dtype, row.call), {})[row.peer] = row
+    lines = [
+        f"Ratios are times over castwise's. {facts['cpu']}, {facts['level']}, threads: "
+        f"{facts['threads']} (numpy and memcpy: 1); {facts['versions']}; {facts['date']}.",
+        "",
+        f"| gradients | dtype | call | castwise | {' | '.join(PEERS)} | bits right |",
+        f"|---|---|---|--:|{'--:|' * len(PEERS)}---|",
+    ]
+    for key, peers in groups.items():
+        own = peers["castwise"]
+        gains = (f"{peers[name].ratio:.2f}x" if name in peers else "" for name in PEERS)
+        right = "yes" if own.correct else "NO"
+        cells = [*key, f"{own.ms:.3g} ms", *gains, right]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
-    """Measure and print; --csv records."""
+    """Measure or load, then report as asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--threads", type=int, default=1, help="threads for castwise and torch (default 1)")
     add("--repeats", type=int, default=9, help="turns per case (default 9)")
     add("--quick", action="store_true", help="small arrays: does it work at all")
-    add("--csv", type=Path, help="also write the rows to FILE")
+    add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
+    add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
+    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
     options = parser.parse_args()
-    castwise.set_num_threads(options.threads)
-    if torch is not None:
-        torch.set_num_threads(options.threads)
-    print(f"# level {castwise.cpu_level()}, threads {options.threads}; numpy and memcpy have one")
-    print("# ratio: the peer's time over castwise's; above 1 castwise is faster")
-    found: list[dict[str, Any]] = []
-    for row in rows(options):
-        found.append(row)
-        print(
-            f"{row['gradients']:<18} {row['dtype']:<9} {row['call']:<11} {row['peer']:<9}"
-            f"{row['ms']:>10.3f} ms {row['gb_per_s']:>7.1f} GB/s  ratio {row['ratio']:>6.2f}"
-            f"  {VERDICTS[row['correct']]}",
-            flush=True,
-        )
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, found[0].keys())
-            writer.writeheader()
-            writer.writerows(found)
-    return int(any(row["correct"] is False for row in found))
+    try:
+        facts, found = files.read(options.source, Row) if options.source else run(options)
+        if options.source:
+            print("\n".join(map(line, found)))
+        if options.csv:
+            kind = f"{facts['level']}-{facts['threads']}-unscale"
+            default = files.default_path(facts, kind)
+            path = default if options.csv == Path() else options.csv
+            files.write(path, facts, found)
+            print(f"recorded in {path}")
+        if options.readme:
+            files.replace_in(options.readme, MARKER, markdown(facts, found))
+    except (OSError, ValueError) as error:
+        print(f"unscale.py: {error}", file=sys.stderr)
+        return 2
+    return int(any(row.correct is False for row in found))
 
 
 if __name__ == "__main__":
