@@ -95,6 +95,7 @@ def test_a_reduction_returns_a_vector(returned: Any) -> None:
         agree(True, reduce=lambda vector: returned)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
 def test_an_optimizer_of_keras_wants_variables_of_keras() -> None:
     keras = library("keras")
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(1.0), 4.0)
