@@ -9,7 +9,8 @@ import castwise
 import numpy as np
 import pytest
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
-from castwise.loss_scale import DelayedScaling, agree, all_finite, get, select_tree, unscale
+from castwise.compat.torch import GradScaler
+from castwise.loss_scale import DelayedScaling, agree, all_finite, get, pack, select_tree, unscale
 from originals import library
 
 
@@ -113,3 +114,27 @@ def test_an_optimizer_of_keras_wants_variables_of_keras() -> None:
     assert again.inner_optimizer.learning_rate == 1.0
     with pytest.raises(ValueError, match="there is none; give the class in custom_objects"):
         LossScaleOptimizer.from_config(config)
+
+
+def test_what_can_be_read_only_once() -> None:
+    arrays = {"a": np.ones(1)}
+    for grads in ((array for array in arrays.values()), arrays.values(), {1.0, 2.0}):
+        kind = type(grads).__name__
+        with pytest.raises(TypeError, match=f"grads is of type {kind}; give a list of its arrays"):
+            unscale(grads, 2.0)
+        with pytest.raises(TypeError, match=f"tree is of type {kind}; give a list of its arrays"):
+            all_finite(grads)
+
+
+def test_amaxes_are_numbers() -> None:
+    for amaxes in (["a"], [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ValueError, match=r"amaxes=.* is not valid; give one number per tensor"):
+            pack(True, amaxes)
+
+
+def test_a_tensor_is_no_iterable_of_arrays() -> None:
+    loss = library("torch").ones(2)
+    with pytest.raises(ValueError, match=r"outputs=tensor.* must be an array of numpy or an iter"):
+        GradScaler().scale(loss)
+    with pytest.raises(ValueError, match=r"outputs=tensor.*"):
+        GradScaler().scale([loss])

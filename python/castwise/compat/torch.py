@@ -87,10 +87,12 @@ class GradScaler:
         if isinstance(outputs, np.ndarray | np.generic):
             self._in_use = True
             return _times(outputs, np.float32(self._machine.scale))
-        if isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes):
+        # A tensor of torch would be an iterable too, of its rows.
+        elsewhere = isinstance(outputs, str | bytes) or hasattr(outputs, "dtype")
+        if isinstance(outputs, Iterable) and not elsewhere:
             scaled = map(self.scale, outputs)
             return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
-        raise ValueError(f"outputs={outputs!r} must be an array or an iterable of arrays.")
+        raise ValueError(f"outputs={outputs!r} must be an array of numpy or an iterable of them.")
 
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer in place, in one pass over all of them.

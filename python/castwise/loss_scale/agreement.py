@@ -57,7 +57,10 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
 
 
 def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
-    found = np.asarray(amaxes, np.float32)
+    try:
+        found = np.asarray(amaxes, np.float32)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"amaxes={amaxes!r} is not valid; give one number per tensor.") from None
     if found.ndim != 1:
         raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
     if (found < 0).any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, MappingView, Set
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -124,6 +125,7 @@ def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, boo
 def _unscale(
     grads: Any, scale: Any, out: Any, *, dtype: DTypeLike | None = None, **options: Any
 ) -> tuple[Any, bool, float]:
+    _refuse_one_way("grads", grads)
     sources = trees.values(grads)
     targets = sources if out is grads else None if out is None else _targets(grads, out)
     results, finite, norm = unscale_arrays(
@@ -134,6 +136,13 @@ def _unscale(
 
 def _targets(grads: Any, out: Any) -> list[Any]:
     return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
+
+
+def _refuse_one_way(argument: str, tree: Any) -> None:
+    """Refuse what can be read only once, or has no order: a generator, a view of a dict, a set."""
+    if isinstance(tree, Iterator | Set | MappingView):
+        kind = type(tree).__name__
+        raise TypeError(f"{argument} is of type {kind}; give a list of its arrays.")
 
 
 def _path(tree: Any, index: int) -> str:
@@ -157,6 +166,7 @@ def all_finite(tree: Any, *, threads: int | None = None) -> bool:
     False
 
     """
+    _refuse_one_way("tree", tree)
     return arrays_finite(lambda index: _path(tree, index), trees.values(tree), threads)
 
 
