@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 SEED = 2
 
 LAYOUTS = ("contiguous", "transposed", "strided")
-DEFAULT_SIZES = (1, 256, 65_536, 1_048_576)
+DEFAULT_SIZES = (1, 256, 65_536, 16_777_216)
+LARGE = 4_194_304
+"""From here on memory is what is measured, and the pairs of LARGE_PAIRS show it."""
+FEW = 20
 QUICK_SIZES = (256, 65_536)
 
 # Both directions between float32 and every narrower float, what training and checkpoints use most;
@@ -34,6 +37,12 @@ DEFAULT_PAIRS = (
     "int8:float32,uint8:float32,int32:float32,int64:float32,int64:bfloat16,bool:float32,"
     "float32:int8,float32:uint8,float32:int32,float64:int64,float32:bool,"
     "int64:int32,int32:int64,int32:int8,int8:int32"
+)
+LARGE_PAIRS = (
+    "float32:bfloat16,bfloat16:float32,float32:float16,float16:float32,float32:float8_e4m3fn,"
+    "float8_e4m3fn:float32,float32:float8_e5m2,float8_e5m2:float32,bfloat16:float8_e4m3fn,"
+    "float8_e4m3fn:bfloat16,float16:float8_e5m2,float8_e5m2:float16,float32:float64,float64:float32,"
+    "int64:int32"
 )
 QUICK_PAIRS = "float32:bfloat16,bfloat16:float32,float32:float8_e4m3fn,float8_e4m3fn:float32"
 
@@ -104,9 +113,16 @@ def select_pairs(patterns: str) -> list[tuple[str, str]]:
 def cases(
     pairs: list[tuple[str, str]], sizes: tuple[int, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
-    """Every combination, pair by pair; one element has one layout only."""
+    """Every combination, pair by pair; one element has one layout only.
+
+    From `LARGE` elements on `LARGE_PAIRS` only, unless all pairs are among few: all would take
+    hours.
+    """
+    large = pairs if len(pairs) <= FEW else select_pairs(LARGE_PAIRS)
     for source, target in pairs:
         for size in sizes:
+            if size >= LARGE and (source, target) not in large:
+                continue
             for layout in layouts:
                 if size > 1 or layout == layouts[0]:
                     yield Case(source, target, size, layout)

@@ -1,4 +1,4 @@
-"""Compare castwise.cast with numpy's and ml_dtypes' astype: `python benches/cast.py --help`.
+"""Compare castwise.cast with its peers: `python benches/cast.py --help`.
 
 README.md in this folder says what is measured and what the columns mean. Exit code 1 if a result is
 wrong or, with --compare, something got slower; 2 if the arguments make no sense.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import cases
 import castwise
+import competitors
 import files
 import numpy as np
 import record
@@ -22,7 +23,7 @@ from cases import Case
 from expected import expected, wrong
 from measure import interleave, ratios
 from numpy.typing import NDArray
-from peers import CALLS, PEERS, Astype, Castwise, Prepared
+from peers import CALLS, Astype, Castwise, Peer, Prepared
 from record import Record, Row
 
 REPEATS = 9
@@ -37,7 +38,8 @@ def arguments() -> argparse.Namespace:
     add("--all-pairs", action="store_true", help="every pair that castwise and astype both have")
     add("--sizes", type=numbers, default=None, help="elements, as 1,256,65536,1048576")
     add("--layouts", type=layouts, default=cases.LAYOUTS, help=",".join(cases.LAYOUTS))
-    add("--threads", type=int, default=1, help="threads castwise may use (default 1)")
+    add("--peers", type=words, default=None, help="torch,... besides astype; default all installed")
+    add("--threads", type=int, default=1, help="threads each peer may use (default 1)")
     add("--repeats", type=int, default=None, help=f"turns per case (default {REPEATS})")
     add("--quick", action="store_true", help="few pairs, sizes and turns: does it work at all")
     add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
@@ -54,6 +56,11 @@ def numbers(text: str) -> tuple[int, ...]:
     if min(found) < 1:
         raise argparse.ArgumentTypeError("sizes are 1 or more")
     return found
+
+
+def words(text: str) -> tuple[str, ...]:
+    """`a,b` as names; none at all for an empty text."""
+    return tuple(filter(None, text.split(",")))
 
 
 def layouts(text: str) -> tuple[str, ...]:
@@ -81,11 +88,11 @@ def both_cast(source: str, target: str) -> bool:
     return all(peer.prepare(one, cases.dtype(target)) for peer in (Castwise(), Astype()))
 
 
-def measure(case: Case, repeats: int) -> Iterator[Row]:
+def measure(case: Case, peers: Sequence[Peer], repeats: int) -> Iterator[Row]:
     """All peers on one case: check first, then time, fresh and into an existing array."""
     x, target = case.array(), cases.dtype(case.target)
     right = expected(x, target)
-    prepared = {peer.name: peer.prepare(x, target) for peer in PEERS}
+    prepared = {peer.name: peer.prepare(x, target) for peer in peers}
     for call in CALLS:
         calls = {name: found[call] for name, found in prepared.items() if call in found}
         errors = [check(ready, right) for ready in calls.values()]
@@ -113,11 +120,16 @@ def check(ready: Prepared, right: NDArray[Any] | None) -> int | None:
     return wrong(ready.result(ready.run()), right)
 
 
+def case_repeats(case: Case, repeats: int) -> int:
+    """Fewer turns where each takes long, and varies little."""
+    return min(repeats, QUICK_REPEATS) if case.size >= cases.LARGE else repeats
+
+
 def run(options: argparse.Namespace) -> Record:
     """Measure everything asked for, printing each case as it is done."""
-    castwise.set_num_threads(options.threads)
-    facts = record.environment(options.threads)
-    others = [peer.name for peer in PEERS[1:]]
+    peers = competitors.load(options.peers, options.threads)
+    facts = record.environment(peers, options.threads)
+    others = [peer.name for peer in peers[1:]]
     sizes = options.sizes or (cases.QUICK_SIZES if options.quick else cases.DEFAULT_SIZES)
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     pairs = chosen_pairs(options)
@@ -126,9 +138,9 @@ def run(options: argparse.Namespace) -> Record:
     print(report.heading(others))
     rows: list[Row] = []
     for case in cases.cases(pairs, sizes, options.layouts):
-        found = list(measure(case, repeats))
-        for key, peers in Record(facts, found).by_peer().items():
-            print(report.line(*key, peers, others), flush=True)
+        found = list(measure(case, peers, case_repeats(case, repeats)))
+        for key, by_peer in Record(facts, found).by_peer().items():
+            print(report.line(*key, by_peer, others), flush=True)
         rows += found
     return Record(facts, rows)
 

@@ -1,4 +1,6 @@
-"""Who is timed. A new competitor is one class here and its entry in PEERS.
+"""Who is timed: castwise, what numpy users have today, and the limit; frameworks.py has the rest.
+
+A new competitor is one class, and its entry in `competitors.PEERS`.
 
 A peer gets the array and the target dtype of a case and prepares two calls: "fresh" returns a new
 array, "out" writes into an existing one. Preparation is not timed; whatever a user of that library
@@ -44,6 +46,9 @@ class Peer(ABC):
         """Versions of the libraries that this peer runs."""
         return {name: version(name) for name in self.distributions}
 
+    def load(self, threads: int) -> None:  # noqa: B027 - numpy is there, and has one thread
+        """Import the library and let it use this many threads; ImportError if it is not there."""
+
     @abstractmethod
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
         """Return the calls by name (see CALLS); an empty dict where the peer lacks the pair."""
@@ -54,6 +59,10 @@ class Castwise(Peer):
 
     name = "castwise"
     distributions = ("castwise",)
+
+    def load(self, threads: int) -> None:
+        """See Peer."""
+        castwise.set_num_threads(threads)
 
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
         """See Peer."""
@@ -98,7 +107,3 @@ class Memcpy(Peer):
             "fresh": Prepared(source.copy, None),
             "out": Prepared(partial(np.copyto, out, source), None),
         }
-
-
-# castwise first: it is the reference of every ratio.
-PEERS: tuple[Peer, ...] = (Castwise(), Astype(), Memcpy())

@@ -23,7 +23,6 @@ from typing import Any
 import files
 import numpy as np
 import policy_cases as cases
-import record
 from measure import Call, block, interleave, ratios
 from numpy.typing import NDArray
 from policy_cases import QUICK, Builder, Effort, Keys, Lookups
@@ -277,7 +276,8 @@ def markdown(new: Record) -> str:
 
 def environment() -> dict[str, str]:
     """Machine and versions; policies have no CPU level, and use one thread."""
-    return files.environment({**record.versions(), "keras": version("keras")})
+    names = ("castwise", "numpy", "ml_dtypes", "keras")
+    return files.environment({name: version(name) for name in names})
 
 
 def run(effort: Effort) -> Record:

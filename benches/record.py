@@ -5,14 +5,14 @@ A file has one line per case, call and peer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import castwise
 import files
 from cases import Case
-from peers import PEERS
+from peers import Peer
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,24 @@ class Record:
         return groups
 
 
-def versions() -> dict[str, str]:
-    """Of all peers."""
+def versions(peers: Sequence[Peer]) -> dict[str, str]:
+    """Of these peers."""
     found: dict[str, str] = {}
-    for peer in PEERS:
+    for peer in peers:
         found |= peer.versions()
     return found
 
 
-def environment(threads: int) -> dict[str, str]:
+def environment(peers: Sequence[Peer], threads: int) -> dict[str, str]:
     """Machine, level and versions."""
-    return files.environment(versions(), level=castwise.cpu_level(), threads=str(threads))
+    return files.environment(versions(peers), level=castwise.cpu_level(), threads=str(threads))
 
 
 def default_path(environment: dict[str, str]) -> Path:
-    """One file per level, or a second run would replace the first."""
-    return files.default_path(environment, environment["level"])
+    """One file per level and number of threads, or a second run would replace the first."""
+    threads = environment["threads"]
+    suffix = "" if threads == "1" else f"-{threads}-threads"
+    return files.default_path(environment, environment["level"] + suffix)
 
 
 def write(record: Record, path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cases import Case
-from peers import CALLS
+from competitors import LIMIT
+from peers import CALLS, Castwise
 from record import Record, Row
 
 MARKER = "benchmark"
@@ -15,7 +16,7 @@ README_FORMAT = "float32"
 
 def heading(others: Iterable[str]) -> str:
     """Column titles of `line`."""
-    columns = "".join(f"{name:>9} {'ratio':>8}" for name in others)
+    columns = "".join(f"{name:>10} {'ratio':>8}" for name in others)
     titles = f"{'size':>9} {'layout':<10} {'call':<5} {'ns':>12} {'GB/s':>7}"
     return f"{'pair':<36}{titles}{columns}  correct"
 
@@ -26,7 +27,7 @@ def line(case: Case, call: str, peers: Mapping[str, Row], others: Iterable[str])
     columns = ""
     for name in others:
         row = peers.get(name)
-        columns += f"{row.gb_per_s:>9.2f} {row.ratio:>7.2f}x" if row else f"{'-':>9} {'-':>8}"
+        columns += f"{row.gb_per_s:>10.2f} {row.ratio:>7.2f}x" if row else f"{'-':>10} {'-':>8}"
     return (
         f"{case.pair:<36}{case.size:>9} {case.layout:<10} {call:<5} {own.ns:>12,.0f} "
         f"{own.gb_per_s:>7.2f}{columns}  {verdict(peers)}"
@@ -45,15 +46,25 @@ def verdict(peers: Mapping[str, Row]) -> str:
 
 
 def summary(record: Record) -> str:
-    """Say what to look at: wrong results, and everything that astype does faster."""
+    """Say what to look at: wrong results, and everything that a peer does faster."""
     groups = record.by_peer()
     wrong = [key for key, peers in groups.items() if peers["castwise"].wrong]
-    against = {key: peers["astype"].ratio for key, peers in groups.items() if "astype" in peers}
-    behind = sorted((ratio, name(key)) for key, ratio in against.items() if ratio < 1)
-    lines = [f"{len(groups)} measured, {len(wrong)} wrong, {len(behind)} slower than astype"]
+    best = {key: best_peer(peers) for key, peers in groups.items()}
+    behind = sorted(
+        (row.ratio, f"{row.peer}: {name(key)}")
+        for key, row in best.items()
+        if row and row.ratio < 1
+    )
+    lines = [f"{len(groups)} measured, {len(wrong)} wrong, {len(behind)} slower than some peer"]
     lines += [f"  wrong: {name(key)}" for key in wrong]
-    lines += [f"  {ratio:.2f}x astype: {what}" for ratio, what in behind]
+    lines += [f"  {ratio:.2f}x {what}" for ratio, what in behind]
     return "\n".join(lines)
+
+
+def best_peer(peers: Mapping[str, Row]) -> Row | None:
+    """The fastest row that is neither castwise's nor the limit."""
+    rows = [row for name, row in peers.items() if name not in (Castwise.name, LIMIT)]
+    return min(rows, key=lambda row: row.ratio, default=None)
 
 
 def name(key: tuple[Case, str]) -> str:
