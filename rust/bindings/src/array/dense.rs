@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 
 use crate::dtypes;
 
-/// A plain ndarray whose elements follow each other in C order, in native byte order.
+const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS;
+
+/// A plain ndarray whose elements follow each other in C or Fortran order, in native byte order.
 ///
 /// Its memory and number of elements are read together; they hold as long as the interpreter is not let go and nobody's
 /// code runs.
@@ -30,7 +32,7 @@ impl<'a, 'py> Dense<'a, 'py> {
             let fields = &(*object.as_array_ptr()).fields;
             (fields.data.cast(), fields.flags)
         };
-        let plain = flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0 && descr.is_native_byteorder() != Some(false);
+        let plain = flags & ORDERS != 0 && descr.is_native_byteorder() != Some(false);
         Ok(plain.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
     }
 
@@ -39,22 +41,23 @@ impl<'a, 'py> Dense<'a, 'py> {
         self.count * self.format.item_size()
     }
 
-    /// Whether it may be written to from another of the same shape.
+    /// Whether it may be written to from another, element by element in the order of memory.
     pub(crate) fn takes(&self, source: &Self) -> bool {
         let (start, other) = (self.pointer.addr(), source.pointer.addr());
         let apart = start >= other + source.size() || other >= start + self.size();
         let writeable = self.flags & flags::NPY_ARRAY_WRITEABLE != 0;
-        writeable && apart && self.object.shape() == source.object.shape()
+        let alike = self.flags & source.flags & ORDERS != 0;
+        writeable && apart && alike && self.object.shape() == source.object.shape()
     }
 
-    /// A new array of its shape.
+    /// A new array of its shape and order.
     pub(crate) fn empty_like(&self, descr: Bound<'py, PyArrayDescr>) -> PyResult<Bound<'py, PyAny>> {
         let py = self.object.py();
         let prototype = self.object.as_array_ptr();
         // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
         // or null with an exception set.
         unsafe {
-            let order = NPY_ORDER::NPY_CORDER;
+            let order = NPY_ORDER::NPY_KEEPORDER;
             let new = PY_ARRAY_API.PyArray_NewLikeArray(py, prototype, order, descr.into_dtype_ptr(), 0);
             Bound::from_owned_ptr_or_err(py, new)
         }

@@ -26,7 +26,7 @@ pub(super) type Axes = SmallVec<[Axis; 3]>;
 /// Axes from the slowest to the fastest, as few as describe the same elements.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    axes: Axes,
+    pub(super) axes: Axes,
     /// Each operand's offset of the first element walked.
     pub(super) origin: [isize; OPERANDS],
     /// Elements in all.
@@ -38,6 +38,13 @@ impl Layout {
     pub(super) fn dense(count: usize, source_size: usize, target_size: usize) -> Self {
         let strides = [source_size as isize, target_size as isize, 0, 0];
         Self { axes: smallvec![Axis { length: count, strides }], origin: [0; OPERANDS], count }
+    }
+
+    /// Walked in the order of these axes, from an offset of each operand.
+    pub(super) fn in_this_order(mut axes: Axes, origin: [isize; OPERANDS]) -> Self {
+        let count = axes.iter().map(|axis| axis.length).product();
+        axes.retain(|axis| axis.length != 1);
+        Self { axes: merge(axes), origin, count }
     }
 
     /// Reorders, flips and merges axes so that the target is walked forwards.
@@ -90,21 +97,32 @@ impl Layout {
             }
             return;
         };
+        // The row's coordinates and offsets, from the second fastest axis on; each next row steps from the last.
         let (mut row, mut column) = (start / fastest.length, start % fastest.length);
+        let mut offsets = self.origin;
+        let mut coordinates: SmallVec<[usize; 6]> = smallvec![0; outer.len()];
+        for (axis, coordinate) in outer.iter().zip(&mut coordinates).rev() {
+            *coordinate = row % axis.length;
+            row /= axis.length;
+            advance(&mut offsets, &axis.strides, *coordinate as isize);
+        }
         let mut left = count;
         while left > 0 {
             let length = left.min(fastest.length - column);
-            let mut offsets = self.origin;
-            let mut rest = row;
-            for axis in outer.iter().rev() {
-                let coordinate = (rest % axis.length) as isize;
-                rest /= axis.length;
-                advance(&mut offsets, &axis.strides, coordinate);
-            }
-            advance(&mut offsets, &fastest.strides, column as isize);
-            runs.push(Run { offsets, strides: fastest.strides, count: length });
-            (row, column) = (row + 1, 0);
+            let mut first = offsets;
+            advance(&mut first, &fastest.strides, column as isize);
+            runs.push(Run { offsets: first, strides: fastest.strides, count: length });
+            column = 0;
             left -= length;
+            for (axis, coordinate) in outer.iter().zip(&mut coordinates).rev() {
+                *coordinate += 1;
+                advance(&mut offsets, &axis.strides, 1);
+                if *coordinate < axis.length {
+                    break;
+                }
+                *coordinate = 0;
+                advance(&mut offsets, &axis.strides, -(axis.length as isize));
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod assemble;
+mod blocks;
 mod finite;
 mod from_float;
 mod from_integer;
@@ -33,6 +34,7 @@ mod step;
 mod tally;
 mod tile;
 mod transfer;
+mod transpose;
 pub mod unscale;
 
 pub use ordinary::Ordinary;
@@ -44,7 +46,7 @@ use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
 use plan::Plan;
 use refusal::refusal;
 use request::Request;
-use run::{Job, Memory, Search};
+use run::{Job, Memory, Outcome, Search};
 use step::Step;
 
 use crate::codec::options::{NanRule, Options, Overflow};
@@ -133,19 +135,22 @@ pub unsafe fn cast(
     };
     if request.is_plain() {
         let step = Step::between(source.format, target.format)?;
-        let layout = match dense_count(shape, &source, &target) {
-            Some(count) => step.dense(count),
-            None => Layout::new(axes(shape, &source, &target, None, &step.plan, &parts, settings)),
+        let (pointers, swapped) = ((source.pointer, target.pointer), (source.swapped, target.swapped));
+        let run = |layout: &Layout| {
+            // SAFETY: the caller's promise; the layout has elements of these arrays.
+            unsafe { parallel::run(&step.job(layout, pointers, swapped), settings.threads) };
         };
-        let swapped = (source.swapped, target.swapped);
-        let job = step.job(&layout, source.pointer, target.pointer, swapped);
-        // SAFETY: the caller's promise.
-        unsafe { parallel::run(&job, settings.threads) };
+        if let Some(count) = dense_count(shape, &source, &target) {
+            run(&step.dense(count));
+        } else {
+            let axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);
+            blocks::cut(Layout::new(axes)).iter().for_each(run);
+        }
         return Ok(None);
     }
-    let _environment = DefaultEnvironment::enter();
-    let plan = &Plan::new(&request)?;
-    let layout = Layout::new(axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings));
+    let plan = &DefaultEnvironment::compute(&request, Plan::new)?;
+    let axes = axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings);
+    let layouts = blocks::cut(Layout::new(axes));
     let memory = Memory {
         source: source.pointer,
         target: target.pointer,
@@ -156,21 +161,22 @@ pub unsafe fn cast(
     };
     let search = Search { overflow: options.overflow == Overflow::Raise, nan: options.nan == NanRule::Raise };
     let searches = (search.overflow || search.nan) && plan.flags;
-    let job = Job { plan, layout: &layout, memory, level: Level::active(), search, dry: false };
-    // SAFETY: the caller's promise.
-    unsafe {
-        if searches && !target.fresh {
-            let dry = parallel::run(&Job { dry: true, ..job }, settings.threads);
-            dry.found.map_or(Ok(()), |found| {
-                Err(refusal(found, shape, &source, scales.as_ref(), &parts, &target))
-            })?;
+    let job = |layout, dry| Job { plan, layout, memory, level: Level::active(), search, dry };
+    let run = |dry: bool| {
+        let mut whole = Outcome::default();
+        for layout in &layouts {
+            // SAFETY: the caller's promise; the layouts have the elements of the arrays.
+            whole.merge(&unsafe { parallel::run(&job(layout, dry), settings.threads) });
         }
-        let outcome = parallel::run(&job, settings.threads);
-        outcome
-            .found
-            .map_or(Ok(()), |found| Err(refusal(found, shape, &source, scales.as_ref(), &parts, &target)))?;
-        Ok(settings.report.then(|| outcome.report.unwrap_or_default()))
+        // SAFETY: the caller's promise; what was found is one of the elements.
+        let refuse = |found| unsafe { refusal(found, shape, &source, scales.as_ref(), &parts, &target) };
+        whole.found.map_or(Ok(whole.report), |found| Err(refuse(found)))
+    };
+    if searches && !target.fresh {
+        run(true)?;
     }
+    let report = run(false)?;
+    Ok(settings.report.then(|| report.unwrap_or_default()))
 }
 
 /// The real formats that a pair comes down to.

@@ -193,9 +193,13 @@ impl Job<'_> {
                 gather(memory.source, SOURCE, runs, source_kind, tile);
                 tile.cast_const()
             };
-            if plan.is_copy() && memory.real_to_complex {
+            if plan.is_copy() && !self.dry {
                 // No stop in a tile for what is not changed.
-                scatter_real(self.level, source, memory.target, runs, target_kind);
+                if memory.real_to_complex {
+                    scatter_real(self.level, source, memory.target, runs, target_kind);
+                } else {
+                    scatter(source, memory.target, TARGET, runs, target_kind);
+                }
                 return;
             }
             let target = if writes_direct {

@@ -49,7 +49,6 @@ impl Step {
     }
 
     fn new(source: Format, target: Format) -> Result<Self, Error> {
-        let _environment = DefaultEnvironment::enter();
         let parts = Parts::of(source, target)?;
         let request = Request {
             source: parts.source,
@@ -58,7 +57,8 @@ impl Step {
             scaled: false,
             report: false,
         };
-        Ok(Self { source, target, plan: Plan::new(&request)?, parts })
+        let plan = DefaultEnvironment::compute(&request, Plan::new)?;
+        Ok(Self { source, target, plan, parts })
     }
 
     /// Casts `count` dense elements in native byte order, on this thread.
@@ -67,7 +67,7 @@ impl Step {
     /// They are readable at the source and writable at the target, which do not overlap.
     pub(super) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
         let layout = self.dense(count);
-        let job = self.job(&layout, source, target, (false, false));
+        let job = self.job(&layout, (source, target), (false, false));
         // SAFETY: the caller's promise.
         unsafe { job.run(0, layout.count) };
     }
@@ -83,8 +83,7 @@ impl Step {
     pub(super) fn job<'a>(
         &'a self,
         layout: &'a Layout,
-        source: *const u8,
-        target: *mut u8,
+        (source, target): (*const u8, *mut u8),
         swapped: (bool, bool),
     ) -> Job<'a> {
         let memory = Memory {

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::layout::{Run, TARGET};
+use super::transpose::{SQUARE, transpose};
 use crate::cpu::{Kernel, Level};
 
 /// Copies the elements of the runs of one operand into a dense tile.
@@ -17,15 +18,36 @@ pub(super) unsafe fn gather(
     tile: *mut u8,
 ) {
     let mut done = 0;
-    for run in runs {
-        // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
+    let mut rest = runs;
+    while let [run, ..] = rest {
+        let alike = if swapped { 1 } else { adjacent(rest, operand, size) };
+        // SAFETY: the caller's promises, for these runs and the part of the tile that follows the previous ones.
         unsafe {
-            let from = base.offset(run.offsets[operand]);
+            let (from, stride) = (base.offset(run.offsets[operand]), run.strides[operand]);
             let to = tile.add(done * size);
-            strided(size, (from, run.strides[operand]), (to, size as isize), run.count, swapped);
+            if alike > 1 {
+                transpose(size, (from, stride), (run.count, alike), to);
+            } else {
+                strided(size, (from, stride), (to, size as isize), run.count, swapped);
+            }
         }
-        done += run.count;
+        done += run.count * alike;
+        rest = &rest[alike..];
     }
+}
+
+/// How many runs, from the first on, are equally long and each one element further than the last: together they read
+/// lines of adjacent elements, crosswise.
+fn adjacent(runs: &[Run], operand: usize, size: usize) -> usize {
+    if runs[0].strides[operand] == size as isize {
+        return 1;
+    }
+    let next = |pair: &&[Run]| {
+        let [one, other] = pair else { return false };
+        one.count == other.count && other.offsets[operand] - one.offsets[operand] == size as isize
+    };
+    let found = 1 + runs.windows(2).take_while(next).count();
+    if found < SQUARE / size { 1 } else { found }
 }
 
 /// Copies a dense tile to the elements of the runs of one operand.
