@@ -39,7 +39,8 @@ pub(crate) fn get_num_threads() -> usize {
 
 /// Set how many threads a cast may use. At first it is every CPU that this process may use.
 ///
-/// The environment variable `CASTWISE_NUM_THREADS` does the same when castwise is imported. Raises `ValueError` for
+/// The environment variable `CASTWISE_NUM_THREADS` does the same when castwise is imported; without it
+/// `OMP_NUM_THREADS` bounds the number. Casts that run at the same time share it. Raises `ValueError` for
 /// anything but an int of 1 or more.
 #[pyfunction]
 pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -84,8 +85,17 @@ pub(crate) fn read_environment() -> PyResult<()> {
                 "environment variable CASTWISE_NUM_THREADS={text:?} is not valid; use a whole number of 1 or more."
             ))
         })?);
+    } else if let Some(threads) = variable("OMP_NUM_THREADS").and_then(|text| first_number(&text)) {
+        // What job schedulers and worker pools set, so that their processes do not crowd the machine. A wrong one is
+        // for OpenMP to complain about.
+        cast::set_num_threads(threads.min(cast::num_threads()));
     }
     Ok(())
+}
+
+/// The first of a list of numbers of 1 or more.
+fn first_number(text: &str) -> Option<usize> {
+    text.split(',').next()?.trim().parse().ok().filter(|&number| number > 0)
 }
 
 /// A variable that is set to something.

@@ -36,6 +36,7 @@ mod tile;
 mod transfer;
 mod transpose;
 pub mod unscale;
+mod workers;
 
 pub use ordinary::Ordinary;
 pub use parallel::{num_threads, set_num_threads};

@@ -9,9 +9,7 @@ use std::thread;
 
 use super::TILE;
 use super::run::{Job, Outcome};
-
-/// Below this many elements per thread, starting one costs more than it brings.
-pub(super) const ELEMENTS_PER_THREAD: usize = 1 << 19;
+use super::workers::Workers;
 
 /// What `set_num_threads` asked for; 0: every CPU this process may use.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -40,7 +38,8 @@ pub fn num_threads() -> usize {
 /// As for [`Job::run`].
 pub(super) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let count = job.layout.count;
-    let useful = threads.min(count / ELEMENTS_PER_THREAD).max(1);
+    let workers = Workers::engage(threads, count * (job.plan.source_size + job.plan.target_size));
+    let useful = workers.count();
     if useful == 1 {
         // SAFETY: the caller's promise.
         return unsafe { job.run(0, count) };

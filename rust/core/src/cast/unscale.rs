@@ -18,6 +18,7 @@ use super::multiply::Multiply;
 use super::stage::Span;
 use super::tile::Tile;
 use super::transfer::{gather, scatter};
+use super::workers::Workers;
 use super::{Source, TILE, Target};
 use crate::codec::options::Overflow;
 use crate::codec::pivot::widen;
@@ -233,8 +234,10 @@ impl Job<'_> {
         let work: Vec<(usize, usize)> = (self.parts.iter().enumerate())
             .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
             .collect();
-        let count: usize = self.parts.iter().map(|part| part.layout.count).sum();
-        let useful = threads.min(count / super::parallel::ELEMENTS_PER_THREAD).max(1);
+        let size = |part: &Part| part.layout.count * (part.source_kind.0 + part.target_kind.0);
+        let bytes: usize = self.parts.iter().map(size).sum();
+        let workers = Workers::engage(threads, bytes);
+        let useful = workers.count();
         // Each thread takes the next few chunks: one that starts late leaves more to the others.
         let next = AtomicUsize::new(0);
         // SAFETY: the caller's promise; each chunk is taken once.

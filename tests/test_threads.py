@@ -1,0 +1,65 @@
+"""How many threads: what the environment says, and what calls at the same time share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import castwise
+import numpy as np
+import pytest
+
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_under(**variables: str) -> int:
+    program = "import castwise; print(castwise.get_num_threads())"
+    kept = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=kept | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [
+        ({}, CPUS),
+        ({"OMP_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "1,2"}, 1),
+        ({"OMP_NUM_THREADS": "1000"}, CPUS),
+        ({"OMP_NUM_THREADS": "many"}, CPUS),
+        ({"OMP_NUM_THREADS": "0"}, CPUS),
+        ({"OMP_NUM_THREADS": "1", "CASTWISE_NUM_THREADS": "3"}, 3),
+    ],
+)
+def test_the_environment_says_how_many(variables: dict[str, str], threads: int) -> None:
+    assert threads_under(**variables) == threads
+
+
+def test_casts_from_many_threads_give_what_one_gives() -> None:
+    x = np.random.default_rng(2).standard_normal(3 << 20).astype(np.float32)
+    want = castwise.cast(x, "float16", threads=1).tobytes()
+    with ThreadPoolExecutor(8) as pool:
+        for got in pool.map(lambda _: castwise.cast(x, "float16", threads=4), range(16)):
+            assert got.tobytes() == want
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
+    """While the parent's threads are casting, its children cast too, and end."""
+    x = np.random.default_rng(2).standard_normal(3 << 20).astype(np.float32)
+    want = castwise.cast(x, "float16", threads=1).tobytes()
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(castwise.cast, x, "float16", threads=2) for _ in range(8)]
+        child = os.fork()
+        if child == 0:
+            os._exit(int(castwise.cast(x, "float16", threads=2).tobytes() != want))
+        assert os.waitpid(child, 0)[1] == 0
+        assert all(cast.result().tobytes() == want for cast in running)
