@@ -20,9 +20,25 @@ from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 if TYPE_CHECKING:
-    from castwise import adapters, checkpoint, compat, config, dtype_policies, loss_scale
+    from castwise import (
+        adapters,
+        autocast,
+        checkpoint,
+        compat,
+        config,
+        dtype_policies,
+        loss_scale,
+    )
 
-_ON_DEMAND = ("adapters", "checkpoint", "compat", "config", "dtype_policies", "loss_scale")
+_ON_DEMAND = (
+    "adapters",
+    "autocast",
+    "checkpoint",
+    "compat",
+    "config",
+    "dtype_policies",
+    "loss_scale",
+)
 """Submodules that are imported when they are first asked for: not every program needs them."""
 
 __all__ = [
@@ -33,6 +49,7 @@ __all__ = [
     "__version__",
     "accelerate",
     "adapters",
+    "autocast",
     "cast",
     "cast_tree",
     "checkpoint",

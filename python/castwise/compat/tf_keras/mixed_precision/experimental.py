@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from castwise._core import mixed_compute_dtype
+from castwise.autocast.layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.in_force import global_policy, set_global_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
@@ -119,18 +120,3 @@ class PolicyV1(PlainPolicy):
 
 
 Policy = PolicyV1
-
-
-def get_layer_policy(layer: Any) -> Any:
-    """The policy of a layer, of whatever framework.
-
-    Raises
-    ------
-    ValueError
-        It is no layer: it carries no policy.
-
-    """
-    policy = getattr(layer, "dtype_policy", None)
-    if not hasattr(policy, "compute_dtype"):
-        raise ValueError(f"layer={layer!r} has no `dtype_policy`; give a layer that has one")
-    return policy

@@ -47,10 +47,11 @@ def get_policy(identifier: Any) -> Policy:
         return global_policy()
     if isinstance(identifier, str) and mixed_compute_dtype(identifier, "tf_layer"):
         return Policy(identifier)
-    return Policy(parse_dtype(_dtype_name(identifier), "tf_layer"))
+    return Policy(parse_dtype(dtype_name(identifier), "tf_layer"))
 
 
-def _dtype_name(identifier: Any) -> str:
+def dtype_name(identifier: Any) -> str:
+    """What an argument calls a dtype. TypeError if it calls none; the name is not checked."""
     if isinstance(identifier, str):
         return identifier
     if isinstance(identifier, type) and identifier in _PYTHON_TYPES:

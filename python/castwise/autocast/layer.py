@@ -1,0 +1,328 @@
+"""`Layer`: computes in one dtype with variables in another, by the policy that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from castwise.autocast import building, dialects, names
+from castwise.autocast.holder import Holder
+from castwise.autocast.narrow import plain
+from castwise.autocast.scope import current, enter, leave
+from castwise.autocast.structures import each, is_structure
+from castwise.autocast.values import checked_shape
+from castwise.autocast.variable import AutoCastVariable
+from castwise.dtype_policies import DTypePolicyMap
+
+
+class Layer(Holder):
+    """A layer on numpy arrays, with the casting rules of Keras.
+
+    Subclasses write `call`, and `build` if they have weights of a shape that depends on the input;
+    neither needs a cast. Floating inputs come in the compute dtype, weights are stored in the
+    variable dtype and present themselves in the compute dtype during the call.
+
+    Parameters
+    ----------
+    trainable : bool
+        Whether its weights are for an optimizer to change.
+    dtype : policy, str, dict, dtype or None
+        As `castwise.dtype_policies.get` takes it; None is the policy in force. Of a
+        `DTypePolicyMap` the layer has the policy of its path.
+    autocast : bool
+        Whether inputs are cast.
+    name : str, optional
+        By default made of the class' name.
+    dialect : {"keras", "tf_keras"}
+        Whose rules the layer follows: in Keras 3 every floating argument is cast, in TF 2 the first
+        argument only. By default the class attribute of that name.
+
+    Raises
+    ------
+    ValueError
+        An argument that is none of these; in TF's dialect a TypeError.
+
+    Notes
+    -----
+    The path is known from the first call, or `build`, on: the path of the layer in whose call or
+    build that happened, a "/", and the name. Layers may be called by several threads; each call has
+    its own scope.
+
+    Examples
+    --------
+    >>> class Dense(Layer):
+    ...     def build(self, input_shape):
+    ...         self.kernel = self.add_weight((input_shape[-1], 2), "ones")
+    ...     def call(self, inputs):
+    ...         return np.maximum(inputs @ self.kernel, 0)
+    >>> dense = Dense(dtype="mixed_bfloat16")
+    >>> dense(np.ones((1, 3), np.float32))
+    array([[3, 3]], dtype=bfloat16)
+    >>> dense.kernel.dtype, dense.compute_dtype
+    ('float32', 'bfloat16')
+
+    """
+
+    dialect: str = "keras"
+    built: bool = False
+    autocast: bool = True
+
+    _rules: ClassVar[Any] = None
+    _path: str | None = None
+    _building: bool = False
+    _locked: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Wherever it comes from: the class itself, or one beside Layer among its bases.
+        if not building.is_final(cls.build) and cls.build is not Layer.build:
+            cls.build = building.wrapped(cls.build)  # type: ignore[method-assign]
+
+    def __init__(
+        self,
+        *,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        name: str | None = None,
+        dialect: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        self.dialect = dialect or type(self).dialect
+        rules = dialects.rules(self.dialect)
+        if unknown:
+            raise rules.wrong_type(
+                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in unknown)}; "
+                "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
+            )
+        if not isinstance(trainable, bool):
+            raise rules.wrong_type(f"trainable={trainable!r} is no bool; use True or False.")
+        if name is not None and not isinstance(name, str):
+            raise rules.wrong_type(f"name={name!r} is no name; give a str.")
+        self._name = names.automatic(type(self).__name__) if name is None else names.checked(name)
+        self._trainable = trainable
+        self.autocast = autocast
+        self._variables: list[AutoCastVariable] = []
+        self._set_policy(rules.policy(dtype))
+        self._rules = rules  # type: ignore[misc] # last: until then, __init__ has not run
+
+    # Which dtypes.
+
+    def _set_policy(self, policy: Any) -> None:
+        self._dtype_policy = policy
+        self._by_path = isinstance(policy, DTypePolicyMap)
+
+    @property
+    def dtype_policy(self) -> Any:
+        """The policy; where that is a map, the map. Setting it then sets the policy of the path."""
+        return self._dtype_policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        if not self._rules.sets_policy:
+            raise AttributeError(
+                f"dtype_policy of layer {self.name!r} cannot be set; give dtype= when you make it."
+            )
+        policy = self._rules.policy(value)
+        if self._by_path and self._path is not None:
+            self._dtype_policy.pop(self._path, None)
+            self._dtype_policy[self._path] = policy
+        else:
+            self._set_policy(policy)
+
+    def _policy_here(self) -> Any:
+        if self._by_path and self._path is not None:
+            return self._dtype_policy[self._path]
+        return self._dtype_policy
+
+    @property
+    def compute_dtype(self) -> str:
+        """What the layer computes in."""
+        dtype: str = self._policy_here().compute_dtype
+        return dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """What its weights are stored in."""
+        dtype: str = self._policy_here().variable_dtype
+        return dtype
+
+    @property
+    def dtype(self) -> str:
+        """The same as `variable_dtype`."""
+        return self.variable_dtype
+
+    @property
+    def input_dtype(self) -> str:
+        """What inputs are cast to: `compute_dtype`, unless a subclass says otherwise."""
+        return self.compute_dtype
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """The quantization mode of the policy, or None."""
+        mode: str | None = getattr(self._policy_here(), "quantization_mode", None)
+        return mode
+
+    # Who it is, and what it has.
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self._name
+
+    @property
+    def path(self) -> str | None:
+        """The names of the layers around it and its own, joined by "/"; None until it is built."""
+        return self._path
+
+    def add_weight(
+        self,
+        shape: Iterable[int] | None = None,
+        initializer: Any = None,
+        dtype: Any = None,
+        *,
+        trainable: bool = True,
+        autocast: bool | None = None,
+        name: str | None = None,
+        experimental_autocast: bool | None = None,
+    ) -> AutoCastVariable:
+        """A new variable of the layer, to be made in `__init__` or `build`.
+
+        Parameters
+        ----------
+        shape : int sequence
+            By default ``()``.
+        initializer : str, callable, array_like
+            As `AutoCastVariable` takes it; by default "glorot_uniform" for floats, else "zeros".
+        dtype : dtype
+            What it is stored in; by default the layer's `variable_dtype`.
+        trainable : bool
+            Whether an optimizer is to change it.
+        autocast, experimental_autocast : bool
+            False: the call sees it as it is stored. The second is TF's older name of the first,
+            which wins if both are given.
+        name : str, optional
+            Without "/".
+
+        Raises
+        ------
+        ValueError
+            The layer is built (in TF's dialect it may be), or an argument is none of these.
+        RuntimeError
+            ``super().__init__()`` was not called.
+
+        """
+        rules = self._checked_rules()
+        if isinstance(shape, str):
+            raise ValueError(  # noqa: TRY004 - as Keras
+                f"shape={shape!r} is a name; pass it as name={shape!r}."
+            )
+        if self._locked and not self._building:
+            raise ValueError(
+                f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
+                "add_weight in __init__ or in build."
+            )
+        wanted = experimental_autocast if autocast is None else autocast
+        stored = rules.weight_dtype(self, dtype)
+        if initializer is None:
+            initializer = "glorot_uniform" if "float" in stored else "zeros"
+        variable: AutoCastVariable = rules.variable_class(
+            initializer,
+            checked_shape(() if shape is None else shape),
+            stored,
+            trainable,
+            rules.autocasts(self, stored, True if wanted is None else bool(wanted)),
+            name=name,
+            path=self._path or self._name,
+        )
+        self._variables.append(variable)
+        return variable
+
+    # What it does.
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights; for subclasses. Called once, before the first `call`.
+
+        Parameters
+        ----------
+        input_shape : tuple of int, or a structure of them
+            The shape of the first argument. With several parameters, called ``a_shape`` for an
+            argument ``a`` of `call`, the shapes of those.
+
+        """
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs; for subclasses. NotImplementedError if they do not."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no call; write `def call(self, inputs)`, which computes "
+            "the outputs."
+        )
+
+    def cast_inputs(self, inputs: Any) -> Any:
+        """An argument as `call` gets it: floating arrays, also in structures, as it computes.
+
+        To be overridden by layers whose inputs are to be cast otherwise. In Keras' dialect it gets
+        each argument, in TF's the first.
+        """
+        return self._checked_rules().cast_inputs(self, inputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for inputs: builds the layer if need be, casts, and calls `call`.
+
+        Raises
+        ------
+        ValueError
+            Arguments that the dialect does not take, such as positional ones that are no arrays in
+            Keras'.
+        TypeError
+            Not the arguments of `call`; a float for a layer that computes in strings.
+        RuntimeError
+            ``super().__init__()`` was not called.
+
+        """
+        rules = self._checked_rules()
+        outer = current()
+        if self._path is None or not self.built:
+            args, kwargs = building.first_call(self, rules, outer, args, kwargs)
+        else:
+            args, kwargs = rules.arguments(self, args, kwargs)
+        enter(rules.scope(self, outer.scope), self._path or "", True)
+        try:
+            outputs = self.call(*args, **kwargs)
+        finally:
+            leave()
+        # Layers within a call go on with arrays that stay narrow; their users get numpy's.
+        return outputs if outer.in_call else _without_rules(outputs)
+
+    def _checked_rules(self) -> Any:
+        if self._rules is None:
+            raise RuntimeError(
+                f"{type(self).__name__} has no policy yet: call super().__init__() first in its "
+                "__init__."
+            )
+        return self._rules
+
+    # How it is written down.
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, fit for JSON; subclasses add theirs."""
+        return {
+            "name": self._name,
+            "trainable": self._trainable,
+            "dtype": self._rules.serialized(self._dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Layer:
+        """A layer as `get_config` described it."""
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        policy = getattr(self._dtype_policy, "name", None) if self._rules else None
+        return f"<{type(self).__name__} {getattr(self, '_name', '')!r}, dtype={policy!r}>"
+
+
+def _without_rules(outputs: Any) -> Any:
+    if is_structure(outputs):
+        return each(plain, outputs)
+    return plain(outputs)

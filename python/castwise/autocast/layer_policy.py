@@ -1,0 +1,20 @@
+"""Which policy a layer has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_layer_policy(layer: Any) -> Any:
+    """The policy of a layer, of whatever framework.
+
+    Raises
+    ------
+    ValueError
+        It is no layer: it carries no policy.
+
+    """
+    policy = getattr(layer, "dtype_policy", None)
+    if not hasattr(policy, "compute_dtype"):
+        raise ValueError(f"layer={layer!r} has no `dtype_policy`; give a layer that has one")
+    return policy

@@ -1,0 +1,38 @@
+"""Names of layers and variables: those that are given, and those that are not."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from typing import Any
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+
+
+def checked(name: Any) -> str:
+    """A name that is given. ValueError if it is no str, empty, or would make a path ambiguous."""
+    if not isinstance(name, str) or not name or "/" in name:
+        raise ValueError(
+            f"name={name!r} is no name; give a str that is not empty and has no '/', which "
+            "separates the names in a path."
+        )
+    return name
+
+
+def automatic(kind: str) -> str:
+    """The name of the next thing of a kind: ``dense``, ``dense_1``, ...
+
+    Numbers are counted in the whole process, as Keras counts them in a thread.
+
+    >>> automatic("AveragePooling"), automatic("AveragePooling")
+    ('average_pooling', 'average_pooling_1')
+    """
+    stem = re.sub(r"\W+", "", kind)
+    stem = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", stem)
+    stem = re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
+    with _lock:
+        number = _counts[stem]
+        _counts[stem] += 1
+    return f"{stem}_{number}" if number else stem

@@ -1,0 +1,156 @@
+"""The rules of TF 2: the first argument of `call` is cast, and only weights of mixed layers are.
+
+Each call has the scope of its layer's compute dtype; of a layer that computes in no float, none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise.autocast import structures
+from castwise.autocast.dialects import Rules
+from castwise.autocast.narrow import narrowed, plain
+from castwise.autocast.scope import FLOATS, AutocastScope, numpy_dtype, scope_of
+from castwise.autocast.variable import AutoCastVariable
+from castwise.compat.tf_keras.mixed_precision.layer_argument import dtype_name, get_policy
+from castwise.compat.tf_keras.mixed_precision.policy import Policy, serialize
+from castwise.floating import is_floating
+from castwise.global_state import floatx
+
+if TYPE_CHECKING:
+    from castwise.autocast.layer import Layer
+
+_INT32 = range(-(2**31), 2**31)
+
+
+class TfKerasVariable(AutoCastVariable):
+    """As TF's: numpy's conversions see what is stored, and assignments return the variable."""
+
+    @staticmethod
+    def _named_dtype(dtype: Any) -> np.dtype[Any]:
+        return numpy_dtype(dtype_name(dtype))
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of what is stored."""
+        return np.array(plain(self._array))
+
+    def _converted(self) -> NDArray[Any]:
+        array: NDArray[Any] = plain(self._array)
+        return array
+
+    def assign(self, value: Any, read_value: bool = True) -> Any:
+        """Store another value, rounded once; returns the variable, or None without `read_value`.
+
+        Raises as `AutoCastVariable.assign`.
+        """
+        super().assign(value)
+        return self if read_value else None
+
+    def assign_add(self, value: Any, read_value: bool = True) -> Any:
+        """Add to what is stored, in its precision."""
+        super().assign_add(value)
+        return self if read_value else None
+
+    def assign_sub(self, value: Any, read_value: bool = True) -> Any:
+        """Subtract from what is stored, in its precision."""
+        super().assign_sub(value)
+        return self if read_value else None
+
+
+class TfKerasRules(Rules):
+    """TF 2."""
+
+    variable_class = TfKerasVariable
+    locks = False
+    sets_policy = False
+    wrong_type = TypeError
+
+    def policy(self, dtype: Any) -> Policy:
+        """As `castwise.compat.tf_keras.mixed_precision.get_policy`."""
+        return get_policy(dtype)
+
+    def serialized(self, policy: Any) -> Any:
+        """The name of a dtype, or the dictionary."""
+        return serialize(policy)
+
+    def arguments(
+        self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The first is made of arrays and cast; it comes first, also if it was a keyword."""
+        if args:
+            inputs, others = args[0], args[1:]
+        else:
+            name = next(iter(inspect.signature(layer.call).parameters), None)
+            if name not in kwargs:
+                raise ValueError(
+                    f"layer {layer.name!r} was called without its first argument"
+                    f"{f' {name!r}' if name else ''}; it is the one that is cast, so give it."
+                )
+            inputs, others = kwargs[name], ()
+            kwargs = {key: value for key, value in kwargs.items() if key != name}
+        inputs = structures.each(_as_array, inputs)
+        if layer.compute_dtype is None and not layer.built:
+            self._infer(layer, inputs)
+        return (layer.cast_inputs(inputs), *others), kwargs
+
+    def _infer(self, layer: Layer, inputs: Any) -> None:
+        """The policy of a layer that has left it open: the dtype of the first input."""
+        first = next(structures.leaves(inputs), None)
+        if isinstance(first, np.ndarray):
+            layer._set_policy(get_policy(first.dtype))
+
+    def cast_inputs(self, layer: Layer, inputs: Any) -> Any:
+        """Floating arrays as the layer computes, if that is in a float."""
+        compute = layer.compute_dtype
+        if not layer.autocast or compute is None or not compute.startswith(FLOATS):
+            return structures.each(narrowed, inputs)
+        dtype = numpy_dtype(compute)
+
+        def converted(leaf: Any) -> Any:
+            if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
+                return narrowed(leaf)
+            return narrowed(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
+
+        return structures.each(converted, inputs)
+
+    def shapes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Of the first argument."""
+        parameters = list(inspect.signature(layer.build).parameters)
+        return {name: structures.each(structures.shape_of, args[0]) for name in parameters[:1]}
+
+    def scope(self, layer: Layer, outer: AutocastScope | None) -> AutocastScope | None:
+        """The layer's own, whatever is around it."""
+        return scope_of(layer.compute_dtype or "")
+
+    def autocasts(self, layer: Layer, dtype: str, wanted: bool) -> bool:
+        """Floats of a layer that does not compute in what it stores."""
+        mixed = layer.compute_dtype != layer.variable_dtype
+        return wanted and mixed and dtype.startswith(FLOATS)
+
+    def weight_dtype(self, layer: Layer, dtype: Any) -> str:
+        """The argument's, else the layer's; a layer that has left its policy open follows it."""
+        if dtype is None:
+            dtype = layer.variable_dtype or floatx()
+        name = get_policy(dtype_name(dtype)).name
+        if layer.variable_dtype is None:
+            layer._set_policy(get_policy(name))
+        return name
+
+
+RULES = TfKerasRules()
+
+
+def _as_array(leaf: Any) -> Any:
+    """A Python number as an array, as TensorFlow makes a tensor of it."""
+    if isinstance(leaf, np.floating | float):
+        return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)
+    if isinstance(leaf, bool):
+        return np.asarray(leaf)
+    if isinstance(leaf, int):
+        return np.asarray(leaf, np.int32 if leaf in _INT32 else np.int64)
+    return leaf

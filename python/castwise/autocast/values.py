@@ -1,0 +1,74 @@
+"""Values and shapes that variables are given."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast, finfo
+from castwise.autocast.scope import numpy_dtype
+from castwise.global_state import floatx
+
+_SHOWN = 8
+"""Up to how many elements an array stands in a message."""
+
+
+def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
+    """A value as an array of its own, in the dtype of the variable `owner`.
+
+    Raises
+    ------
+    ValueError
+        It is no array of numbers, or complex and the dtype is not.
+
+    """
+    try:
+        array = np.asarray(value)
+        known = finfo(array.dtype)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{argument}={short(value)} of {type(value).__name__} is no array of numbers, "
+            f"which variable {owner!r} is; give an array, a number or a list of numbers."
+        ) from None
+    if known.kind == "complex" and finfo(dtype).kind != "complex":
+        raise ValueError(
+            f"{argument}={short(value)} is complex, and variable {owner!r} {dtype.name}; "
+            "give its real or its imaginary part."
+        )
+    return cast(array, dtype)
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of ints. ValueError for what is none."""
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if isinstance(shape, str | bytes) or any(size < 0 for size in sizes):
+        raise ValueError(
+            f"shape={shape!r} is no shape; give a tuple of integers of 0 or more, such as (64, 10)."
+        )
+    return sizes
+
+
+def natural_dtype(value: Any) -> np.dtype[Any]:
+    """What a value is stored in where nothing else is said: as it is, or as Keras has Python's."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return dtype
+    try:
+        kind = np.asarray(value).dtype.kind
+    except (TypeError, ValueError):
+        kind = "O"  # refused where it is read
+    standard: str = {"b": "bool", "i": "int32", "u": "int32", "c": "complex64"}.get(kind, floatx())
+    found: np.dtype[Any] = numpy_dtype(standard)
+    return found
+
+
+def short(value: Any) -> str:
+    """A value for a message: small ones in full."""
+    array = isinstance(value, np.ndarray) and value.size > _SHOWN
+    return f"array of {value.dtype}" if array else repr(value)
