@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,8 +64,6 @@ class KerasRules(Rules):
     def cast_inputs(self, layer: Layer, inputs: Any) -> Any:
         """Floats as the layer computes, by `DTypePolicy.convert_input`."""
         policy, target = layer.dtype_policy, layer.input_dtype
-        if type(inputs) is np.ndarray and inputs.dtype.name == target:
-            return _converted(policy, inputs, layer, target)
         return structures.each(lambda leaf: _converted(policy, leaf, layer, target), inputs)
 
     def shapes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -107,6 +106,10 @@ RULES = KerasRules()
 
 
 def _converted(policy: Any, leaf: Any, layer: Layer, target: str) -> Any:
+    # As `convert_input` would, quicker: this runs for each array of each call.
+    usual = type(policy).convert_input is DTypePolicy.convert_input
+    if usual and type(leaf) is np.ndarray and _is_kept(leaf.dtype, target):
+        return narrowed(leaf)
     try:
         return narrowed(policy.convert_input(leaf, layer.autocast, target))
     except TypeError as error:
@@ -116,6 +119,12 @@ def _converted(policy: Any, leaf: Any, layer: Layer, target: str) -> Any:
                 f"({error}); give it another dtype=, or autocast=False."
             ) from error
         raise
+
+
+@lru_cache(maxsize=256)
+def _is_kept(dtype: np.dtype[Any], target: str) -> bool:
+    """Whether an array of this dtype stays what it is; names of dtypes are slow to make."""
+    return dtype.name == target or not is_floating(dtype)
 
 
 def _check_positional(layer: Layer, place: int, value: Any) -> None:

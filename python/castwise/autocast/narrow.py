@@ -71,7 +71,7 @@ class NarrowArray(np.ndarray):
         operands = [plain(x) for x in inputs]
         targets = None if out is None else tuple(plain(x) for x in out)
         dtype = _common(operands)
-        if dtype is None or method == "at" or not {"dtype", "where"}.isdisjoint(options):
+        if dtype is None or _is_told(method, options):
             if targets is not None:
                 options["out"] = targets
             result = getattr(ufunc, method)(*operands, **options)
@@ -86,19 +86,27 @@ class NarrowArray(np.ndarray):
     def __array_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
     ) -> Any:
-        try:
-            return super().__array_function__(func, types, args, kwargs)
-        except TypeError:
-            dtype = _common([*_arrays(args), *_arrays(list(kwargs.values()))])
-            if dtype is None:
-                raise
-        # numpy has no loop for the dtype: np.einsum, np.linalg.
+        dtype = _common([*_arrays(args), *_arrays(list(kwargs.values()))])
+        # np.linalg takes what it does not know for integers, and goes on in float64.
+        if dtype is None or not func.__module__.startswith("numpy.linalg"):
+            try:
+                return super().__array_function__(func, types, args, kwargs)
+            except TypeError:
+                if dtype is None:
+                    raise
+        # numpy has no loop for the dtype, as in np.einsum.
         wide = func(*_each(args, _widened), **{k: _each(v, _widened) for k, v in kwargs.items()})
         return _each(wide, lambda value: narrowed(_rounded(value, dtype)))
 
 
 def _has_own_rules(value: Any) -> bool:
     return hasattr(value, "__array_ufunc__") and not isinstance(value, np.ndarray | np.generic)
+
+
+def _is_told(method: str, options: dict[str, Any]) -> bool:
+    """Whether numpy is told how to compute, or where to write."""
+    masked = method == "__call__" and options.get("where", True) is not True
+    return method == "at" or masked or options.get("dtype") is not None
 
 
 def _common(operands: list[Any]) -> np.dtype[Any] | None:

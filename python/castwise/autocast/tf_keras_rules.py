@@ -147,7 +147,7 @@ RULES = TfKerasRules()
 
 def _as_array(leaf: Any) -> Any:
     """A Python number as an array, as TensorFlow makes a tensor of it."""
-    if isinstance(leaf, np.floating | float):
+    if isinstance(leaf, float):  # np.float64 is one, numpy's others are not
         return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)
     if isinstance(leaf, bool):
         return np.asarray(leaf)
