@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import peers
 import pytest
 from castwise import config
 from castwise.autocast import (
@@ -21,7 +20,7 @@ from castwise.autocast import (
     get_layer_policy,
 )
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
-from layer_systems import outcome
+from layer_systems import outcome, peers
 
 
 def held() -> str | None:
