@@ -26,8 +26,11 @@ import peers
 import pytest
 import tf2_sides
 import tf24_sides
+from castwise import autocast
 from castwise.compat import jmp as our_jmp
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
+from castwise.compat.keras import Variable
+from castwise.compat.tf_keras import layers as our_tf_layers
 from castwise.compat.tf_keras import mixed_precision
 from castwise.compat.torch import GradScaler
 
@@ -224,6 +227,39 @@ def our_tf24() -> dict[str, Any]:
     return names_of(mixed_precision.experimental, TF24_NAMES)
 
 
+def layer_names(base: Any, scope: Callable[[Any], Any]) -> dict[str, Any]:
+    def call(self: Any, x: Any) -> Any:
+        return x
+
+    def inside(dtype: Any, function: Callable[[], Any]) -> Any:
+        with scope(dtype):
+            return function()
+
+    return {"Layer": base, "Echo": type("Echo", (base,), {"call": call}), "inside": inside}
+
+
+def real_keras_layers() -> dict[str, Any]:
+    names, keras = real_keras(), peers.keras()
+    scope = keras.src.backend.common.variables.AutocastScope
+    own = {"AutocastScope": scope, "Variable": keras.Variable}
+    return names | own | layer_names(keras.layers.Layer, scope)
+
+
+def our_keras_layers() -> dict[str, Any]:
+    own = {"AutocastScope": autocast.AutocastScope, "Variable": Variable}
+    return our_keras() | own | layer_names(autocast.Layer, autocast.AutocastScope)
+
+
+def real_tf_layers() -> dict[str, Any]:
+    names, tf = real_tf(), peers.tensorflow()
+    scope = peers.tf_keras().src.mixed_precision.autocast_variable.enable_auto_cast_variables
+    return names | layer_names(peers.tf_keras().layers.Layer, lambda name: scope(tf.as_dtype(name)))
+
+
+def our_tf_layer_names() -> dict[str, Any]:
+    return our_tf() | layer_names(our_tf_layers.Layer, autocast.enable_auto_cast_variables)
+
+
 # Each brings the global state back to that of a fresh process, and gives the names in scope.
 DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]] = {
     "Keras 3": (real_keras, our_keras),
@@ -233,6 +269,8 @@ DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, A
     "TF 2.4, experimental": (real_tf24, our_tf24),
     "jmp": (lambda: {"jmp": peers.jmp()}, lambda: {"jmp": our_jmp}),
     "torch": (real_torch, our_torch),
+    "Keras 3, layers": (real_keras_layers, our_keras_layers),
+    "TF 2, layers": (real_tf_layers, our_tf_layer_names),
 }
 
 
