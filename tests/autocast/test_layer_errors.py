@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -223,6 +226,32 @@ def test_build_may_call_its_parents_first() -> None:
         assert "".join(weight.name for weight in layer.variables) == names
         with pytest.raises(ValueError, match="is built"):
             layer.add_weight((1,))
+
+
+def test_layers_can_be_copied() -> None:
+    layer = Echo(dtype="mixed_bfloat16", name="echo")
+    layer.scale = layer.add_weight((1,), "ones")
+    layer(X)
+    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):  # noqa: S301
+        assert again(X).dtype == layer(X).dtype
+        again.scale.assign([2.0])
+        assert (float(again.variables[0][0]), float(layer.scale[0])) == (2, 1)
+
+
+def test_layers_that_compare_by_value() -> None:
+    """As dataclasses do, which do not hash."""
+
+    @dataclass
+    class Scale(Layer):
+        factor: float
+
+        def __post_init__(self) -> None:
+            super().__init__(dtype="mixed_float16")
+
+        def call(self, x: Any) -> Any:
+            return x * self.factor
+
+    assert Scale(2.0)(X).tolist() == [[2, 2, 2]]
 
 
 def test_cast_inputs_can_be_overridden() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from castwise.autocast.scope import Frame, current, enter, leave
@@ -13,8 +14,22 @@ if TYPE_CHECKING:
     from castwise.autocast.dialects import Rules
     from castwise.autocast.layer import Layer
 
-_ONE_AT_A_TIME = threading.RLock()
-"""Two threads that call a layer for the first time must not build it twice."""
+_locks: dict[int, threading.RLock] = {}
+"""Of layers that are being built, by identity: in a layer it could be neither copied nor pickled."""
+
+_of_locks = threading.Lock()
+
+
+@contextmanager
+def _one_at_a_time(layer: Layer) -> Iterator[None]:
+    """Two threads that call a layer for the first time must not build it twice."""
+    with _of_locks:
+        lock = _locks.setdefault(id(layer), threading.RLock())
+    with lock:
+        yield
+    if layer.built:  # who waits sees it, too
+        with _of_locks:
+            _locks.pop(id(layer), None)
 
 
 def first_call(
@@ -25,7 +40,7 @@ def first_call(
     The path comes first, since it may decide on the dtypes. Where anything fails, the layer has
     none, and is built by the next call.
     """
-    with _ONE_AT_A_TIME, _located(layer, outer):
+    with _one_at_a_time(layer), _located(layer, outer):
         args, kwargs = rules.arguments(layer, args, kwargs)
         if not layer.built:
             if is_final(type(layer).build):
@@ -47,7 +62,7 @@ def wrapped(build: Callable[..., None]) -> Callable[..., None]:
             build(self, *args, **kwargs)
             return
         outer = current()
-        with _ONE_AT_A_TIME, _located(self, outer):
+        with _one_at_a_time(self), _located(self, outer):
             before = len(self._variables)
             enter(outer.scope, self._path or "", outer.in_call)
             self._building = True

@@ -10,6 +10,7 @@ dtype. Layers compute with these, so that their authors need no casts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -86,17 +87,25 @@ class NarrowArray(np.ndarray):
     def __array_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
     ) -> Any:
-        dtype = _common([*_arrays(args), *_arrays(list(kwargs.values()))])
+        dtype = (
+            None if _names_a_dtype(args, kwargs) else _common([*_arrays((args, *kwargs.values()))])
+        )
+        if dtype is None:
+            return super().__array_function__(func, types, args, kwargs)
         # np.linalg takes what it does not know for integers, and goes on in float64.
-        if dtype is None or not func.__module__.startswith("numpy.linalg"):
-            try:
-                return super().__array_function__(func, types, args, kwargs)
-            except TypeError:
-                if dtype is None:
-                    raise
+        if not func.__module__.startswith("numpy.linalg"):
+            with suppress(TypeError):
+                result = super().__array_function__(func, types, args, kwargs)
+                return _each(result, lambda value: narrowed(_rounded(value, dtype)))
         # numpy has no loop for the dtype, as in np.einsum.
         wide = func(*_each(args, _widened), **{k: _each(v, _widened) for k, v in kwargs.items()})
         return _each(wide, lambda value: narrowed(_rounded(value, dtype)))
+
+
+def _names_a_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function is told the dtype of its result."""
+    told = any(isinstance(value, np.dtype | type) for value in args)
+    return told or kwargs.get("dtype") is not None
 
 
 def _has_own_rules(value: Any) -> bool:
@@ -129,7 +138,9 @@ def _computed(
     if method in _STEPWISE:
         operands = [_widened(operands[0]), *operands[1:]]
     elif ufunc not in _INTEGER_OPERAND:
-        operands = [dtype.type(x) if isinstance(x, bool | int | float) else x for x in operands]
+        operands = [
+            dtype.type(float(x)) if isinstance(x, bool | int | float) else x for x in operands
+        ]
     result = getattr(ufunc, method)(*operands, **options)
     return _each(result, lambda value: _rounded(value, dtype))
 
