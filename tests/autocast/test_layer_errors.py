@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from castwise.autocast import AutocastScope, AutoCastVariable, Layer, get_layer_policy
 from castwise.compat.tf_keras import layers as tf_layers
+from castwise.dtype_policies import DTypePolicyMap
 
 X = np.ones((1, 3), np.float32)
 
@@ -24,6 +25,11 @@ class Echo(Layer):
 class Forgetful(Layer):
     def __init__(self) -> None:
         self.units = 3
+
+
+class Unconvertible:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError("it is on a GPU")
 
 
 def variable() -> AutoCastVariable:
@@ -73,6 +79,16 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("flaot32",),
     ),
     "an unknown argument": (lambda: Echo(units=3), ValueError, ("units=", "dtype=")),
+    "a map in TF's dialect": (
+        lambda: tf_layers.Layer(dtype=DTypePolicyMap("float16")),
+        TypeError,
+        ("map", "Keras"),
+    ),
+    "what is no array of numpy's": (
+        lambda: Echo(name="echo")(Unconvertible()),
+        TypeError,
+        ("'echo'", "Unconvertible", "on a GPU"),
+    ),
     "a name with a slash": (lambda: Echo(name="a/b"), ValueError, ("'a/b'", "'/'")),
     "a name that is none": (lambda: Echo(name=3), ValueError, ("name=3",)),
     "trainable": (lambda: Echo(trainable="no"), ValueError, ("trainable='no'", "True")),

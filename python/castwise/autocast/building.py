@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from castwise.autocast.layer import Layer
 
 _locks: dict[int, threading.RLock] = {}
-"""Of layers that are being built, by identity: in a layer it could be neither copied nor pickled."""
+"""Of layers that are being built, by identity: what is in a layer is copied and pickled."""
 
 _of_locks = threading.Lock()
 

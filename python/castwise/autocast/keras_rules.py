@@ -118,7 +118,10 @@ def _converted(policy: Any, leaf: Any, layer: Layer, target: str) -> Any:
                 f"layer {layer.name!r} computes in {target}, to which {leaf.dtype} cannot be cast "
                 f"({error}); give it another dtype=, or autocast=False."
             ) from error
-        raise
+        raise TypeError(
+            f"layer {layer.name!r} got a {type(leaf).__name__}, of which numpy makes no array "
+            f"({error}); give it an array of numpy."
+        ) from error
 
 
 @lru_cache(maxsize=256)

@@ -46,7 +46,7 @@ class Layer(Holder):
     -----
     The path is known from the first call, or `build`, on: the path of the layer in whose call or
     build that happened, a "/", and the name. Layers may be called by several threads; each call has
-    its own scope.
+    its own scope. Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS.
 
     Examples
     --------

@@ -90,6 +90,9 @@ class NumpyProtocol(NDArrayOperatorsMixin):
             )
         return self.value[()]
 
+    def __pos__(self) -> Any:
+        return self.value
+
     def __round__(self, digits: int | None = None) -> Any:
         return np.round(self.value, digits or 0)
 

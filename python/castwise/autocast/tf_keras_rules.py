@@ -19,6 +19,7 @@ from castwise.autocast.scope import FLOATS, AutocastScope, numpy_dtype, scope_of
 from castwise.autocast.variable import AutoCastVariable
 from castwise.compat.tf_keras.mixed_precision.layer_argument import dtype_name, get_policy
 from castwise.compat.tf_keras.mixed_precision.policy import Policy, serialize
+from castwise.dtype_policies import DTypePolicyMap
 from castwise.floating import is_floating
 from castwise.global_state import floatx
 
@@ -71,7 +72,12 @@ class TfKerasRules(Rules):
     wrong_type = TypeError
 
     def policy(self, dtype: Any) -> Policy:
-        """As `castwise.compat.tf_keras.mixed_precision.get_policy`."""
+        """As `castwise.compat.tf_keras.mixed_precision.get_policy`; maps are refused."""
+        if isinstance(dtype, DTypePolicyMap):
+            raise TypeError(
+                f"dtype={dtype!r} is a map, which TF 2 has not; give the policy of the layer, or "
+                "use Keras' dialect."
+            )
         return get_policy(dtype)
 
     def serialized(self, policy: Any) -> Any:
