@@ -282,6 +282,42 @@ pub static PRESETS: &[Preset] = &[
 ];
 
 impl Preset {
+    /// The columns that say how a step is taken, each with its word: for machines that run elsewhere, as inside a
+    /// traced program, and must take the same steps.
+    #[must_use]
+    pub fn rules(&self) -> [(&'static str, &'static str); 5] {
+        let growth = match self.growth {
+            Growth::Reached => "reached",
+            Growth::Equal => "equal",
+            Growth::Modulo => "modulo",
+        };
+        let ceiling = match self.ceiling {
+            Ceiling::Maximum => "maximum",
+            Ceiling::Unchanged => "unchanged",
+            Ceiling::Open => "open",
+        };
+        let backoff = match self.backoff {
+            Backoff::Multiply => "multiply",
+            Backoff::Divide => "divide",
+        };
+        let restore = match self.restore {
+            Restore::FiniteStep => "finite step",
+            Restore::Growth => "growth",
+        };
+        let arithmetic = match self.arithmetic {
+            Arithmetic::Single => "single",
+            Arithmetic::Mixed => "mixed",
+            Arithmetic::Double => "double",
+        };
+        [
+            ("growth", growth),
+            ("ceiling", ceiling),
+            ("backoff", backoff),
+            ("restore", restore),
+            ("arithmetic", arithmetic),
+        ]
+    }
+
     /// The row of this name.
     ///
     /// # Errors
