@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from castwise._core import cast
+from castwise.adapters.registry import find
 from castwise.dtype_map import DtypeMap
 from castwise.floating import is_floating
 from castwise.seeding import tensor_seed
-from castwise.trees import map_leaves
+from castwise.trees import join_path, map_leaves
+
+if TYPE_CHECKING:
+    from castwise.adapters.protocol import Adapter
 
 Tree = TypeVar("Tree")
 
@@ -32,7 +36,8 @@ def cast_tree(
     Parameters
     ----------
     tree : nested mapping, list, tuple, namedtuple or dataclass instance
-        Leaves that are numpy arrays or numpy scalars are cast; all others (None, Python numbers,
+        Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
+        adapter (`castwise.adapters`), to arrays of that library; all others (None, Python numbers,
         strings, ...) stay what they are. The tree itself is not changed. Mappings that cannot be
         copied with other values become plain dicts.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
@@ -74,20 +79,38 @@ def cast_tree(
     dtype('float16')
 
     """
-    for name in _OWN_RESULT:
-        if name in options:
-            raise TypeError(f"{name}= is about one array; cast_tree does not take it.")
+    check_tree_options(options, "cast_tree")
     targets = DtypeMap.of(dtype_or_policy_or_map, role)
-    # A wrong option is refused in any tree: no elements, in a shape that every scale fits.
-    shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
-    nothing = np.empty((0, *shape), np.float32)
-    cast(nothing, nothing.dtype, **options)
-    result: Tree = map_leaves(tree, _Walk(targets, only_floating, options).leaf)
+    result: Tree = map_leaves(tree, Walk(targets, only_floating, options).leaf)
     return result
 
 
+def check_tree_options(options: dict[str, Any], function: str) -> None:
+    """Refuse wrong options of `cast`, and those about one array, whatever a tree may hold."""
+    for name in _OWN_RESULT:
+        if name in options:
+            raise TypeError(f"{name}= is about one array; {function} does not take it.")
+    # No elements, in a shape that every scale fits.
+    shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
+    nothing = np.empty((0, *shape), np.float32)
+    cast(nothing, nothing.dtype, **options)
+
+
+def cast_at(array: Any, target: Any, path: str, options: dict[str, Any]) -> Any:
+    """An array of a tree, cast; with draws of its own for a seed, and its path in errors."""
+    if options.get("seed") is not None:
+        options = {**options, "seed": tensor_seed(options["seed"], path)}
+    try:
+        return cast(array, target, **options)
+    except (TypeError, ValueError, OverflowError) as error:
+        if type(error) in (TypeError, ValueError, OverflowError):
+            raise type(error)(f"{path!r}: {error}") from error
+        error.add_note(f"in the array at {path!r}")  # others may not be made from a text alone
+        raise
+
+
 @dataclasses.dataclass
-class _Walk:
+class Walk:
     """One walk over a tree."""
 
     targets: DtypeMap
@@ -99,26 +122,30 @@ class _Walk:
 
     def leaf(self, array: Any, path: str) -> Any:
         """The leaf, cast if it is an array and anything asks for it."""
-        if not isinstance(array, np.ndarray | np.generic):
-            return array
-        floating = not self.only_floating or is_floating(array.dtype)
+        if isinstance(array, np.ndarray | np.generic):
+            floating = not self.only_floating or is_floating(array.dtype)
+        else:
+            adapter = find(type(array))
+            if adapter is None:
+                return array
+            if not adapter.is_array(array):
+                return self.container(array, path, adapter)
+            floating = not self.only_floating or adapter.is_floating(array)
         target = self.targets.decide(path, floating).target
         if target is None:
             return array
         key = (id(array), target)
         if key not in self.done:
-            self.done[key] = (array, self.cast(array, target, path))
+            self.done[key] = (array, cast_at(array, target, path, self.options))
         return self.done[key][1]
 
-    def cast(self, array: Any, target: str, path: str) -> Any:
-        """The array, cast; errors name its path."""
-        options = dict(self.options)
-        if options.get("seed") is not None:
-            options["seed"] = tensor_seed(options["seed"], path)
-        try:
-            return cast(array, target, **options)
-        except (TypeError, ValueError, OverflowError) as error:
-            if type(error) in (TypeError, ValueError, OverflowError):
-                raise type(error)(f"{path!r}: {error}") from error
-            error.add_note(f"in the array at {path!r}")  # others may not be made from a text alone
-            raise
+    def container(self, node: Any, path: str, adapter: Adapter) -> Any:
+        """The container of another library with its arrays cast; what is none, as it is."""
+        children = adapter.children(node)
+        if children is None:
+            return node
+        walked = [
+            (key, map_leaves(child, self.leaf, path=join_path(path, key)))
+            for key, child in children
+        ]
+        return adapter.rebuild(node, walked)

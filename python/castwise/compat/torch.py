@@ -119,14 +119,25 @@ class GradScaler:
         if stage is _Stage.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         # By group and parameter, which is how errors name a gradient.
-        grads = [
-            [parameter.grad for parameter in group["params"]] for group in optimizer.param_groups
-        ]
+        grads = [list(map(self._gradient, group["params"])) for group in optimizer.param_groups]
         found = trees.values(grads)
-        if any(grad.dtype == np.float16 for grad in found):
+        if any(map(self._is_half, found)):
             raise ValueError("a float16 gradient cannot be unscaled; keep parameters in float32.")
-        finite = _unscale(grads, self._machine.scale) if found else None
+        finite = self._divide(grads, self._machine.scale) if found else None
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
+
+    # What another library's arrays need of their own: castwise.adapters.torch has it for tensors.
+
+    def _gradient(self, parameter: Any) -> Any:
+        """What is divided for a parameter; None if it has no gradient."""
+        return parameter.grad
+
+    def _is_half(self, grad: Any) -> bool:
+        return bool(grad.dtype == np.float16)
+
+    def _divide(self, grads: list[list[Any]], scale: float) -> bool:
+        """Divide in place; whether all were finite."""
+        return _unscale(grads, scale)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Unscale, if that was not done, and step, if all gradients are finite.

@@ -14,6 +14,7 @@ use pyo3::types::PyTuple;
 use crate::array::{Array, Order, Place};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::foreign::{self, Given};
 use crate::quick;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
@@ -26,7 +27,8 @@ pub(crate) const DETACH_BYTES: usize = 1 << 16;
 /// Parameters
 /// ----------
 /// x : array_like
-///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused.
+///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused. Arrays of a
+///     library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that library.
 /// dtype : dtype or str, optional
 ///     The target: anything numpy.dtype takes, ml_dtypes types, names and aliases of castwise.formats().
 ///     May be left out if out is given.
@@ -105,6 +107,20 @@ pub(crate) fn cast<'py>(
         && let Some(result) = quick::cast(x, dtype, out)?
     {
         return Ok(result);
+    }
+    if let Some(adapter) = foreign::adapter_of(x)? {
+        return Given::new(py)
+            .with("out", out)?
+            .with("rounding", rounding)?
+            .with("overflow", overflow.given().as_deref())?
+            .with("nan", nan.given().as_deref())?
+            .with("scale", scale)?
+            .with("seed", seed)?
+            .with("order", order.given().as_deref())?
+            .with_flag("copy", copy, true)?
+            .with_flag("report", report, false)?
+            .with("threads", threads)?
+            .cast_by(&adapter, x, dtype);
     }
     let options = options(py, rounding, overflow, nan, seed)?;
     let order = match order {
@@ -191,6 +207,15 @@ pub(crate) enum Word<'a, 'py> {
     Default,
     /// Given, whatever it is.
     Given(Borrowed<'a, 'py, PyAny>),
+}
+
+impl<'a, 'py> Word<'a, 'py> {
+    fn given(self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        match self {
+            Self::Default => None,
+            Self::Given(word) => Some(word),
+        }
+    }
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {

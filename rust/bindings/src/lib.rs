@@ -10,6 +10,7 @@ mod checkpoint;
 mod delayed_scaling;
 mod dtypes;
 mod error;
+mod foreign;
 mod format;
 mod loss_scale;
 mod policy;

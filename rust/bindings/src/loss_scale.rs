@@ -7,7 +7,7 @@ use castwise_core::loss_scale::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyDict, PyTuple, PyType};
 
 use crate::arguments::{real, truth, whole};
 use crate::error::to_python;
@@ -268,6 +268,12 @@ impl DynamicLossScale {
     #[getter]
     fn preset(&self) -> &'static str {
         self.core.preset().name
+    }
+
+    /// How the preset takes a step: the columns of its row, by name.
+    #[getter]
+    fn _rules<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.core.preset().rules().into_py_dict(py)
     }
 
     /// The scale for the next step, and whether this step's gradients apply.

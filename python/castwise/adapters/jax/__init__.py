@@ -1,0 +1,29 @@
+"""castwise for jax: arrays and pytrees, and loss scales that step inside of `jax.jit`.
+
+`cast` and `cast_tree` cast arrays on the host by castwise's kernels, traced and other ones by XLA;
+`paths` names the leaves of a pytree; `loss_scale` makes a pytree of any of castwise's loss scales.
+jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` too, are in
+`castwise.compat.jmp`.
+"""
+
+from castwise.adapters import registry
+from castwise.adapters.jax.adapter import ADAPTER
+from castwise.adapters.jax.casting import cast
+from castwise.adapters.jax.gradients import all_finite, select_tree, unscale
+from castwise.adapters.jax.scaling import LossScale, loss_scale
+from castwise.adapters.jax.trees import cast_tree, paths
+
+__all__ = [
+    "LossScale",
+    "all_finite",
+    "cast",
+    "cast_tree",
+    "loss_scale",
+    "paths",
+    "select_tree",
+    "unscale",
+]
+
+# Entry points say the same, where castwise is installed with its metadata.
+for _module in ("jax", "jaxlib"):
+    registry.offer(_module, ADAPTER)

@@ -1,0 +1,159 @@
+"""`cast` for jax's arrays: by castwise's kernels on the host, by XLA while tracing or elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise import _core
+from castwise._core import finfo
+from castwise.adapters.framework import require
+
+__all__ = ["cast"]
+
+_ALIGNMENT = 64
+"""Where jax's CPU client wants memory that it is to use as it is, in bytes."""
+
+
+def cast(array: Any, dtype: Any, **options: Any) -> Any:
+    """Cast a jax array to another dtype.
+
+    Parameters
+    ----------
+    array : jax.Array
+        On one CPU device castwise casts it, without copies on the way; inside of `jax.jit`,
+        `jax.grad` and the like, on other devices and in several shards XLA does.
+    dtype : dtype
+        One that jax has; of the 64-bit ones, with ``jax_enable_x64`` only.
+    **options
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
+        ``threads``, as `castwise.cast` has them. Where XLA casts, ``overflow="saturate"`` from
+        floats to floats only.
+
+    Returns
+    -------
+    jax.Array, or (jax.Array, CastReport) with ``report=True``
+        On the same device.
+
+    Raises
+    ------
+    TypeError
+        It is no jax array, or jax has no such dtype.
+    ValueError
+        An option that is wrong, or not to be had there.
+    OverflowError
+        With ``overflow="raise"``.
+
+    """
+    jax = require("jax")
+    if not isinstance(array, jax.Array):
+        raise TypeError(f"array is of type {type(array).__name__}; give a jax.Array.")
+    if dtype is None:
+        raise TypeError("dtype=None says nothing to cast to; give dtype=.")
+    if options.pop("out", None) is not None:
+        raise TypeError("out= is not for jax's arrays, which never change; leave it out.")
+    if not isinstance(array.dtype, np.dtype):
+        raise TypeError(
+            f"array has dtype {array.dtype}, which castwise does not cast; jax.random.key_data "
+            "gives the numbers of a key."
+        )
+    target = target_dtype(dtype)
+    if is_on_host(array):
+        return _on_host(array, target, options)
+    return _by_xla(array, target, options)
+
+
+def target_dtype(dtype: Any) -> np.dtype[Any]:
+    """The numpy dtype that an argument means; TypeError if jax does not have it."""
+    jax = require("jax")
+    row = finfo(dtype)
+    if row.dtype is None:
+        raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.")
+    try:
+        kept = jax.dtypes.canonicalize_dtype(row.dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.") from error
+    if kept != row.dtype:
+        raise TypeError(
+            f"dtype={row.name!r}: jax has 64-bit types with jax.config.update('jax_enable_x64', "
+            f"True) only; do that, or use {kept.name!r}."
+        )
+    return row.dtype
+
+
+def is_on_host(array: Any) -> bool:
+    """Whether the elements are there, on one CPU device."""
+    jax = require("jax")
+    if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
+        return False
+    devices = array.devices()
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def to_host(array: Any) -> NDArray[Any]:
+    """The elements, read-only; of an array on the CPU, the very same memory."""
+    return np.asarray(array)
+
+
+def from_host(array: NDArray[Any], like: Any) -> Any:
+    """An array that nobody else has as one of jax's, without a copy where its address allows."""
+    jax = require("jax")
+    return jax.device_put(array, like.sharding, may_alias=True)
+
+
+def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
+    source = to_host(array)
+    if isinstance(options.get("scale"), require("jax").Array):
+        options = {**options, "scale": np.asarray(options["scale"])}
+    if options.get("copy", True) is False:
+        found = _core.cast(source, target, **options)
+        result = found[0] if options.get("report") else found
+        if result is source:
+            return array
+    else:
+        options = {name: value for name, value in options.items() if name not in ("copy", "order")}
+        found = _core.cast(source, out=_aligned(source.shape, target), **options)
+        result = found[0] if options.get("report") else found
+    cast_array = from_host(result, array)
+    return (cast_array, found[1]) if options.get("report") else cast_array
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """New memory that jax takes as it is."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+_ANYWHERE: dict[str, tuple[Any, ...]] = {
+    "copy": (True, False),
+    "nan": ("keep",),
+    "order": ("K", "C", "A"),
+    "overflow": ("ieee", "saturate"),
+    "rounding": (None, "nearest-even"),
+}
+"""The options that XLA has."""
+
+
+def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
+    jnp = require("jax").numpy
+    for name, value in options.items():
+        if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
+            raise ValueError(
+                f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
+            )
+    if options.get("overflow") != "saturate":
+        return array.astype(target)
+    row = finfo(target)
+    if not (finfo(array.dtype).kind == row.kind == "float"):
+        raise ValueError(
+            f"overflow='saturate' from {array.dtype} to {target} is for arrays on the CPU, outside "
+            "of jax.jit; leave it out, or use jax.numpy.clip."
+        )
+    # In a dtype that has the values of both.
+    wide = array.astype(np.float64 if np.float64 in (array.dtype, target) else np.float32)
+    return jnp.clip(wide, -row.max, row.max).astype(target)

@@ -1,0 +1,84 @@
+"""Gradients under `jax.jit`: divided, checked and chosen from, as `castwise.loss_scale` does it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from castwise.adapters.framework import require
+
+__all__ = ["all_finite", "select_tree", "unscale"]
+
+Tree = TypeVar("Tree")
+
+
+def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
+    """Divide the gradients of a pytree by a loss scale, and tell whether all are finite.
+
+    Parameters
+    ----------
+    grads : pytree of floating arrays
+        None stands for a missing gradient, and stays.
+    scale : LossScale, or float array of rank 0, or float
+        Of a loss scale its ``scale`` is taken.
+
+    Returns
+    -------
+    (pytree, bool array of rank 0)
+        Products with the float32 reciprocal of the scale, in float32 (float64 for float64); whether
+        every gradient is finite, both as given and as returned.
+
+    Raises
+    ------
+    TypeError
+        A leaf is no floating array; the message has its path.
+
+    """
+    jax = require("jax")
+    jnp = jax.numpy
+    number = getattr(scale, "scale", scale)
+    inverse = jnp.float32(1) / jnp.asarray(number, jnp.float32)
+
+    def divide(path: Any, grad: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(grad), jnp.floating):
+            where = jax.tree_util.keystr(path)
+            raise TypeError(f"the gradient at {where or 'the root'} is no floating array.")
+        return jnp.asarray(grad) * inverse.astype(jnp.promote_types(grad.dtype, jnp.float32))
+
+    divided: Tree = jax.tree_util.tree_map_with_path(divide, grads)
+    return divided, all_finite((grads, divided))
+
+
+def all_finite(tree: Any) -> Any:
+    """Whether every element of every array is finite, as a bool array of rank 0; True for none."""
+    jax = require("jax")
+    jnp = jax.numpy
+    flags = [jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]
+    return jnp.stack(flags).all() if flags else jnp.asarray(True)
+
+
+def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
+    """One of two pytrees of equal structure, shapes and dtypes, leaf by leaf: `on_true` if `pred`.
+
+    What leaves a step with gradients that are not finite out: parameters and optimizer state as
+    they were.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Structures, or shapes or dtypes, differ.
+
+    """
+    jax = require("jax")
+    jnp = jax.numpy
+
+    def choose(path: Any, first: Any, second: Any) -> Any:
+        kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (first, second)]
+        if kinds[0] != kinds[1]:
+            raise TypeError(
+                f"on_true and on_false differ at {jax.tree_util.keystr(path)}: {kinds[0]} and "
+                f"{kinds[1]}; give leaves of equal shapes and dtypes."
+            )
+        return jnp.where(pred, first, second)
+
+    chosen: Tree = jax.tree_util.tree_map_with_path(choose, on_true, on_false)
+    return chosen

@@ -1,0 +1,33 @@
+"""castwise for torch: tensors, modules, state dicts and gradients.
+
+`to_numpy` and `from_numpy` share memory in every dtype that both sides have; `cast` casts a tensor
+with all options of `castwise.cast`; `cast_module` and `autocast` give a model's layers the dtypes
+of a map; `cast_state_dict` does that to what is saved; `GradScaler` is torch.amp's.
+"""
+
+from castwise.adapters import registry
+from castwise.adapters.torch.adapter import ADAPTER
+from castwise.adapters.torch.autocast import Autocast, autocast
+from castwise.adapters.torch.bridge import from_numpy, to_numpy
+from castwise.adapters.torch.casting import cast
+from castwise.adapters.torch.modules import ModuleCast, cast_module, explain
+from castwise.adapters.torch.plan import Summary
+from castwise.adapters.torch.scaling import GradScaler
+from castwise.adapters.torch.state import cast_state_dict
+
+__all__ = [
+    "Autocast",
+    "GradScaler",
+    "ModuleCast",
+    "Summary",
+    "autocast",
+    "cast",
+    "cast_module",
+    "cast_state_dict",
+    "explain",
+    "from_numpy",
+    "to_numpy",
+]
+
+# Entry points say the same, where castwise is installed with its metadata.
+registry.offer("torch", ADAPTER)

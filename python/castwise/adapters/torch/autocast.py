@@ -1,0 +1,307 @@
+"""Modules that compute in the dtype a map gives them, whatever their variables are kept in.
+
+While an outermost call runs, the parameters and buffers below it stand there cast to the compute
+dtypes; autograd sees the casts, so that gradients arrive in the dtype of the parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from castwise._core import finfo
+from castwise.adapters.framework import require
+from castwise.adapters.torch.bridge import numpy_dtype, torch_dtype
+from castwise.adapters.torch.plan import Named, NameMap, Summary, TensorCast
+from castwise.trees import map_leaves
+
+__all__ = ["Autocast", "autocast"]
+
+
+def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
+    r"""Let the modules of a model compute in the dtypes of a map; a context manager.
+
+    Each call of a module casts its floating inputs to the compute dtype of that module, and finds
+    its floating parameters and buffers in it. What they are kept in does not change, nor does what
+    optimizers and `state_dict` see outside of calls.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        With all its submodules.
+    dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype or policy
+        A dtype or the compute dtype of a policy, for every module. Of a `DTypePolicyMap`, each
+        module has the policy of its path. Of a mapping of dtypes, a key that matches the path of
+        a module decides for it; other modules compute in what their own parameters are given, and
+        those without any take their inputs as they come. Keys are torch's names, with dots, or
+        paths with "/" if any key has one.
+
+    Returns
+    -------
+    Autocast
+        In force from now on, until its `remove` or the end of its ``with`` block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no module, or means no dtype that torch computes in; two keys match a path.
+
+    Notes
+    -----
+    Of several on the same module the last is in force. Batch and instance norms keep their
+    variables in float32 beside 16-bit inputs, as torch's own kernels for them want it. A buffer
+    that a call changes is cast back. Where parameters have to be cast, calls in several threads
+    wait for each other; `torch.nn.DataParallel`, which calls copies of modules, is not supported.
+
+    Examples
+    --------
+    >>> with autocast(model, {r"encoder\..*": "bfloat16"}):  # doctest: +SKIP
+    ...     loss = model(x).float().sum()
+
+    """
+    return Autocast(module, dtype_or_policy_or_map)
+
+
+class Slot(NamedTuple):
+    """A parameter or buffer, and what it is to be cast to for a call."""
+
+    holder: dict[str, Any]
+    """`_parameters` or `_buffers` of its module."""
+    name: str
+    dtype: Any
+    owner: Any
+
+
+class Autocast:
+    """The calls of a model's modules, changed; see `autocast`.
+
+    Attributes
+    ----------
+    summary : Summary
+        The modules by name, each with the dtype that it computes in and the key that says so, and
+        the keys that decide for none.
+
+    """
+
+    summary: Summary
+
+    def __init__(self, module: Any, dtype_or_policy_or_map: Any) -> None:
+        if not isinstance(module, require("torch").nn.Module):
+            raise TypeError(f"module is of type {type(module).__name__}; give a torch.nn.Module.")
+        names = NameMap.of(dtype_or_policy_or_map, "compute")
+        modules = dict(module.named_modules())
+        found = {path: compute_dtype(path, child, names) for path, child in modules.items()}
+        dtypes = {path: dtype for path, (dtype, _) in found.items() if dtype is not None}
+        shown = {path: _shown(dtype) for path, dtype in dtypes.items()}
+        self.summary = names.summary(
+            {path: TensorCast("", name, found[path][1]) for path, name in shown.items()}
+        )
+        self.__setstate__({})
+        for path, dtype in dtypes.items():
+            Call.link(self, modules[path], dtype)
+            self._modules.add(modules[path])
+
+    def remove(self) -> None:
+        """Let the modules compute as before; nothing happens if they do."""
+        for module in self._modules:
+            Call.unlink(self, module)
+
+    def __enter__(self) -> Autocast:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def run(self, call: Call, args: Any, kwargs: Any) -> Any:
+        """A call of a module: inputs and variables cast, `forward`, variables back."""
+        args = tuple(_cast_floating(value, call.dtype) for value in args)
+        kwargs = {name: _cast_floating(value, call.dtype) for name, value in kwargs.items()}
+        if call.module in getattr(self._thread, "covered", ()):
+            return call.original(*args, **kwargs)
+        # While one thread has variables cast, no other may see them so, nor cast them itself.
+        with self._lock:
+            slots = list(self._slots(call.module))
+            if slots:
+                with self._presented(call.module, slots):
+                    return call.original(*args, **kwargs)
+        return call.original(*args, **kwargs)
+
+    def _slots(self, module: Any) -> Iterator[Slot]:
+        """What is to be cast for a call: of the modules below where this autocast is in force."""
+        covered = getattr(self._thread, "covered", ())
+        for owner in module.modules():
+            call = owner.__dict__.get("forward")
+            if not isinstance(call, Call) or call.autocast is not self or owner in covered:
+                continue
+            if _keeps_variables(owner, call.dtype):
+                continue
+            for holder in (owner._parameters, owner._buffers):
+                for name, tensor in holder.items():
+                    if tensor is None or not tensor.is_floating_point():
+                        continue
+                    if tensor.dtype != call.dtype:
+                        yield Slot(holder, name, call.dtype, owner)
+
+    @contextmanager
+    def _presented(self, module: Any, slots: list[Slot]) -> Iterator[None]:
+        before: frozenset[Any] = getattr(self._thread, "covered", frozenset())
+        put: list[tuple[Slot, Any, Any, int]] = []
+        casts: dict[tuple[int, Any], Any] = {}
+        try:
+            self._thread.covered = before.union(module.modules())
+            for slot in slots:
+                kept = slot.holder[slot.name]
+                # Tied ones stay tied, and are cast once.
+                key = (id(kept), slot.dtype)
+                if key not in casts:
+                    casts[key] = kept.to(slot.dtype)
+                cast = casts[key]
+                slot.holder[slot.name] = cast
+                put.append((slot, kept, cast, cast._version))
+            _renew_flat_weights(slots)
+            yield
+        finally:
+            for each in reversed(put):
+                _put_back(*each)
+            _renew_flat_weights(slots)
+            self._thread.covered = before
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"summary": self.summary}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy of a module comes with a copy of this, whose modules are those that refer to it.
+        self.__dict__.update(state)
+        self._modules: WeakSet[Any] = WeakSet()
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
+
+class Call:
+    """What stands in a module as its `forward`, in front of the one that was there."""
+
+    def __init__(self, autocast: Autocast, module: Any, dtype: Any) -> None:
+        self.autocast = autocast
+        self.module = module
+        self.dtype = dtype
+        self.previous = module.__dict__.get("forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.autocast.run(self, args, kwargs)
+
+    @property
+    def original(self) -> Callable[..., Any]:
+        """What the module does without any autocast."""
+        previous = self.previous
+        while isinstance(previous, Call):
+            previous = previous.previous
+        found: Callable[..., Any] = previous or type(self.module).forward.__get__(self.module)
+        return found
+
+    __wrapped__ = original  # for those who look at the signature
+
+    @staticmethod
+    def link(autocast: Autocast, module: Any, dtype: Any) -> None:
+        """Put the autocast in front."""
+        module.forward = Call(autocast, module, dtype)
+
+    @staticmethod
+    def unlink(autocast: Autocast, module: Any) -> None:
+        """Take the autocast out of the module, wherever it stands in the chain."""
+        call, later = module.__dict__.get("forward"), None
+        while isinstance(call, Call):
+            if call.autocast is autocast:
+                if later is not None:
+                    later.previous = call.previous
+                elif call.previous is not None:
+                    module.__dict__["forward"] = call.previous
+                else:
+                    del module.__dict__["forward"]
+                return
+            call, later = call.previous, call
+
+
+def compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
+    """What a module computes in, and the key that says so; None for no dtype in particular.
+
+    Raises
+    ------
+    ValueError
+        It is a dtype that torch only stores.
+
+    """
+    target, key = names.module(path)
+    if key is not None or names.single or names.of_modules:
+        dtype = None if target is None else torch_dtype(target)
+    else:
+        dtype = None
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_floating_point():
+                full = f"{path}.{name}" if path else name
+                own = names.tensor(Named(full, path, parameter)).target
+                other = parameter.dtype if own is None else torch_dtype(own)
+                dtype = other if dtype is None else _promoted(dtype, other)
+    if dtype is not None and not _computable(dtype):
+        where = f"module {path!r}" if path else "the module"
+        raise ValueError(
+            f"{where} would compute in {dtype}, in which torch does not; say what to compute in, "
+            "as inputs='bfloat16' of cast_module."
+        )
+    return dtype, key
+
+
+def _computable(dtype: Any) -> bool:
+    row = finfo(numpy_dtype(dtype))  # type: ignore[arg-type]
+    return row.kind == "float" and row.itemsize >= 2  # noqa: PLR2004 - no arithmetic in 8 bits
+
+
+def _promoted(first: Any, second: Any) -> Any:
+    """The dtype of a sum; torch has none for those that it only stores."""
+    if first == second or not _computable(first):
+        return first
+    return require("torch").promote_types(first, second) if _computable(second) else second
+
+
+def _shown(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cast_floating(value: Any, dtype: Any) -> Any:
+    """A floating tensor in the dtype; also those inside of dicts, lists, tuples, dataclasses."""
+    tensor_class = require("torch").Tensor
+
+    def cast(leaf: Any, path: str = "") -> Any:
+        del path
+        if isinstance(leaf, tensor_class) and leaf.is_floating_point():
+            return leaf.to(dtype)
+        return leaf
+
+    return cast(value) if isinstance(value, tensor_class) else map_leaves(value, cast)
+
+
+def _keeps_variables(module: Any, dtype: Any) -> bool:
+    """Whether torch has kernels for 16-bit inputs beside variables in float32, and wants those."""
+    norms = require("torch").nn.modules.batchnorm._NormBase
+    return isinstance(module, norms) and dtype.itemsize == 2  # noqa: PLR2004
+
+
+def _renew_flat_weights(slots: list[Slot]) -> None:
+    """Recurrent layers hold their parameters in a list, too."""
+    for owner in {slot.owner for slot in slots}:
+        if hasattr(owner, "_flat_weights_names"):
+            owner._flat_weights = [getattr(owner, name) for name in owner._flat_weights_names]
+
+
+def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> None:
+    """End a slot's presentation; a buffer that the call changed is changed in its own dtype."""
+    found: Any = slot.holder.get(slot.name)
+    if found is cast and found is not None:
+        slot.holder[slot.name] = kept
+        if slot.holder is slot.owner._buffers and cast._version != version:
+            with require("torch").no_grad():
+                kept.copy_(cast)
+    elif found is not None and slot.holder is slot.owner._buffers:
+        slot.holder[slot.name] = found.to(kept.dtype)

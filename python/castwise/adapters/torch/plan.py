@@ -1,0 +1,194 @@
+"""Which tensor becomes which dtype: maps over torch's names, with an account of what matched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from castwise._core import nearest_texts
+from castwise.adapters.framework import require
+from castwise.adapters.torch.bridge import numpy_dtype, torch_dtype
+from castwise.dtype_map import Decision, DtypeMap
+from castwise.dtype_policies import DTypePolicyMap
+
+
+class Named(NamedTuple):
+    """A tensor with where it is."""
+
+    path: str
+    """torch's own name of it, with dots."""
+    module: str | None
+    """The name of the module that has it; None in a state dict."""
+    tensor: Any
+
+
+class TensorCast(NamedTuple):
+    """What becomes of a tensor."""
+
+    before: str
+    after: str
+    key: str | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a map says of the tensors of a module or a state dict. Prints as a table.
+
+    Attributes
+    ----------
+    tensors
+        Each tensor by name: its dtype, the one that it is given, and the key that says so.
+    keys
+        Each key with the number of names that it decides for.
+    dead
+        Each key that decides for none, with the name that is spelled most like it.
+
+    """
+
+    tensors: dict[str, TensorCast]
+    keys: dict[str, int]
+    dead: dict[str, str | None]
+
+    def __str__(self) -> str:
+        rows = [("tensor", "from", "to", "key")]
+        rows += [
+            (path, cast.before or "-", cast.after, cast.key or "-")
+            for path, cast in self.tensors.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        for key, other in self.dead.items():
+            nearest = "" if other is None else f"; nearest is {other!r}"
+            lines.append(f"key {key!r} decides for nothing{nearest}")
+        return "\n".join(lines)
+
+
+@dataclass
+class NameMap:
+    """A map whose keys are torch's names, with dots; or castwise's paths, if a key has a "/".
+
+    A key of a map of dtypes is looked for among the tensors, then among the modules that have
+    them; a policy is a module's.
+    """
+
+    targets: DtypeMap
+    slashed: bool
+    of_modules: bool
+    single: bool
+    """A dtype or a policy for everything."""
+    hits: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any, role: str) -> NameMap:
+        """The map that an argument means; TypeError or ValueError as `DtypeMap.of`, and for dtypes.
+
+        Raises
+        ------
+        TypeError
+            As `DtypeMap.of`; or torch lacks a dtype.
+        ValueError
+            As `DtypeMap.of`.
+
+        """
+        policies = isinstance(value, DTypePolicyMap)
+        targets = DtypeMap.of(_without_torch(value), role)
+        items = targets.keys.items()
+        for target in (targets.default, *(target for _, target in items)):
+            if target is not None and torch_dtype(target) is None:
+                raise TypeError(f"{targets.origin}: torch has no dtype {target!r}; use another.")
+        keys = [key for key, _ in items]
+        slashed = any("/" in key for key in keys)
+        return cls(targets, slashed, policies, not keys, dict.fromkeys(keys, 0))
+
+    def tensor(self, named: Named) -> Decision:
+        """What becomes of a tensor. Integers, bools and complex numbers stay, unless named."""
+        floating = named.tensor.is_floating_point()
+        decision = Decision(None)
+        if not (self.of_modules and named.module is not None):
+            decision = self._find(named.path, floating)
+        if decision.key is None and named.module is not None:
+            decision = self._find(named.module, floating)
+        if not floating and decision.key != self.spelled(named.path):
+            return Decision(None)
+        self._count(decision.key)
+        return decision
+
+    def module(self, path: str) -> Decision:
+        """What the floating inputs of a module become."""
+        decision = self._find(path, True)
+        self._count(decision.key)
+        return decision
+
+    def summary(self, casts: dict[str, TensorCast]) -> Summary:
+        """The account of all that was asked so far."""
+        dead = [key for key, count in self.hits.items() if count == 0]
+        seen = list(self.seen)
+        nearest = [None if place is None else seen[place] for place in nearest_texts(dead, seen)]
+        return Summary(casts, dict(self.hits), dict(zip(dead, nearest, strict=True)))
+
+    def _find(self, path: str, floating: bool) -> Decision:
+        spelled = self.spelled(path)
+        self.seen[spelled] = None
+        return self.targets.decide(spelled, floating)
+
+    def _count(self, key: str | None) -> None:
+        if key is not None:
+            self.hits[key] += 1
+
+    def spelled(self, path: str) -> str:
+        """A name as the keys are written."""
+        return path.replace(".", "/") if self.slashed else path
+
+
+def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, TensorCast, Any]]:
+    """Every tensor with its cast and the torch dtype to cast to, None to leave it alone.
+
+    Raises
+    ------
+    ValueError
+        Two keys match a name, or a tensor has two names that are given different dtypes.
+
+    """
+    chosen: dict[Any, tuple[str, Any]] = {}
+    for named in tensors:
+        target, key = names.tensor(named)
+        dtype = named.tensor.dtype if target is None else torch_dtype(target)
+        path, other = chosen.setdefault(memory(named.tensor), (named.path, dtype))
+        if other != dtype:
+            raise ValueError(
+                f"{path!r} and {named.path!r} are one tensor, and are to be {_shown(other)} and "
+                f"{_shown(dtype)}; give both the same dtype."
+            )
+        account = TensorCast(_shown(named.tensor.dtype), _shown(dtype), key)
+        yield named, account, None if dtype == named.tensor.dtype else dtype
+
+
+def memory(tensor: Any) -> Any:
+    """Equal for tensors that are the same elements: the same object, or the same memory."""
+    torch = require("torch")
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return id(tensor)
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a class without memory of its own
+        return id(tensor)
+    return address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _shown(dtype: Any) -> str:
+    known = numpy_dtype(dtype)
+    return str(dtype).removeprefix("torch.") if known is None else known.name
+
+
+def _without_torch(value: Any) -> Any:
+    """The argument, with the names of torch's dtypes in their places."""
+    if isinstance(value, require("torch").dtype):
+        return _shown(value)
+    if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
+        return {key: _without_torch(other) for key, other in value.items()}
+    return value

@@ -1,0 +1,78 @@
+"""State dicts, cast by map: one tensor after the other, each memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from castwise.adapters.framework import require
+from castwise.adapters.torch.plan import Named, NameMap, decide, memory
+from castwise.casting import cast_at, check_tree_options
+from castwise.trees import leaves, map_leaves
+
+__all__ = ["cast_state_dict"]
+
+State = TypeVar("State")
+
+
+def cast_state_dict(
+    state: State, dtype_or_policy_or_map: Any, *, role: str = "variable", **options: Any
+) -> State:
+    r"""Cast the tensors of a state dict, as `Module.state_dict` or an optimizer gives it.
+
+    Parameters
+    ----------
+    state : dict of str to tensor
+        Also nested. It is not changed.
+    dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
+        As in `castwise.cast_tree`; dtypes may be torch's. Keys are torch's names (r"encoder\..*"),
+        or paths with "/" if any key has one. Integer, bool and complex tensors are left alone,
+        unless a key is the very name of one.
+    role : {"variable", "compute"}
+        Which dtype of a policy is meant.
+    **options
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
+        `castwise.cast_tree`.
+
+    Returns
+    -------
+    dict of the same class
+        Tensors that share memory share it again; tensors that are left alone are the same objects.
+        What is no tensor stays.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        As `castwise.cast_tree`; the message has the name of the tensor.
+
+    Examples
+    --------
+    >>> half = cast_state_dict(model.state_dict(), {r".*norm.*": "keep", "default": "bfloat16"})
+    ... # doctest: +SKIP
+
+    """
+    check_tree_options(options, "cast_state_dict")
+    tensor_class = require("torch").Tensor
+    names = NameMap.of(dtype_or_policy_or_map, role)
+    targets = {named.path: target for named, _, target in decide(state_tensors(state), names)}
+    done: dict[Any, Any] = {}
+
+    def leaf_cast(leaf: Any, path: str) -> Any:
+        target = targets.get(path.replace("/", ".")) if isinstance(leaf, tensor_class) else None
+        if target is None:
+            return leaf
+        place = memory(leaf)
+        if place not in done:
+            done[place] = cast_at(leaf.detach(), target, path.replace("/", "."), options)
+        return done[place]
+
+    result: State = map_leaves(state, leaf_cast)
+    return result
+
+
+def state_tensors(state: Any) -> Iterator[Named]:
+    """Every tensor of a state dict, by name."""
+    tensor_class = require("torch").Tensor
+    for path, leaf in leaves(state):
+        if isinstance(leaf, tensor_class):
+            yield Named(path.replace("/", "."), None, leaf)

@@ -1,0 +1,68 @@
+//! Arrays of other libraries: found here, cast by their adapter (`castwise.adapters.registry` knows it).
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+/// The adapter of the library that an object comes from; None for numpy's and Python's own objects, and for libraries
+/// without one.
+pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // First and at no cost: an array of numpy's.
+    if x.is_instance_of::<PyUntypedArray>() || is_builtin(x) {
+        return Ok(None);
+    }
+    let py = x.py();
+    static SCALAR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if x.is_instance(SCALAR.import(py, "numpy", "generic")?.as_any())? {
+        return Ok(None);
+    }
+    static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let adapter = FIND.import(py, "castwise.adapters.registry", "array_adapter")?.call1((x,))?;
+    Ok(Some(adapter).filter(|adapter| !adapter.is_none()))
+}
+
+fn is_builtin(x: &Bound<'_, PyAny>) -> bool {
+    x.is_exact_instance_of::<PyFloat>()
+        || x.is_exact_instance_of::<PyInt>()
+        || x.is_exact_instance_of::<PyList>()
+        || x.is_exact_instance_of::<PyTuple>()
+        || x.is_exact_instance_of::<PyBool>()
+        || x.is_exact_instance_of::<PyComplex>()
+        || x.is_exact_instance_of::<PyString>()
+}
+
+/// Options as they were given, for the adapter to pass on.
+pub(crate) struct Given<'py>(Bound<'py, PyDict>);
+
+impl<'py> Given<'py> {
+    pub(crate) fn new(py: Python<'py>) -> Self {
+        Self(PyDict::new(py))
+    }
+
+    /// Adds an option, unless it was left out.
+    pub(crate) fn with(self, name: &str, value: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
+        if let Some(value) = value {
+            self.0.set_item(name, value)?;
+        }
+        Ok(self)
+    }
+
+    /// Adds a flag, unless it has its default.
+    pub(crate) fn with_flag(self, name: &str, value: bool, default: bool) -> PyResult<Self> {
+        if value != default {
+            self.0.set_item(name, value)?;
+        }
+        Ok(self)
+    }
+
+    /// What the adapter makes of an array of its library.
+    pub(crate) fn cast_by(
+        self,
+        adapter: &Bound<'py, PyAny>,
+        x: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        adapter.call_method("cast", (x, dtype), Some(&self.0))
+    }
+}
