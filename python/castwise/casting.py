@@ -12,7 +12,7 @@ from castwise.adapters.registry import find
 from castwise.dtype_map import DtypeMap
 from castwise.floating import is_floating
 from castwise.seeding import tensor_seed
-from castwise.trees import join_path, map_leaves
+from castwise.trees import map_leaves
 
 if TYPE_CHECKING:
     from castwise.adapters.protocol import Adapter
@@ -144,8 +144,12 @@ class Walk:
         children = adapter.children(node)
         if children is None:
             return node
-        walked = [
-            (key, map_leaves(child, self.leaf, path=join_path(path, key)))
-            for key, child in children
-        ]
+        walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
         return adapter.rebuild(node, walked)
+
+    def below(self, tree: Any, path: str) -> Any:
+        """A tree that stands at a path, cast."""
+        path = path.removeprefix("/")
+        return map_leaves(
+            tree, lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path)
+        )
