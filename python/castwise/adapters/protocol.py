@@ -96,8 +96,11 @@ class Adapter(ABC):
 
     def is_floating(self, array: Any) -> bool:
         """Whether an array holds real floats, which `cast_tree` casts unless told otherwise."""
-        dtype = self.dtype_of(array)
-        return dtype is not None and finfo(dtype).kind == "float"
+        try:
+            dtype = self.dtype_of(array)
+            return dtype is not None and finfo(dtype).kind == "float"
+        except TypeError:  # of a dtype that is none of castwise's formats
+            return False
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
         """What a container of the library holds, as (key, value) pairs; None if it is no container.

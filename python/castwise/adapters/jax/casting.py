@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -70,18 +71,26 @@ def target_dtype(dtype: Any) -> np.dtype[Any]:
     """The numpy dtype that an argument means; TypeError if jax does not have it."""
     jax = require("jax")
     row = finfo(dtype)
-    if row.dtype is None:
+    if row.dtype is None or not _holds(row.dtype):
         raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.")
-    try:
-        kept = jax.dtypes.canonicalize_dtype(row.dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.") from error
+    kept = jax.dtypes.canonicalize_dtype(row.dtype)
     if kept != row.dtype:
         raise TypeError(
             f"dtype={row.name!r}: jax has 64-bit types with jax.config.update('jax_enable_x64', "
             f"True) only; do that, or use {kept.name!r}."
         )
     return row.dtype
+
+
+@functools.cache
+def _holds(dtype: np.dtype[Any]) -> bool:
+    """Whether jax takes arrays of a dtype: of some it knows the name only."""
+    jax = require("jax")
+    try:
+        jax.device_put(np.empty(0, dtype))
+    except (TypeError, jax.errors.JaxRuntimeError):
+        return False
+    return True
 
 
 def is_on_host(array: Any) -> bool:

@@ -100,6 +100,8 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
         raise TypeError(
             f"array has dtype {array.dtype}, which torch lacks; castwise.cast it to another."
         )
+    if not array.size:
+        return torch.empty(array.shape, dtype=torch_dtype(array.dtype))
     obstacle = _obstacle(array)
     if obstacle is not None and copy is False:
         raise ValueError(
@@ -159,9 +161,8 @@ def _obstacle(array: NDArray[Any]) -> str | None:
         return "is read-only"
     if not array.dtype.isnative:
         return f"is in the other byte order ({array.dtype.str})"
-    strides = array.strides if array.size else ()
-    if any(step < 0 for step in strides):
+    if any(step < 0 for step in array.strides):
         return f"has negative strides {array.strides}"
-    if any(step % array.itemsize for step in strides):
+    if any(step % array.itemsize for step in array.strides):
         return f"has strides {array.strides} that are no multiple of {array.itemsize} bytes"
     return None

@@ -62,7 +62,7 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
         if options.pop("copy", True) is False and tensor.dtype == target and not options:
             return tensor
         return _differentiable().apply(tensor, target, options, run)
-    return run(tensor.detach(), target, options)
+    return run(tensor.detach() if tensor.requires_grad else tensor, target, options)
 
 
 def target_dtype(dtype: Any) -> Any:
@@ -196,7 +196,7 @@ def _differentiable() -> Any:
         @staticmethod
         def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any], run: Any) -> Any:
             ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
-            return run(tensor.detach(), target, options)
+            return run(tensor.detach() if tensor.requires_grad else tensor, target, options)
 
         @staticmethod
         def backward(ctx: Any, grad: Any, *_: Any) -> Any:

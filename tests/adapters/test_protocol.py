@@ -1,0 +1,245 @@
+"""Arrays of other libraries, by the documented adapter; where adapters come from; what fails."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+import stand_in_array
+from castwise import DTypePolicyMap
+from castwise.adapters import protocol, registry
+from castwise.adapters.protocol import Adapter
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No adapters but those that are found again."""
+    monkeypatch.setattr(registry, "_adapters", {})
+    registry._found.clear()
+    registry._offered.cache_clear()
+    yield
+    registry._found.clear()
+    registry._offered.cache_clear()
+
+
+def documented() -> str:
+    """The adapter that the docstring of the protocol shows."""
+    doc = inspect.cleandoc(protocol.__doc__ or "")
+    code = doc[doc.index("    import castwise\n") :]
+    assert len(code.splitlines()) < 60
+    return textwrap.dedent(code)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in under the name of cupy, with the documented adapter."""
+    monkeypatch.setitem(sys.modules, "cupy", stand_in_array)
+    for cls in (stand_in_array.ndarray, stand_in_array.Layer):
+        monkeypatch.setattr(cls, "__module__", "cupy.core")
+    names: dict[str, Any] = {}
+    exec(documented(), names)  # noqa: S102 the documentation is the test's subject
+    registry.register("cupy", names["CupyAdapter"])
+    return stand_in_array
+
+
+def test_the_documented_adapter_casts(cupy: Any) -> None:
+    with cupy.Device("1"):
+        array = cupy.asarray(np.array([1.0, 1e9, -3.0], np.float32))
+    with cupy.logged() as log:
+        result = castwise.cast(array, "bfloat16")
+        assert log == ["astype bfloat16"]
+        assert isinstance(result, cupy.ndarray)
+        assert result.device.name == "1"
+        saturated, report = castwise.cast(array, "float8_e4m3fn", overflow="saturate", report=True)
+        assert log == ["astype bfloat16", "asnumpy"]
+    assert cupy.asnumpy(saturated).astype(float).tolist() == [1, 448, -3]
+    assert (saturated.device.name, report.saturated) == ("1", 1)
+    with pytest.raises(TypeError, match="out= is not for a ndarray"):
+        castwise.cast(array, out=np.empty(3))
+    with pytest.raises(OverflowError, match="flat index 1"):
+        castwise.cast(array, "float16", overflow="raise")
+    with pytest.raises(ValueError, match='rounding="up"'):
+        castwise.cast(array, "float16", rounding="up")
+    with pytest.raises(TypeError, match="nothing to cast to"):
+        castwise.cast(array)
+
+
+def test_trees_with_its_arrays(cupy: Any) -> None:
+    array, count = cupy.asarray(np.ones(2)), cupy.asarray(np.arange(2))
+    tree = {"a": [array, count, np.ones(2)], "b": array, "c": cupy.Layer(x=1), "d": "text"}
+    result = castwise.cast_tree(tree, DTypePolicyMap("float32", {"b": "float16", "a/0": "float16"}))
+    assert [leaf.dtype for leaf in result["a"]] == ["float16", count.dtype, "float32"]
+    assert result["b"] is result["a"][0]
+    assert result["a"][1] is count
+    assert (result["c"], result["d"]) == (tree["c"], "text")
+    every = castwise.cast_tree(tree, "float16", only_floating=False)
+    assert every["a"][1].dtype == "float16"
+    dates = cupy.asarray(np.ones(1, "M8[s]"))
+    assert castwise.cast_tree([dates], "float16") == [dates]
+
+
+def test_containers_of_the_library(cupy: Any) -> None:
+    class WithLayers(type(registry.find(cupy.ndarray))):  # type: ignore[misc]
+        def children(self, node: Any) -> Any:
+            return list(node.arrays.items()) if isinstance(node, cupy.Layer) else None
+
+        def rebuild(self, node: Any, children: Any) -> Any:
+            return type(node)(**dict(children))
+
+    registry.register("cupy", WithLayers())
+    layer = cupy.Layer(kernel=cupy.asarray(np.ones(2)), inner=cupy.Layer(bias=[np.ones(2)]))
+    result = castwise.cast_tree(
+        {"net": layer}, {"net/kernel": "float16", "net/inner/.*": "bfloat16"}
+    )
+    assert result["net"].arrays["kernel"].dtype == "float16"
+    assert result["net"].arrays["inner"].arrays["bias"][0].dtype == "bfloat16"
+    assert layer.arrays["kernel"].dtype == "float64"
+    assert castwise.cast_tree(layer, "float16").arrays["kernel"].dtype == "float16"
+
+
+def test_what_derives_from_a_librarys_class_has_its_adapter(cupy: Any) -> None:
+    class Mine(cupy.ndarray):
+        pass
+
+    assert castwise.cast(Mine(np.ones(2)), "float16").dtype == "float16"
+    assert registry.find(Mine) is registry.find(cupy.ndarray)
+    assert registry.find(float) is None
+    assert registry.find(np.ndarray) is None
+
+    class Unhashable(type):
+        __hash__ = None  # type: ignore[assignment]
+
+    assert registry.find(Unhashable("Odd", (), {})) is None
+
+
+def test_what_has_no_adapter_goes_to_numpy_as_before() -> None:
+    class ArrayLike:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            return np.ones(2)
+
+    assert isinstance(castwise.cast(ArrayLike(), "float16"), np.ndarray)
+    marker = object()
+    assert castwise.cast_tree([ArrayLike, marker], "float16") == [ArrayLike, marker]
+
+
+def test_torch_and_jax_are_found_by_their_entry_points() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["entry-points"][registry.GROUP]
+    installed = {entry.name: entry.value for entry in entry_points(group=registry.GROUP)}
+    assert declared.items() <= installed.items()
+    assert {"torch", "jax", "jaxlib"} <= set(declared)
+    for name in declared:
+        (entry,) = {e.value: e for e in entry_points(group=registry.GROUP, name=name)}.values()
+        assert isinstance(entry.load(), Adapter)
+
+
+class Entry:
+    """What importlib.metadata says of one."""
+
+    def __init__(self, name: str, value: str, package: str, loaded: Any) -> None:
+        self.name, self.value, self.loaded = name, value, loaded
+        self.dist = type("Distribution", (), {"name": package})
+
+    def load(self) -> Any:
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+class Ones(Adapter):
+    """Its arrays are made of nothing."""
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, Thing)
+
+    def dtype_of(self, array: Any) -> Any:
+        return "float32"
+
+    def to_host(self, array: Any) -> Any:
+        return np.ones(2, np.float32)
+
+    def from_host(self, array: Any, like: Any) -> Any:
+        return like, array.dtype.name
+
+
+class Thing:
+    __module__ = "foreign.things"
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
+    entries: list[Entry] = []
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
+    return entries
+
+
+def test_an_entry_point_may_be_a_class_or_an_instance(offered: list[Entry]) -> None:
+    thing = Thing()
+    for adapter in (Ones, Ones()):
+        offered[:] = [Entry("foreign", "p:A", "package", adapter)]
+        registry._adapters.clear()
+        registry._found.clear()
+        registry._offered.cache_clear()
+        assert castwise.cast(thing, "bfloat16") == (thing, "bfloat16")
+        assert castwise.cast_tree({"x": thing}, {"x": "float16"}) == {"x": (thing, "float16")}
+
+
+def test_one_that_does_not_load_is_named(offered: list[Entry]) -> None:
+    offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", ImportError("no such thing"))]
+    with pytest.raises(ImportError, match=r"foreign, p\.q:A of castwise-foreign.*no such thing"):
+        castwise.cast(Thing(), "float16")
+    with pytest.raises(ImportError, match="update or uninstall"):
+        castwise.cast_tree([Thing()], "float16")
+    assert castwise.cast(np.ones(2), "float16").dtype == "float16"
+    offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", dict)]
+    registry._offered.cache_clear()
+    with pytest.raises(TypeError, match=r"castwise-foreign.*derive it"):
+        castwise.cast(Thing(), "float16")
+
+
+def test_two_packages_for_one_library(offered: list[Entry]) -> None:
+    offered[:] = [Entry("foreign", "b:B", "beta", Ones), Entry("foreign", "a:A", "alpha", Ones)]
+    with pytest.warns(UserWarning, match="alpha and beta both have an adapter for foreign; a:A"):
+        castwise.cast(Thing(), "float16")
+
+
+@pytest.mark.parametrize(
+    ("module", "adapter", "error", "words"),
+    [
+        ("a.b", Ones, ValueError, "top-level"),
+        ("numpy", Ones, ValueError, "top-level"),
+        (3, Ones, TypeError, "must be a str"),
+        ("cupy", dict, TypeError, "derive it"),
+        ("cupy", Thing(), TypeError, "derive it"),
+    ],
+)
+def test_bad_registrations(module: Any, adapter: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        registry.register(module, adapter)
+
+
+def test_numpy_people_import_nothing_of_this() -> None:
+    program = """
+        import sys, numpy as np, castwise
+        castwise.cast(np.ones(3), "float16"), castwise.cast(1.5, "bfloat16")
+        castwise.cast(np.float32(2), "float16"), castwise.cast([1, (2.0, 3j)][:1], "int8")
+        castwise.cast_tree({"a": [np.ones(2), "x", None, 3]}, "float16")
+        loaded = set(sys.modules)
+        print(sorted(loaded & {"torch", "jax", "importlib.metadata", "castwise.adapters.protocol"}))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

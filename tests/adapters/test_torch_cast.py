@@ -1,0 +1,162 @@
+"""Casts of tensors: castwise's bits and options, torch's devices, layouts and autograd."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+import real_frameworks
+from castwise.adapters.torch import cast, from_numpy, to_numpy
+from castwise.adapters.torch.bridge import torch_dtype
+from castwise.adapters.torch.casting import _by_torch
+
+torch = real_frameworks.torch()
+
+FLOATS = [
+    name
+    for name in castwise.formats()
+    if castwise.finfo(name).kind == "float" and torch_dtype(name) is not None
+]
+SPECIAL = [0.0, -0.0, 1.0, -2.5, 447.9, 448, 463.9, 464, 464.1, 480, 1e6, -1e6, 57344, 61440, 1e30]
+VALUES = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 1e-8, -1e-40], np.float32)
+
+
+@pytest.mark.parametrize("target", FLOATS)
+@pytest.mark.parametrize("source", ["float64", "float32", "bfloat16", "float8_e4m3fn", "int16"])
+def test_a_tensor_is_cast_as_its_array_is(source: str, target: str) -> None:
+    array = castwise.cast(np.tile(VALUES, (3, 1)), source)[:, ::2]
+    tensor = from_numpy(array)
+    for options in ({}, {"overflow": "saturate", "nan": "zero"}, {"scale": 0.3, "threads": 1}):
+        wanted, report = castwise.cast(array, target, report=True, **options)
+        result = castwise.cast(tensor, target, **options)
+        assert isinstance(result, torch.Tensor)
+        assert to_numpy(result).tobytes() == wanted.tobytes()
+        _, found = castwise.cast(tensor, getattr(torch, target), report=True, **options)
+        assert found == report
+
+
+def test_the_layout_stays() -> None:
+    tensor = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert cast(tensor, "bfloat16").stride() == tensor.stride()
+    assert cast(tensor, "bfloat16", order="C").is_contiguous()
+    assert cast(torch.ones(1).expand(3, 4), "float16").tolist() == [[1] * 4] * 3
+    assert cast(torch.tensor(2.0), "float16").shape == ()
+
+
+def test_out_and_copy() -> None:
+    tensor = torch.tensor([1.0, 3e5, -1e9])
+    out = torch.zeros(3, dtype=torch.float16)
+    assert castwise.cast(tensor, out=out, overflow="saturate") is out
+    assert out.tolist() == [1, 65504, -65504]
+    found, report = cast(tensor, "float16", out=out, report=True)
+    assert found is out
+    assert report.overflowed == 2
+    assert cast(tensor, "float32", copy=False) is tensor
+    assert cast(tensor, "float32").data_ptr() != tensor.data_ptr()
+    half = cast(tensor, "float16", copy=False, order="C")
+    assert half.dtype == torch.float16
+    tracked = torch.ones(2, requires_grad=True)
+    assert cast(tracked, "float32", copy=False) is tracked
+    with pytest.raises(ValueError, match=r"give out\.detach"):
+        cast(tensor, out=torch.zeros(3, requires_grad=True))
+    with pytest.raises(TypeError, match=r"give a torch\.Tensor"):
+        cast(tensor, out=np.zeros(3))
+
+
+def test_autograd_sees_the_cast() -> None:
+    leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    result = castwise.cast(leaf, "bfloat16")
+    (result * torch.tensor([1.0, 2.0, 4.0], dtype=torch.bfloat16)).sum().backward()
+    assert leaf.grad.tolist() == [1, 2, 4]
+    assert leaf.grad.dtype == torch.float32
+    leaf.grad = None
+    result, report = cast(leaf, "float64", scale=0.5, report=True)
+    result.sum().backward()
+    assert (leaf.grad.tolist(), report.count) == ([0.5] * 3, 3)
+    assert not cast(leaf, "int8").requires_grad
+    with torch.no_grad():
+        assert not cast(leaf, "bfloat16").requires_grad
+
+
+def test_a_scale_may_be_a_tensor_and_numbers_may_wait_to_be_conjugated() -> None:
+    tensor = torch.ones(2, 3)
+    assert cast(tensor, "float16", scale=torch.tensor([1.0, 2.0, 3.0]))[1].tolist() == [1, 2, 3]
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert cast(conjugate, "complex128").tolist() == [1 - 2j]
+    assert castwise.cast(conjugate, "complex128").tolist() == [1 - 2j]
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("target", [name for name in FLOATS if name != "float8_e8m0fnu"])
+@pytest.mark.parametrize("source", ["float32", "float16", "bfloat16", "float64"])
+def test_what_torch_casts_comes_out_alike(source: str, target: str, overflow: str) -> None:
+    # The way of other devices, run on this one: torch casts, castwise's rules hold.
+    array = castwise.cast(VALUES, source)
+    tensor = from_numpy(array)
+    wanted = castwise.cast(array, target, overflow=overflow).astype(np.float64)
+    result = _by_torch(tensor, getattr(torch, target), {"overflow": overflow})
+    np.testing.assert_array_equal(result.double().numpy(), wanted)
+
+
+def test_other_devices() -> None:
+    far = torch.ones(2, 3, device="meta")
+    result = castwise.cast(far, "bfloat16")
+    assert (result.device.type, result.dtype, result.shape) == ("meta", torch.bfloat16, (2, 3))
+    for options in (
+        {"rounding": "towards-zero"},
+        {"report": True},
+        {"scale": 2.0},
+        {"nan": "raise"},
+    ):
+        with pytest.raises(ValueError, match=r"is for tensors on the CPU.*tensor\.cpu\(\)"):
+            castwise.cast(far, "bfloat16", **options)
+    with pytest.raises(ValueError, match="rules of its own"):
+        castwise.cast(far, "float8_e8m0fnu")
+    with pytest.raises(ValueError, match="out= is for tensors on the CPU"):
+        castwise.cast(far, out=torch.ones(2, 3))
+    sparse = torch.eye(3).to_sparse()
+    assert castwise.cast(sparse, "float64").to_dense().dtype == torch.float64
+
+
+def test_classes_that_take_calls_over_are_left_to_torch() -> None:
+    fake_tensor = importlib.import_module("torch._subclasses.fake_tensor")
+    with fake_tensor.FakeTensorMode():
+        fake = torch.ones(2, 3)
+        assert castwise.cast(fake, "bfloat16").dtype == torch.bfloat16
+
+
+def test_bad_input() -> None:
+    tensor = torch.ones(2)
+    for dtype, words in (
+        ("float8_e3m4", "no dtype that torch has"),
+        ("flot16", "flot16"),
+        (None, "nothing to cast to"),
+        (torch.float4_e2m1fn_x2, "formats of its own"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            castwise.cast(tensor, dtype)
+    with pytest.raises(TypeError, match=r"give a torch\.Tensor"):
+        cast(np.ones(2), "float16")
+    with pytest.raises(ValueError, match="overflow"):
+        castwise.cast(tensor, "float16", overflow="wrap")
+    with pytest.raises(OverflowError, match="value 1000000000"):
+        castwise.cast(tensor * 1e9, "float16", overflow="raise")
+    with pytest.raises(TypeError, match="lack"):
+        castwise.cast(torch.zeros(2, dtype=torch.float4_e2m1fn_x2), "float32")
+
+
+def test_trees_of_tensors_and_arrays() -> None:
+    shared = torch.ones(2)
+    tree: Any = {"a": shared, "b": [np.ones(2, np.float32), torch.arange(2)], "c": (shared, None)}
+    result = castwise.cast_tree(tree, {"a": "bfloat16", "c/0": "bfloat16", "b/.*": "float16"})
+    assert result["a"] is result["c"][0]
+    assert result["a"].dtype == torch.bfloat16
+    assert (result["b"][0].dtype, result["b"][1].dtype) == (np.float16, torch.float16)
+    assert castwise.cast_tree(tree, "float16")["b"][1] is tree["b"][1]
+    with pytest.raises(TypeError, match="cast_module"):
+        castwise.cast_tree({"model": torch.nn.Linear(2, 2)}, "float16")
+    with pytest.raises(OverflowError, match="'x/0'"):
+        castwise.cast_tree({"x": [torch.tensor([1e9])]}, "float16", overflow="raise")

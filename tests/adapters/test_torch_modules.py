@@ -1,0 +1,385 @@
+"""Modules of real torch: cast by map in place, and computing in the dtypes of a map."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+import real_frameworks
+from castwise import DTypePolicyMap
+from castwise.adapters.torch import autocast, cast_module, explain, to_numpy
+
+torch = real_frameworks.torch()
+nn = torch.nn
+
+HALF, SINGLE = torch.bfloat16, torch.float32
+
+
+class Model(nn.Module):
+    """An encoder with a norm in it, a head, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 2)
+        self.register_buffer("shift", torch.full((2,), 0.1))
+        self.register_buffer("steps", torch.tensor(300))
+
+    def forward(self, x: Any, bias: Any = None) -> Any:
+        y = self.head(torch.relu(self.encoder(x))) + self.shift
+        return y if bias is None else y + bias["b"][0]
+
+
+def dtypes(module: Any) -> dict[str, Any]:
+    return {name: tensor.dtype for name, tensor in module.state_dict().items()}
+
+
+def test_parameters_are_castwises_casts_and_stay_the_same_objects() -> None:
+    model, original = Model(), Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = dict(model.named_parameters())
+    model.head.bias.requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    done = cast_module(model, {r"encoder\.1\..*": "keep", "default": torch.bfloat16})
+    for name, parameter in model.named_parameters():
+        assert parameter is before[name]
+        kept = name.startswith("encoder.1")
+        wanted = to_numpy(original.get_parameter(name).detach())
+        wanted = wanted if kept else castwise.cast(wanted, "bfloat16")
+        assert to_numpy(parameter.detach()).tobytes() == wanted.tobytes()
+        assert parameter.requires_grad == (name != "head.bias")
+        assert parameter.grad is None or parameter.grad.dtype == parameter.dtype
+    assert optimizer.param_groups[0]["params"][0] is model.encoder[0].weight
+    assert (model.steps.dtype, model.shift.dtype) == (torch.int64, HALF)
+    assert done.summary.tensors["encoder.1.bias"] == ("float32", "float32", r"encoder\.1\..*")
+    model(torch.randn(3, 4)).float().sum().backward()
+    optimizer.step()
+
+
+def test_what_matched_is_reported() -> None:
+    done = cast_module(Model(), {r"encoder\..*": "float16", "haed.weight": "float64"}, inputs=False)
+    assert str(done) == str(done.summary)
+    lines = str(done).splitlines()
+    assert lines[0].split() == ["tensor", "from", "to", "key"]
+    assert r"encoder.0.weight  float32  float16  encoder\..*" in lines
+    assert lines[-1] == "key 'haed.weight' decides for nothing; nearest is 'head.weight'"
+    assert done.summary.keys == {r"encoder\..*": 6, "haed.weight": 0}
+    assert done.autocast is None
+    model = Model()
+    seen = explain(model, {"head": "float16"})
+    assert seen.tensors["head.bias"] == ("float32", "float16", "head")
+    assert explain(model.state_dict(), {"head": "float16"}).dead == {"head": "head.bias"}
+    assert set(dtypes(model).values()) == {SINGLE, torch.int64}
+
+
+@pytest.mark.parametrize(
+    ("keys", "cast"),
+    [
+        ({r"encoder\.0\..*": "float16"}, {"encoder.0.weight", "encoder.0.bias"}),
+        ({"encoder/0/.*": "float16"}, {"encoder.0.weight", "encoder.0.bias"}),
+        ({"encoder.0": "float16"}, {"encoder.0.weight", "encoder.0.bias"}),
+        ({"encoder/0": "float16", "encoder/0/bias": "keep"}, {"encoder.0.weight"}),
+        (
+            {r".*\.bias": "float16"},
+            {"encoder.0.bias", "encoder.1.bias", "encoder.2.bias", "head.bias"},
+        ),
+        ({".*": "float16", "default": "float64"}, set(dtypes(Model())) - {"steps"}),
+        ({"steps": "float16"}, {"steps"}),
+        ({"shift": "float16"}, {"shift"}),
+        ({"": "float16"}, {"shift"}),
+        ({"encoder": "float16"}, set()),
+    ],
+)
+def test_keys_are_names_of_tensors_or_modules_with_dots_or_slashes(
+    keys: dict[str, str], cast: set[str]
+) -> None:
+    model = Model()
+    cast_module(model, keys, inputs=False)
+    assert {name for name, dtype in dtypes(model).items() if dtype == torch.float16} == cast
+
+
+def test_a_policy_map_is_about_modules() -> None:
+    policies = DTypePolicyMap("float32", {"encoder/0": "bfloat16", "head": "mixed_bfloat16"})
+    model = Model()
+    done = cast_module(model, policies)
+    found = dtypes(model)
+    assert (found["encoder.0.weight"], found["head.weight"]) == (HALF, SINGLE)
+    assert done.summary.keys == {"encoder/0": 2, "head": 2}
+    inner: dict[str, Any] = {}
+    for name in ("encoder.0", "encoder.1", "head"):
+        module = model.get_submodule(name)
+        module.register_forward_hook(
+            lambda m, x, y, name=name: inner.update({name: (m.weight.dtype, y.dtype)})
+        )
+    model(torch.randn(3, 4)).sum().backward()
+    assert inner == {"encoder.0": (HALF,) * 2, "encoder.1": (SINGLE,) * 2, "head": (HALF,) * 2}
+    assert model.head.weight.grad.dtype == SINGLE
+
+
+def test_inputs_are_cast_wherever_they_are() -> None:
+    model, x = Model(), torch.randn(3, 4, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(x)
+    with cast_module(model, "bfloat16") as done:
+        assert model(x, bias={"b": [torch.ones(2)], "n": 3}).dtype == HALF
+        assert str(done.autocast.summary).splitlines()[2].split() == [
+            "encoder",
+            "-",
+            "bfloat16",
+            "-",
+        ]
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(x)
+    assert model.head.weight.dtype == HALF
+    embedding = nn.Embedding(5, 3)
+    cast_module(embedding, "float16")
+    assert embedding(torch.tensor([1, 2])).dtype == torch.float16
+
+
+@pytest.mark.parametrize("what", ["mixed_bfloat16", "bfloat16", {".*": "bfloat16"}])
+def test_autocast_computes_as_a_cast_copy_and_gradients_arrive_in_float32(what: Any) -> None:
+    model, x = Model(), torch.randn(3, 4)
+    low = copy.deepcopy(model).to(HALF)
+    low.encoder.float(), low.encoder.to(HALF)
+    with autocast(model, what):
+        y = model(x)
+        assert torch.equal(y, low(x.to(HALF)))
+        assert {p.dtype for p in model.parameters()} == {SINGLE}
+    y.float().sum().backward()
+    low(x.to(HALF)).float().sum().backward()
+    for ours, theirs in zip(model.parameters(), low.parameters(), strict=True):
+        assert ours.grad.dtype == SINGLE
+        assert torch.equal(ours.grad, theirs.grad.float())
+    assert model(x).dtype == SINGLE
+
+
+def test_float8_storage_with_another_dtype_to_compute_in() -> None:
+    model, x = Model(), torch.randn(3, 4)
+    with pytest.raises(ValueError, match=r"inputs='bfloat16'"):
+        cast_module(model, "float8_e4m3fn")
+    assert set(dtypes(model).values()) == {SINGLE, torch.int64}
+    cast_module(model, "float8_e4m3fn", inputs="bfloat16", overflow="saturate")
+    assert model.head.weight.dtype == torch.float8_e4m3fn
+    assert model(x).dtype == HALF
+
+
+def test_tied_parameters_stay_tied() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    model[2].weight.data = model[0].weight.data
+    cast_module(model, {"default": "bfloat16"})
+    assert model[1].weight is model[0].weight
+    assert model[2].weight.data_ptr() == model[0].weight.data_ptr()
+    seen = set()
+    with autocast(model, "float64"):
+        for module in model[:2]:
+            module.register_forward_hook(lambda m, x, y: seen.add(id(m.weight)))
+        model(torch.ones(2, 4))
+    assert len(seen) == 1
+    with pytest.raises(ValueError, match=r"'0\.weight' and '1\.weight' are one tensor"):
+        cast_module(model, {r"0\..*": "float16", r"1\..*": "float32"})
+    assert model[0].weight.dtype == HALF
+
+
+def test_nothing_is_changed_where_anything_is_refused() -> None:
+    model = Model()
+    with torch.no_grad():
+        model.head.bias[0] = 1e9
+    for raised, options in (
+        (pytest.raises(OverflowError, match=r"'head\.bias'"), {"overflow": "raise"}),
+        (pytest.raises(ValueError, match="rounding"), {"rounding": "up"}),
+        (pytest.raises(TypeError, match="report= is about one array"), {"report": True}),
+    ):
+        with raised:
+            cast_module(model, "float16", **options)
+        assert set(dtypes(model).values()) == {SINGLE, torch.int64}
+        assert "forward" not in model.__dict__
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("flaot16", TypeError, "flaot16"),
+        ("float8_e3m4", TypeError, "torch has no dtype"),
+        ({r"head\..*": "float6_e2m3fn"}, TypeError, "torch has no dtype"),
+        ({"(": "float16"}, ValueError, r"\("),
+        ({"head.*": "float16", ".*weight": "float16"}, ValueError, "matched by 2 keys"),
+        ("int8", TypeError, "no dtype that torch computes|requires a gradient|torch does not"),
+        ({r"head\.weight": "int8"}, TypeError, "requires a gradient"),
+        ("int8_from_float32", ValueError, "quantizes"),
+        (3, TypeError, "3"),
+    ],
+)
+def test_bad_maps(what: Any, error: type[Exception], words: str) -> None:
+    model = Model()
+    with pytest.raises(error, match=words):
+        cast_module(model, what)
+    assert set(dtypes(model).values()) == {SINGLE, torch.int64}
+    with pytest.raises(TypeError, match=r"give a torch\.nn\.Module"):
+        cast_module({"a": torch.ones(2)}, "float16")
+    with pytest.raises(TypeError, match=r"give a torch\.nn\.Module"):
+        autocast(torch.ones(2), "float16")
+
+
+def test_the_last_autocast_is_in_force_and_ends_in_any_order() -> None:
+    model, x = Model(), torch.randn(3, 4)
+    first = autocast(model, "float64")
+    second = autocast(model.encoder, "bfloat16")
+    assert model.encoder(x).dtype == HALF
+    assert model(x).dtype == torch.float64
+    first.remove()
+    first.remove()
+    assert model.encoder(x).dtype == HALF
+    second.remove()
+    assert model(x).dtype == SINGLE
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_a_call_that_fails_leaves_the_parameters() -> None:
+    model = Model()
+    kept = dict(model.named_parameters())
+
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: Any) -> None:
+        assert model.head.weight.dtype == HALF
+        raise Stop
+
+    model.head.register_forward_hook(stop)
+    with autocast(model, "bfloat16"), pytest.raises(Stop):
+        model(torch.randn(3, 4))
+    for name, parameter in model.named_parameters():
+        assert parameter is kept[name]
+
+
+def test_copies_of_a_model_keep_its_autocast() -> None:
+    model, x = Model(), torch.randn(3, 4)
+    handle = autocast(model, {"encoder.*": "bfloat16", "head": "float64"})
+    wanted = model(x)
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    for other in (
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),  # noqa: S301
+        torch.load(stream, weights_only=False),
+    ):
+        assert torch.equal(other(x), wanted)
+        assert other.encoder(x).dtype == HALF
+        assert {p.dtype for p in other.parameters()} == {SINGLE}
+    encoder = copy.deepcopy(model.encoder)
+    handle.remove()
+    assert encoder(x).dtype == HALF
+    assert model.encoder(x).dtype == SINGLE
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_that_read_each_others_parameters(training: bool) -> None:
+    transformer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).train(training)
+    lstm = nn.LSTM(4, 8, 2)
+    with autocast(transformer, "bfloat16"), autocast(lstm, "mixed_bfloat16"):
+        with torch.set_grad_enabled(training):
+            assert transformer(torch.randn(2, 5, 16)).dtype == HALF
+            output, _ = lstm(torch.randn(5, 2, 4))
+            packed = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])
+            assert lstm(packed)[0].data.dtype == HALF
+        assert output.dtype == HALF
+    assert lstm._flat_weights[0] is lstm.weight_ih_l0
+    assert lstm(torch.randn(5, 2, 4))[0].dtype == SINGLE
+
+
+def test_buffers_that_a_call_changes_keep_the_change() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("last", torch.zeros(2))
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            self.last = x
+            return x
+
+    module = Counting()
+    norm = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    reference = copy.deepcopy(norm)
+    images = torch.randn(2, 3, 8, 8)
+    with autocast(module, "float64"), autocast(norm, "bfloat16"):
+        module(torch.ones(2))
+        module(torch.tensor([1.0, 2.0]))
+        assert norm(images).dtype == HALF
+    assert (module.calls.item(), module.calls.dtype) == (2, SINGLE)
+    assert (module.last.tolist(), module.last.dtype) == ([1, 2], SINGLE)
+    reference(images)
+    assert norm[1].running_mean.dtype == SINGLE
+    torch.testing.assert_close(
+        norm[1].running_mean, reference[1].running_mean, atol=1e-3, rtol=0.05
+    )
+    assert norm[1].num_batches_tracked == 1
+
+
+def test_threads_do_not_see_each_others_casts() -> None:
+    model, wanted = Model(), Model().double()
+    x = torch.randn(3, 4)
+    answer = wanted(x.double())
+    handle = autocast(model, "float64")
+    failures: list[Any] = []
+
+    def work() -> None:
+        for _ in range(100):
+            y = model(x)
+            if not torch.equal(y, answer):
+                failures.append(y)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    handle.remove()
+    assert {p.dtype for p in model.parameters()} == {SINGLE}
+
+
+def test_checkpointed_calls_find_the_same_dtypes() -> None:
+    model, x = Model(), torch.randn(3, 4)
+    with autocast(model, "bfloat16"):
+        y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+        y.float().sum().backward()
+    assert model.head.weight.grad.dtype == SINGLE
+
+
+def test_layers_without_memory_are_cast_by_torch() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    cast_module(model, "bfloat16")
+    assert (model.weight.dtype, model.weight.device.type) == (HALF, "meta")
+    empty = nn.Linear(2, 2)
+    empty.weight = nn.Parameter(torch.empty(2, 0))
+    cast_module(empty, "bfloat16")
+    assert empty.weight.shape == (2, 0)
+
+
+def test_stochastic_rounding_draws_anew_for_each_tensor() -> None:
+    def made(seed: int) -> Any:
+        model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1.001)
+        cast_module(model, "bfloat16", rounding="stochastic", seed=seed, inputs=False)
+        return [to_numpy(p.detach()).tobytes() for p in model.parameters()]
+
+    first, again, other = made(1), made(1), made(2)
+    assert first == again
+    assert first[0] != first[1]
+    assert first != other
+    assert np.unique(np.frombuffer(first[0], np.uint16)).size == 2
