@@ -203,7 +203,7 @@ def test_trees_that_are_refused() -> None:
         cast_tree(tree, "float16", overflow="raise")
     with pytest.raises(TypeError, match="copy= is about one array; cast_tree"):
         cast_tree(tree, "float16", copy=False)
-    with pytest.raises(TypeError, match="'key'.*key_data"):
+    with pytest.raises(TypeError, match=r"'key'.*key_data"):
         cast_tree({"key": jax.random.key(0)}, {"key": "float16"})
     with pytest.raises(ValueError, match="matched by 2 keys"):
         cast_tree(tree, {"a/0": "float16", "a/.*": "bfloat16", ".*": "float16"})

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from castwise._core import finfo
 from castwise.adapters.framework import require
-from castwise.adapters.torch.bridge import numpy_dtype, torch_dtype
+from castwise.adapters.torch.bridge import dtype_name, numpy_dtype, torch_dtype
 from castwise.adapters.torch.plan import Named, NameMap, Summary, TensorCast
 from castwise.trees import map_leaves
 
@@ -95,7 +95,7 @@ class Autocast:
         modules = dict(module.named_modules())
         found = {path: compute_dtype(path, child, names) for path, child in modules.items()}
         dtypes = {path: dtype for path, (dtype, _) in found.items() if dtype is not None}
-        shown = {path: _shown(dtype) for path, dtype in dtypes.items()}
+        shown = {path: dtype_name(dtype) for path, dtype in dtypes.items()}
         self.summary = names.summary(
             {path: TensorCast("", name, found[path][1]) for path, name in shown.items()}
         )
@@ -263,10 +263,6 @@ def _promoted(first: Any, second: Any) -> Any:
     if first == second or not _computable(first):
         return first
     return require("torch").promote_types(first, second) if _computable(second) else second
-
-
-def _shown(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _cast_floating(value: Any, dtype: Any) -> Any:

@@ -43,24 +43,24 @@ def to_numpy(tensor: Any) -> NDArray[Any]:
     torch = require("torch")
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
-    for reason, remedy in (
-        (tensor.requires_grad, "is tracked by autograd; give tensor.detach()"),
-        (tensor.layout is not torch.strided, "has no strides; give tensor.to_dense()"),
-        (tensor.device.type != "cpu", f"is on device {tensor.device}; give tensor.cpu()"),
-        (tensor.is_conj(), "waits to be conjugated; give tensor.resolve_conj()"),
-        (tensor.is_neg(), "waits to be negated; give tensor.resolve_neg()"),
+    if (
+        tensor.requires_grad
+        or not tensor.is_cpu
+        or tensor.layout is not torch.strided
+        or tensor.is_conj()
+        or tensor.is_neg()
     ):
-        if reason:
-            raise ValueError(f"tensor {remedy}.")
-    dtype = numpy_dtype(tensor.dtype)
-    if dtype is None:
+        raise ValueError(f"tensor {_hidden(tensor)}.")
+    known = _numpy_dtypes().get(tensor.dtype)
+    if known is None:
         raise TypeError(
             f"tensor has dtype {tensor.dtype}, which numpy and ml_dtypes lack; convert it first."
         )
-    if dtype.isbuiltin == 1:
+    dtype, carrier = known
+    if carrier is None:
         array: NDArray[Any] = tensor.numpy()
         return array
-    codes: NDArray[Any] = tensor.view(_carrier(dtype.itemsize)).numpy()
+    codes: NDArray[Any] = tensor.view(carrier).numpy()
     return codes.view(dtype)
 
 
@@ -96,12 +96,13 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
         )
     if copy not in (True, False, None):
         raise ValueError(f"copy={copy!r} is not valid; use True, False or None.")
-    if torch_dtype(array.dtype) is None:
+    dtype = torch_dtype(array.dtype)
+    if dtype is None:
         raise TypeError(
             f"array has dtype {array.dtype}, which torch lacks; castwise.cast it to another."
         )
     if not array.size:
-        return torch.empty(array.shape, dtype=torch_dtype(array.dtype))
+        return torch.empty(array.shape, dtype=dtype)
     obstacle = _obstacle(array)
     if obstacle is not None and copy is False:
         raise ValueError(
@@ -111,13 +112,20 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
-    carrier = torch.from_numpy(array.view(f"i{array.itemsize}"))
-    return carrier.view(torch_dtype(array.dtype))
+    return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
     """The numpy dtype of a torch dtype; None if neither numpy nor ml_dtypes has it."""
-    return _numpy_dtypes().get(dtype)
+    known = _numpy_dtypes().get(dtype)
+    return None if known is None else known[0]
+
+
+@functools.cache
+def dtype_name(dtype: Any) -> str:
+    """A torch dtype's name: that of its format, else torch's own."""
+    known = numpy_dtype(dtype)
+    return str(dtype).removeprefix("torch.") if known is None else known.name
 
 
 def torch_dtype(dtype: Any) -> Any:
@@ -145,14 +153,27 @@ def _torch_dtypes() -> dict[str, Any]:
 
 
 @functools.cache
-def _numpy_dtypes() -> dict[Any, np.dtype[Any]]:
-    """The numpy dtypes by torch's."""
-    return {dtype: finfo(name).dtype for name, dtype in _torch_dtypes().items()}  # type: ignore[misc]
+def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
+    """The numpy dtypes by torch's, with the integer of torch that crosses over in their place."""
+    found = {}
+    for name, dtype in _torch_dtypes().items():
+        own: np.dtype[Any] = finfo(name).dtype  # type: ignore[assignment]
+        carrier = None if own.isbuiltin == 1 else _torch_dtypes()[f"int{8 * own.itemsize}"]
+        found[dtype] = own, carrier
+    return found
 
 
-@functools.cache
-def _carrier(itemsize: int) -> Any:
-    return torch_dtype(f"int{8 * itemsize}")
+def _hidden(tensor: Any) -> str:
+    """Why numpy cannot look at a tensor's elements, and what to call."""
+    if tensor.requires_grad:
+        return "is tracked by autograd; give tensor.detach()"
+    if not tensor.is_cpu:
+        return f"is on device {tensor.device}; give tensor.cpu()"
+    if tensor.layout is not require("torch").strided:
+        return f"has the layout {tensor.layout}; give tensor.to_dense()"
+    if tensor.is_conj():
+        return "waits to be conjugated; give tensor.resolve_conj()"
+    return "waits to be negated; give tensor.resolve_neg()"
 
 
 def _obstacle(array: NDArray[Any]) -> str | None:

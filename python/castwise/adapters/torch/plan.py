@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from castwise._core import nearest_texts
 from castwise.adapters.framework import require
-from castwise.adapters.torch.bridge import numpy_dtype, torch_dtype
+from castwise.adapters.torch.bridge import dtype_name, torch_dtype
 from castwise.dtype_map import Decision, DtypeMap
 from castwise.dtype_policies import DTypePolicyMap
 
@@ -161,10 +161,10 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, Te
         path, other = chosen.setdefault(memory(named.tensor), (named.path, dtype))
         if other != dtype:
             raise ValueError(
-                f"{path!r} and {named.path!r} are one tensor, and are to be {_shown(other)} and "
-                f"{_shown(dtype)}; give both the same dtype."
+                f"{path!r} and {named.path!r} are one tensor, and are to be {dtype_name(other)} "
+                f"and {dtype_name(dtype)}; give both the same dtype."
             )
-        account = TensorCast(_shown(named.tensor.dtype), _shown(dtype), key)
+        account = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
         yield named, account, None if dtype == named.tensor.dtype else dtype
 
 
@@ -180,15 +180,10 @@ def memory(tensor: Any) -> Any:
     return address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _shown(dtype: Any) -> str:
-    known = numpy_dtype(dtype)
-    return str(dtype).removeprefix("torch.") if known is None else known.name
-
-
 def _without_torch(value: Any) -> Any:
     """The argument, with the names of torch's dtypes in their places."""
     if isinstance(value, require("torch").dtype):
-        return _shown(value)
+        return dtype_name(value)
     if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
         return {key: _without_torch(other) for key, other in value.items()}
     return value
