@@ -128,6 +128,14 @@ def test_classes_that_take_calls_over_are_left_to_torch() -> None:
         assert castwise.cast(fake, "bfloat16").dtype == torch.bfloat16
 
 
+def test_transformations_are_left_to_torch() -> None:
+    batch = torch.tensor([[1.0, 1e6], [2.0, -1e6]])
+    mapped = torch.vmap(lambda x: cast(x, "float8_e4m3fn", overflow="saturate"))(batch)
+    assert mapped.float().tolist() == [[1, 448], [2, -448]]
+    gradient = torch.func.grad(lambda x: cast(x, "bfloat16").float().sum())(torch.ones(3))
+    assert gradient.tolist() == [1] * 3
+
+
 def test_bad_input() -> None:
     tensor = torch.ones(2)
     for dtype, words in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 import threading
@@ -367,6 +368,40 @@ def test_layers_without_memory_are_cast_by_torch() -> None:
     empty.weight = nn.Parameter(torch.empty(2, 0))
     cast_module(empty, "bfloat16")
     assert empty.weight.shape == (2, 0)
+
+
+def test_modules_that_have_no_elements_yet() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    for change in (lambda: cast_module(model, "bfloat16"), lambda: autocast(model, "bfloat16")):
+        with pytest.raises(ValueError, match=r"'0\.weight' has no elements yet; call"):
+            change()
+        assert "forward" not in model.__dict__
+    model(torch.ones(1, 4))
+    cast_module(model, "bfloat16")
+    assert model(torch.ones(1, 4)).dtype == HALF
+
+
+def test_parameters_that_are_computed_from_others() -> None:
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    with autocast(model, "mixed_bfloat16"):
+        y = model(torch.ones(2, 4))
+        assert y.dtype == HALF
+        y.float().sum().backward()
+    assert {p.grad.dtype for p in model.parameters()} == {SINGLE}
+
+
+def test_what_others_store_in_float8_is_theirs() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight.data = model[1].weight.data.to(torch.float8_e4m3fn)
+    cast_module(model, {r"0\..*": "bfloat16"})
+    assert model[0](torch.ones(1, 2)).dtype == HALF
+    assert model[1].weight.dtype == torch.float8_e4m3fn
+
+
+def test_the_signature_stays() -> None:
+    model = nn.Linear(2, 2)
+    with autocast(model, "bfloat16"):
+        assert list(inspect.signature(model.forward).parameters) == ["input"]
 
 
 def test_stochastic_rounding_draws_anew_for_each_tensor() -> None:

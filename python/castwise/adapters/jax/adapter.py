@@ -11,6 +11,8 @@ from castwise.adapters.framework import require
 from castwise.adapters.jax.casting import cast, from_host, to_host
 from castwise.adapters.protocol import Adapter
 
+jax: Any = require("jax")
+
 __all__ = ["ADAPTER", "JaxAdapter"]
 
 
@@ -19,7 +21,7 @@ class JaxAdapter(Adapter):
 
     def is_array(self, value: Any) -> bool:
         """Whether an array, or what jax traces as one."""
-        return isinstance(value, require("jax").Array)
+        return isinstance(value, jax.Array)
 
     def dtype_of(self, array: Any) -> Any:
         """Its numpy dtype; None for jax's random keys."""

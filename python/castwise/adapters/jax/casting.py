@@ -13,6 +13,8 @@ from castwise import _core
 from castwise._core import finfo
 from castwise.adapters.framework import require
 
+jax: Any = require("jax")
+
 __all__ = ["cast"]
 
 _ALIGNMENT = 64
@@ -49,7 +51,6 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
         With ``overflow="raise"``.
 
     """
-    jax = require("jax")
     if not isinstance(array, jax.Array):
         raise TypeError(f"array is of type {type(array).__name__}; give a jax.Array.")
     if dtype is None:
@@ -69,7 +70,6 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
 
 def target_dtype(dtype: Any) -> np.dtype[Any]:
     """The numpy dtype that an argument means; TypeError if jax does not have it."""
-    jax = require("jax")
     row = finfo(dtype)
     if row.dtype is None or not _holds(row.dtype):
         raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.")
@@ -85,7 +85,6 @@ def target_dtype(dtype: Any) -> np.dtype[Any]:
 @functools.cache
 def _holds(dtype: np.dtype[Any]) -> bool:
     """Whether jax takes arrays of a dtype: of some it knows the name only."""
-    jax = require("jax")
     try:
         jax.device_put(np.empty(0, dtype))
     except (TypeError, jax.errors.JaxRuntimeError):
@@ -95,7 +94,6 @@ def _holds(dtype: np.dtype[Any]) -> bool:
 
 def is_on_host(array: Any) -> bool:
     """Whether the elements are there, on one CPU device."""
-    jax = require("jax")
     if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
         return False
     devices = array.devices()
@@ -109,13 +107,12 @@ def to_host(array: Any) -> NDArray[Any]:
 
 def from_host(array: NDArray[Any], like: Any) -> Any:
     """An array that nobody else has as one of jax's, without a copy where its address allows."""
-    jax = require("jax")
-    return jax.device_put(array, like.sharding, may_alias=True)
+    return jax.device_put(array, like.sharding)
 
 
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     source = to_host(array)
-    if isinstance(options.get("scale"), require("jax").Array):
+    if isinstance(options.get("scale"), jax.Array):
         options = {**options, "scale": np.asarray(options["scale"])}
     if options.get("copy", True) is False:
         found = _core.cast(source, target, **options)
@@ -149,7 +146,7 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
 
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
-    jnp = require("jax").numpy
+    jnp = jax.numpy
     for name, value in options.items():
         if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
             raise ValueError(

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from castwise.adapters.framework import require
 
+jax: Any = require("jax")
+
 __all__ = ["all_finite", "select_tree", "unscale"]
 
 Tree = TypeVar("Tree")
@@ -33,7 +35,6 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
         A leaf is no floating array; the message has its path.
 
     """
-    jax = require("jax")
     jnp = jax.numpy
     number = getattr(scale, "scale", scale)
     inverse = jnp.float32(1) / jnp.asarray(number, jnp.float32)
@@ -50,7 +51,6 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
 
 def all_finite(tree: Any) -> Any:
     """Whether every element of every array is finite, as a bool array of rank 0; True for none."""
-    jax = require("jax")
     jnp = jax.numpy
     flags = [jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]
     return jnp.stack(flags).all() if flags else jnp.asarray(True)
@@ -68,7 +68,6 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
         Structures, or shapes or dtypes, differ.
 
     """
-    jax = require("jax")
     jnp = jax.numpy
 
     def choose(path: Any, first: Any, second: Any) -> Any:

@@ -15,6 +15,8 @@ from castwise._core import DynamicLossScale, FixedLossScale, restore_loss_scale
 from castwise.adapters.framework import require
 from castwise.loss_scale.scaler import get
 
+jax: Any = require("jax")
+
 __all__ = ["LossScale", "loss_scale"]
 
 _FIELDS = ("scale", "counter", "hysteresis_left", "floor_steps")
@@ -38,7 +40,7 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
     """
     machine = get(value)
     _register()
-    wide = require("jax").config.jax_enable_x64
+    wide = jax.config.jax_enable_x64
     if isinstance(machine, FixedLossScale):
         none = np.int32(0)
         return LossScale(np.float32(machine.scale), none, none, none, machine)
@@ -102,7 +104,7 @@ class LossScale:
             It is no boolean of rank 0.
 
         """
-        jnp = require("jax").numpy
+        jnp = jax.numpy
         finite = jnp.asarray(finite)
         if finite.shape != () or finite.dtype != np.bool_:
             raise TypeError(
@@ -135,7 +137,7 @@ _LIMIT = 2**31
 
 
 def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
-    jnp = require("jax").numpy
+    jnp = jax.numpy
     rules, interval = machine._rules, machine.growth_interval
     last = np.iinfo(state.counter.dtype).max
     counter = jnp.where(state.counter == last, last, state.counter + 1)
@@ -156,7 +158,7 @@ def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...
 
 
 def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
-    jnp = require("jax").numpy
+    jnp = jax.numpy
     rules = machine._rules
     least = np.iinfo(state.hysteresis_left.dtype).min
     left = jnp.where(state.hysteresis_left == least, least, state.hysteresis_left - 1)
@@ -185,7 +187,7 @@ def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: fl
     Everything is computed in 64 bits, where products and quotients of 32-bit floats, rounded to 32
     bits afterwards, are those of 32-bit arithmetic; XLA's own may divide by way of a reciprocal.
     """
-    lax = require("jax").lax
+    lax = jax.lax
     with _sixty_four_bits():
         wide = lax.convert_element_type(state.scale, np.float64)
         number = np.float64(np.float32(factor) if rules["arithmetic"] == "single" else factor)
@@ -194,7 +196,6 @@ def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: fl
 
 def _sixty_four_bits() -> Any:
     """64-bit types within a block, whatever the program's setting."""
-    jax = require("jax")
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
     return jax.experimental.enable_x64()  # where it was before
@@ -203,7 +204,6 @@ def _sixty_four_bits() -> Any:
 @functools.cache
 def _register() -> None:
     """Tell jax that a loss scale is a pytree; its machine is static."""
-    jax = require("jax")
 
     def named(value: LossScale) -> Any:
         keys = map(jax.tree_util.GetAttrKey, _FIELDS)

@@ -8,6 +8,8 @@ from castwise.adapters.framework import require
 from castwise.casting import Walk, check_tree_options
 from castwise.dtype_map import DtypeMap
 
+jax: Any = require("jax")
+
 __all__ = ["cast_tree", "paths"]
 
 Tree = TypeVar("Tree")
@@ -48,7 +50,6 @@ def cast_tree(
         As `castwise.cast_tree`, with the path of the leaf.
 
     """
-    jax = require("jax")
     check_tree_options(options, "cast_tree")
     if is_jmp_policy(dtype_or_policy_or_map):
         dtype_or_policy_or_map = _of_jmp(dtype_or_policy_or_map, role)
@@ -65,7 +66,7 @@ def paths(tree: Any) -> list[str]:
 
     What `DTypePolicyMap.explain` takes to tell which of its keys match.
     """
-    found, _ = require("jax").tree_util.tree_flatten_with_path(tree)
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [_joined(keys) for keys, _ in found]
 
 

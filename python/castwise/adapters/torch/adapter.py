@@ -12,6 +12,8 @@ from castwise.adapters.protocol import Adapter
 from castwise.adapters.torch.bridge import from_numpy, numpy_dtype, to_numpy
 from castwise.adapters.torch.casting import cast
 
+torch: Any = require("torch")
+
 __all__ = ["ADAPTER", "TorchAdapter"]
 
 
@@ -20,7 +22,7 @@ class TorchAdapter(Adapter):
 
     def is_array(self, value: Any) -> bool:
         """Whether a tensor."""
-        return isinstance(value, require("torch").Tensor)
+        return isinstance(value, torch.Tensor)
 
     def dtype_of(self, array: Any) -> Any:
         """The numpy dtype of a tensor; None for those that only torch has."""
@@ -40,7 +42,7 @@ class TorchAdapter(Adapter):
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
         """None: tensors are in dicts, lists and tuples. TypeError for a module."""
-        if isinstance(node, require("torch").nn.Module):
+        if isinstance(node, torch.nn.Module):
             raise TypeError(
                 f"a {type(node).__name__} is cast where it is, by "
                 "castwise.adapters.torch.cast_module; or give its state_dict()."

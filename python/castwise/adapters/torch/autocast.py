@@ -15,8 +15,10 @@ from weakref import WeakSet
 from castwise._core import finfo
 from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import dtype_name, numpy_dtype, torch_dtype
-from castwise.adapters.torch.plan import Named, NameMap, Summary, TensorCast
+from castwise.adapters.torch.plan import Named, NameMap, Summary, TensorCast, refuse_lazy
 from castwise.trees import map_leaves
+
+torch: Any = require("torch")
 
 __all__ = ["Autocast", "autocast"]
 
@@ -89,9 +91,11 @@ class Autocast:
     summary: Summary
 
     def __init__(self, module: Any, dtype_or_policy_or_map: Any) -> None:
-        if not isinstance(module, require("torch").nn.Module):
+        if not isinstance(module, torch.nn.Module):
             raise TypeError(f"module is of type {type(module).__name__}; give a torch.nn.Module.")
         names = NameMap.of(dtype_or_policy_or_map, "compute")
+        for path, parameter in module.named_parameters():
+            refuse_lazy(path, parameter)
         modules = dict(module.named_modules())
         found = {path: compute_dtype(path, child, names) for path, child in modules.items()}
         dtypes = {path: dtype for path, (dtype, _) in found.items() if dtype is not None}
@@ -243,6 +247,8 @@ def compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | No
                 full = f"{path}.{name}" if path else name
                 own = names.tensor(Named(full, path, parameter)).target
                 other = parameter.dtype if own is None else torch_dtype(own)
+                if own is None and not _computable(other):
+                    continue  # whoever put it there sees to it
                 dtype = other if dtype is None else _promoted(dtype, other)
     if dtype is not None and not _computable(dtype):
         where = f"module {path!r}" if path else "the module"
@@ -254,7 +260,10 @@ def compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | No
 
 
 def _computable(dtype: Any) -> bool:
-    row = finfo(numpy_dtype(dtype))  # type: ignore[arg-type]
+    known = numpy_dtype(dtype)
+    if known is None:
+        return False
+    row = finfo(known)
     return row.kind == "float" and row.itemsize >= 2  # noqa: PLR2004 - no arithmetic in 8 bits
 
 
@@ -262,12 +271,12 @@ def _promoted(first: Any, second: Any) -> Any:
     """The dtype of a sum; torch has none for those that it only stores."""
     if first == second or not _computable(first):
         return first
-    return require("torch").promote_types(first, second) if _computable(second) else second
+    return torch.promote_types(first, second) if _computable(second) else second
 
 
 def _cast_floating(value: Any, dtype: Any) -> Any:
     """A floating tensor in the dtype; also those inside of dicts, lists, tuples, dataclasses."""
-    tensor_class = require("torch").Tensor
+    tensor_class = torch.Tensor
 
     def cast(leaf: Any, path: str = "") -> Any:
         del path
@@ -280,7 +289,7 @@ def _cast_floating(value: Any, dtype: Any) -> Any:
 
 def _keeps_variables(module: Any, dtype: Any) -> bool:
     """Whether torch has kernels for 16-bit inputs beside variables in float32, and wants those."""
-    norms = require("torch").nn.modules.batchnorm._NormBase
+    norms = torch.nn.modules.batchnorm._NormBase
     return isinstance(module, norms) and dtype.itemsize == 2  # noqa: PLR2004
 
 
@@ -297,7 +306,7 @@ def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> None:
     if found is cast and found is not None:
         slot.holder[slot.name] = kept
         if slot.holder is slot.owner._buffers and cast._version != version:
-            with require("torch").no_grad():
+            with torch.no_grad():
                 kept.copy_(cast)
     elif found is not None and slot.holder is slot.owner._buffers:
         slot.holder[slot.name] = found.to(kept.dtype)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from castwise._core import finfo, formats
 from castwise.adapters.framework import require
 
+torch: Any = require("torch")
+
 __all__ = ["from_numpy", "to_numpy"]
 
 
@@ -40,7 +42,6 @@ def to_numpy(tensor: Any) -> NDArray[Any]:
         to be conjugated or negated; the message has what to call.
 
     """
-    torch = require("torch")
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
     if (
@@ -89,7 +90,6 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
         torch cannot look at the memory, and `copy` is False.
 
     """
-    torch = require("torch")
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(
             f"array is of type {type(array).__name__}; give a numpy array (np.asarray makes one)."
@@ -142,7 +142,6 @@ def _torch_dtypes() -> dict[str, Any]:
 
     Those that are no whole bytes are names only in torch; it computes with none of them.
     """
-    torch = require("torch")
     found = {}
     for name in formats():
         row, dtype = finfo(name), getattr(torch, name, None)
@@ -169,7 +168,7 @@ def _hidden(tensor: Any) -> str:
         return "is tracked by autograd; give tensor.detach()"
     if not tensor.is_cpu:
         return f"is on device {tensor.device}; give tensor.cpu()"
-    if tensor.layout is not require("torch").strided:
+    if tensor.layout is not torch.strided:
         return f"has the layout {tensor.layout}; give tensor.to_dense()"
     if tensor.is_conj():
         return "waits to be conjugated; give tensor.resolve_conj()"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -10,6 +9,8 @@ from castwise import _core
 from castwise._core import finfo
 from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import from_numpy, numpy_dtype, to_numpy, torch_dtype
+
+torch: Any = require("torch")
 
 __all__ = ["cast"]
 
@@ -20,10 +21,10 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any shape, strides and layout. On the CPU castwise casts it; on another device (or
-        without strides) torch does, with the same result for the same `overflow`, except where
-        torch rounds twice (from float64 to 16 bits or less) and, from floats beyond the range of
-        an integer, whatever torch does there.
+        Of any shape, strides and layout. On the CPU castwise casts it; on another device, without
+        strides, and inside of torch.func's transformations, torch does, with the same result for
+        the same `overflow`, except where torch rounds twice (from float64 to 16 bits or less) and,
+        from floats beyond the range of an integer, whatever torch does there.
     dtype : dtype, optional
         Also one of torch's; one that torch has. May be left out if `out` is given.
     out : torch.Tensor, optional
@@ -48,7 +49,6 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
         With ``overflow="raise"``.
 
     """
-    torch = require("torch")
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
     if out is not None:
@@ -56,13 +56,14 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     if dtype is None:
         raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
     target = target_dtype(dtype)
-    run = _on_host if is_on_host(tensor) else _by_torch
+    if not is_on_host(tensor):
+        return _by_torch(tensor, target, options)
     differentiable = target.is_floating_point or target.is_complex
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
         if options.pop("copy", True) is False and tensor.dtype == target and not options:
             return tensor
-        return _differentiable().apply(tensor, target, options, run)
-    return run(tensor.detach() if tensor.requires_grad else tensor, target, options)
+        return _Cast.apply(tensor, target, options)
+    return _on_host(tensor.detach() if tensor.requires_grad else tensor, target, options)
 
 
 def target_dtype(dtype: Any) -> Any:
@@ -74,7 +75,7 @@ def target_dtype(dtype: Any) -> Any:
         It means none, or one that torch lacks.
 
     """
-    if isinstance(dtype, require("torch").dtype):
+    if isinstance(dtype, torch.dtype):
         if numpy_dtype(dtype) is None:
             raise TypeError(f"dtype={dtype} is not valid; castwise casts to formats of its own.")
         return dtype
@@ -86,18 +87,19 @@ def target_dtype(dtype: Any) -> Any:
 
 
 def is_on_host(tensor: Any) -> bool:
-    """Whether numpy can look at the elements: on the CPU, by strides, of a plain class."""
-    torch = require("torch")
+    """Whether numpy can look at the elements: on the CPU, by strides, of a plain class, now."""
     return (
-        tensor.device.type == "cpu"
+        tensor.is_cpu
         and tensor.layout is torch.strided
-        # Classes that take torch's calls over may have their elements elsewhere, or none.
+        # Classes that take torch's calls over may have their elements elsewhere, or none; so do
+        # the tensors inside of torch.func's transformations, and those of a compiler.
         and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
 def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
-    torch = require("torch")
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"out is of type {type(out).__name__}; give a torch.Tensor.")
     if not (is_on_host(tensor) and is_on_host(out)):
@@ -111,7 +113,6 @@ def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
 
 
 def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
-    torch = require("torch")
     options = _for_numpy(options)
     source = to_numpy(_plain(tensor))
     if "order" in options or "copy" in options:
@@ -134,19 +135,19 @@ def _plain(tensor: Any) -> Any:
 def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
     """The options, with a scale that is a tensor as an array."""
     scale = options.get("scale")
-    if isinstance(scale, require("torch").Tensor):
+    if isinstance(scale, torch.Tensor):
         return {**options, "scale": to_numpy(scale.detach().cpu())}
     return options
 
 
 def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     """The cast on another device, with castwise's rules for what lies beyond the range."""
-    torch = require("torch")
     for name, value in options.items():
         if value not in _ANYWHERE.get(name, (None, False)):
             raise ValueError(
-                f"{name}={value!r} is for tensors on the CPU, and this one is on {tensor.device} "
-                f"({tensor.layout}); give tensor.cpu(), or leave {name} out."
+                f"{name}={value!r} is for tensors on the CPU, outside of torch.func's "
+                f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
+                f"tensor.cpu(), or leave {name} out."
             )
     saturates = options.get("overflow") == "saturate"
     if not (tensor.is_floating_point() and target.is_floating_point):
@@ -182,27 +183,21 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
 
 def _wide(tensor: Any, target: Any) -> Any:
     """The tensor in a dtype that has all its values, and the limits of the target."""
-    torch = require("torch")
     double = torch.float64 in (tensor.dtype, target)
     return tensor.to(torch.float64 if double else torch.float32)
 
 
-@functools.cache
-def _differentiable() -> Any:
-    """The class by which autograd knows a cast."""
-    torch = require("torch")
+class _Cast(torch.autograd.Function):  # type: ignore[misc]
+    """A cast on the host as autograd knows it: the gradient takes the way back."""
 
-    class Cast(torch.autograd.Function):  # type: ignore[name-defined, misc]
-        @staticmethod
-        def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any], run: Any) -> Any:
-            ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
-            return run(tensor.detach() if tensor.requires_grad else tensor, target, options)
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+        ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
+        return _on_host(tensor.detach(), target, options)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any, *_: Any) -> Any:
-            grad = grad.to(ctx.dtype)
-            if ctx.scale is not None:
-                grad = grad * torch.as_tensor(ctx.scale, dtype=ctx.dtype, device=grad.device)
-            return grad, None, None, None
-
-    return Cast
+    @staticmethod
+    def backward(ctx: Any, grad: Any, *_: Any) -> Any:
+        grad = grad.to(ctx.dtype)
+        if ctx.scale is not None:
+            grad = grad * torch.as_tensor(ctx.scale, dtype=ctx.dtype, device=grad.device)
+        return grad, None, None

@@ -13,6 +13,8 @@ from castwise.adapters.torch.plan import Named, NameMap, Summary, decide, memory
 from castwise.adapters.torch.state import state_tensors
 from castwise.casting import cast_at, check_tree_options
 
+torch: Any = require("torch")
+
 __all__ = ["ModuleCast", "cast_module", "explain"]
 
 
@@ -97,7 +99,6 @@ def cast_module(
     >>> print(cast_module(model, {r".*norm.*": "keep", "default": "bfloat16"}))  # doctest: +SKIP
 
     """
-    torch = require("torch")
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module is of type {type(module).__name__}; give a torch.nn.Module.")
     check_tree_options(options, "cast_module")
@@ -138,7 +139,7 @@ def explain(
 
     """
     names = NameMap.of(dtype_or_policy_or_map, role)
-    if isinstance(module_or_state, require("torch").nn.Module):
+    if isinstance(module_or_state, torch.nn.Module):
         found = list(named_tensors(module_or_state))
     else:
         found = list(state_tensors(module_or_state))

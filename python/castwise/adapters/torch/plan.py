@@ -12,6 +12,8 @@ from castwise.adapters.torch.bridge import dtype_name, torch_dtype
 from castwise.dtype_map import Decision, DtypeMap
 from castwise.dtype_policies import DTypePolicyMap
 
+torch: Any = require("torch")
+
 
 class Named(NamedTuple):
     """A tensor with where it is."""
@@ -151,11 +153,13 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, Te
     Raises
     ------
     ValueError
-        Two keys match a name, or a tensor has two names that are given different dtypes.
+        Two keys match a name; a tensor has two names that are given different dtypes; a parameter
+        of a lazy module has no elements yet.
 
     """
     chosen: dict[Any, tuple[str, Any]] = {}
     for named in tensors:
+        refuse_lazy(named.path, named.tensor)
         target, key = names.tensor(named)
         dtype = named.tensor.dtype if target is None else torch_dtype(target)
         path, other = chosen.setdefault(memory(named.tensor), (named.path, dtype))
@@ -168,9 +172,16 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, Te
         yield named, account, None if dtype == named.tensor.dtype else dtype
 
 
+def refuse_lazy(path: str, tensor: Any) -> None:
+    """ValueError for a parameter of a lazy module that was never called."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(
+            f"{path!r} has no elements yet; call the module once, so that it gets them."
+        )
+
+
 def memory(tensor: Any) -> Any:
     """Equal for tensors that are the same elements: the same object, or the same memory."""
-    torch = require("torch")
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return id(tensor)
     try:
@@ -182,7 +193,7 @@ def memory(tensor: Any) -> Any:
 
 def _without_torch(value: Any) -> Any:
     """The argument, with the names of torch's dtypes in their places."""
-    if isinstance(value, require("torch").dtype):
+    if isinstance(value, torch.dtype):
         return dtype_name(value)
     if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
         return {key: _without_torch(other) for key, other in value.items()}

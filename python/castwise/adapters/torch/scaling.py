@@ -10,6 +10,8 @@ from castwise.adapters.torch.bridge import to_numpy
 from castwise.adapters.torch.casting import is_on_host
 from castwise.compat import torch as compat
 
+torch: Any = require("torch")
+
 __all__ = ["GradScaler"]
 
 
@@ -46,14 +48,13 @@ class GradScaler(compat.GradScaler):
 
     def to_torch(self, device: str = "cpu") -> Any:
         """torch.amp.GradScaler, going on where this one stands."""
-        made = require("torch").amp.GradScaler(device, enabled=self.is_enabled())
+        made = torch.amp.GradScaler(device, enabled=self.is_enabled())
         if self.is_enabled():
             made.load_state_dict(self.state_dict())
         return made
 
     def scale(self, outputs: Any) -> Any:
         """A loss times the scale, as torch has it; of a list or tuple, each of them."""
-        torch = require("torch")
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
@@ -68,7 +69,7 @@ class GradScaler(compat.GradScaler):
         return [grad._values() if grad.is_sparse else grad for grad in found]
 
     def _is_half(self, grad: Any) -> bool:
-        return bool(grad.dtype == require("torch").float16)
+        return bool(grad.dtype == torch.float16)
 
     def _divide(self, grads: list[Any], scale: float) -> bool:
         here = [to_numpy(grad.detach()) for grad in grads if is_on_host(grad)]
@@ -79,7 +80,6 @@ class GradScaler(compat.GradScaler):
 
 def _divide_by_torch(grads: Iterable[Any], scale: float) -> bool:
     """Divide in place, list by list of one device and dtype, as torch's own GradScaler does."""
-    torch = require("torch")
     lists: dict[Any, list[Any]] = {}
     for grad in grads:
         lists.setdefault((grad.device, grad.dtype), []).append(grad)

@@ -10,6 +10,8 @@ from castwise.adapters.torch.plan import Named, NameMap, decide, memory
 from castwise.casting import cast_at, check_tree_options
 from castwise.trees import leaves, map_leaves
 
+torch: Any = require("torch")
+
 __all__ = ["cast_state_dict"]
 
 State = TypeVar("State")
@@ -52,7 +54,7 @@ def cast_state_dict(
 
     """
     check_tree_options(options, "cast_state_dict")
-    tensor_class = require("torch").Tensor
+    tensor_class = torch.Tensor
     names = NameMap.of(dtype_or_policy_or_map, role)
     targets = {named.path: target for named, _, target in decide(state_tensors(state), names)}
     done: dict[Any, Any] = {}
@@ -72,7 +74,7 @@ def cast_state_dict(
 
 def state_tensors(state: Any) -> Iterator[Named]:
     """Every tensor of a state dict, by name."""
-    tensor_class = require("torch").Tensor
+    tensor_class = torch.Tensor
     for path, leaf in leaves(state):
         if isinstance(leaf, tensor_class):
             yield Named(path.replace("/", "."), None, leaf)
