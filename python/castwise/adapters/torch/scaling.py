@@ -9,6 +9,7 @@ from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import to_numpy
 from castwise.adapters.torch.casting import is_on_host
 from castwise.compat import torch as compat
+from castwise.trees import values
 
 torch: Any = require("torch")
 
@@ -63,19 +64,24 @@ class GradScaler(compat.GradScaler):
             return outputs * scale
         return super().scale(outputs)
 
-    def _gradients(self, optimizer: Any) -> list[Any]:
+    def _gradient(self, parameter: Any) -> Any:
         # The values of a sparse gradient are divided like others: it is their sum.
-        found = super()._gradients(optimizer)
-        return [grad._values() if grad.is_sparse else grad for grad in found]
+        grad = parameter.grad
+        return grad._values() if grad is not None and grad.is_sparse else grad
 
     def _is_half(self, grad: Any) -> bool:
         return bool(grad.dtype == torch.float16)
 
-    def _divide(self, grads: list[Any], scale: float) -> bool:
-        here = [to_numpy(grad.detach()) for grad in grads if is_on_host(grad)]
-        finite = super()._divide(here, scale) if here else True
-        elsewhere = [grad for grad in grads if not is_on_host(grad)]
+    def _divide(self, grads: list[list[Any]], scale: float) -> bool:
+        here = [list(map(_in_numpy, group)) for group in grads]
+        finite = super()._divide(here, scale) if values(here) else True
+        elsewhere = [grad for grad in values(grads) if not is_on_host(grad)]
         return _divide_by_torch(elsewhere, scale) and finite
+
+
+def _in_numpy(grad: Any) -> Any:
+    """The memory of a gradient on the CPU; None for others."""
+    return to_numpy(grad.detach()) if grad is not None and is_on_host(grad) else None
 
 
 def _divide_by_torch(grads: Iterable[Any], scale: float) -> bool:
