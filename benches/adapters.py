@@ -12,14 +12,16 @@ Exit code 1 if a result is wrong.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import castwise
+import files
 import numpy as np
 import torch
 from castwise.adapters.torch import cast_state_dict, from_numpy, to_numpy
@@ -30,10 +32,31 @@ MAP = {r".*\.norm\..*": "keep"}
 PARAMETERS = 100_000_000
 QUICK = 1_000_000
 
-VERDICTS = {True: "correct", False: "WRONG", "": ""}
+VERDICTS = {True: "correct", False: "WRONG", None: ""}
 
 
-def bridge(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Row:
+    """One peer in one case; `ratio` is its time over castwise's, `correct` judges castwise's."""
+
+    part: str
+    case: str
+    peer: str
+    us: float = field(metadata={"digits": 5})
+    gb_per_s: float | None = field(default=None, metadata={"digits": 4})
+    ratio: float | None = field(default=None, metadata={"digits": 4})
+    correct: bool | None = None
+
+    def __str__(self) -> str:
+        rate = "" if self.gb_per_s is None else f"{self.gb_per_s:8.2f} GB/s"
+        ratio = "" if self.ratio is None else f"  ratio {self.ratio:6.2f}"
+        return (
+            f"{self.part:<11} {self.case:<32} {self.peer:<17}{self.us:>13.3f} us{rate}{ratio}  "
+            f"{VERDICTS[self.correct]}"
+        )
+
+
+def bridge(options: argparse.Namespace) -> Iterator[Row]:
     """The cost of looking at the other side's memory."""
     for dtype in ("float32", "bfloat16", "float8_e4m3fn"):
         for size in (1, 1 << 10, 1 << 20, 1 << (20 if options.quick else 26)):
@@ -52,8 +75,9 @@ def bridge(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             times = interleave(list(calls.values()), options.repeats)
             for name, ns in zip(calls, np.median(times, axis=1), strict=True):
                 own = not name.startswith("torch")
-                verdict = correct if own else ""
-                yield row("bridge", f"{dtype}, {size} elements", name, ns, 0, "", verdict)
+                verdict = correct if own else None
+                case = f"{dtype}, {size} elements"
+                yield Row("bridge", case, name, ns / 1e3, correct=verdict)
 
 
 def state(parameters: int) -> dict[str, Any]:
@@ -82,7 +106,7 @@ def copy(sizes: list[int]) -> Callable[[], object]:
     return lambda: [source.copy() for source in sources]
 
 
-def state_dict(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def state_dict(options: argparse.Namespace) -> Iterator[Row]:
     """A whole state dict by map."""
     source = state(QUICK if options.quick else PARAMETERS)
     for name in TARGETS:
@@ -98,8 +122,8 @@ def state_dict(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         times = interleave(list(calls.values()), options.repeats)
         medians, relative = np.median(times, axis=1), ratios(times, reference=0)
         for peer, ns, ratio in zip(calls, medians, relative, strict=True):
-            verdict = correct if peer == "castwise" else ""
-            yield row("state dict", f"to {name}", peer, ns, total, round(ratio, 3), verdict)
+            verdict = correct if peer == "castwise" else None
+            yield Row("state dict", f"to {name}", peer, ns / 1e3, total / ns, ratio, verdict)
 
 
 def right(source: dict[str, Any], name: str) -> bool:
@@ -116,21 +140,6 @@ def right(source: dict[str, Any], name: str) -> bool:
     )
 
 
-def row(  # noqa: PLR0917 - the columns
-    part: str, case: str, peer: str, ns: float, total: int, ratio: float | str, correct: bool | str
-) -> dict[str, Any]:
-    """One line of the result."""
-    return {
-        "part": part,
-        "case": case,
-        "peer": peer,
-        "us": round(ns / 1e3, 3),
-        "gb_per_s": round(total / ns, 2) if total else "",
-        "ratio": ratio,
-        "correct": correct,
-    }
-
-
 def main() -> int:
     """Measure and print; --csv records."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -144,22 +153,18 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     print(f"# level {castwise.cpu_level()}, threads {options.threads}; memcpy has one")
     print(f"# torch {torch.__version__}; ratio: the peer's time over castwise's")
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for part in (bridge, state_dict):
         for each in part(options):
             found.append(each)
-            print(
-                f"{each['part']:<11} {each['case']:<32} {each['peer']:<17}{each['us']:>13.3f} us "
-                f"{each['gb_per_s']:>6} GB/s  ratio {each['ratio']:>6}  "
-                f"{VERDICTS[each['correct']]}",
-                flush=True,
-            )
+            print(each, flush=True)
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, found[0].keys())
-            writer.writeheader()
-            writer.writerows(found)
-    return int(any(each["correct"] is False for each in found))
+        versions = {name: version(name) for name in ("castwise", "numpy", "ml_dtypes", "torch")}
+        facts = files.environment(
+            versions, level=castwise.cpu_level(), threads=str(options.threads)
+        )
+        files.write(options.csv, facts, found)
+    return int(any(each.correct is False for each in found))
 
 
 if __name__ == "__main__":

@@ -243,3 +243,12 @@ def test_numpy_people_import_nothing_of_this() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_without_the_framework_the_extra_is_named(name: str) -> None:
+    program = f"import sys; sys.modules[{name!r}] = None; import castwise.adapters.{name}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"pip install 'castwise[{name}]'" in done.stderr
