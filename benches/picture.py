@@ -77,7 +77,7 @@ def draw(measured: Record, pairs: Iterable[tuple[str, str]]) -> Figure:
     facts = measured.environment
     axes.set_xlabel(f"GB/s read and written, {SIZE:,} elements, one thread ({facts['cpu']})")
     axes.set_xscale("log")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=len(COLOURS), frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
