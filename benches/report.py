@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from cases import Case
 from competitors import LIMIT
-from peers import CALLS, Castwise
+from peers import CALLS, Astype, Castwise
 from record import Record, Row
 
 MARKER = "benchmark"
@@ -81,8 +81,9 @@ def markdown(record: Record) -> str:
         f"castwise's. {facts['cpu']}, {facts['level']}, threads: {facts['threads']}; "
         f"{facts['versions']}; {facts['date']}.",
         "",
-        "| from | to | castwise | memcpy | astype | new array | into `out` | bits right |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+        "| from | to | castwise | memcpy | astype | new array | into `out` | next best, new "
+        "| next best, `out` | bits right |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     groups = record.by_peer()
     for case, call in groups:
@@ -95,6 +96,15 @@ def markdown(record: Record) -> str:
             f"{out[peer].gb_per_s:.1f}" for peer in ("castwise", "memcpy", "astype")
         )
         gains = " | ".join(f"{calls['astype'].ratio:.1f}x" for calls in (fresh, out))
+        nearest = " | ".join(next_best(calls) for calls in (fresh, out))
         right = verdict(out) if verdict(out) != "yes" else verdict(fresh)
-        lines.append(f"| {case.source} | {case.target} | {speeds} | {gains} | {right} |")
+        lines.append(
+            f"| {case.source} | {case.target} | {speeds} | {gains} | {nearest} | {right} |"
+        )
     return "\n".join(lines)
+
+
+def next_best(peers: Mapping[str, Row]) -> str:
+    """The fastest library besides numpy with ml_dtypes, and castwise's gain over it."""
+    row = best_peer({name: row for name, row in peers.items() if name != Astype.name})
+    return f"{row.peer} {row.ratio:.1f}x" if row else ""
