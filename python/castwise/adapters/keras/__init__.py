@@ -1,0 +1,14 @@
+"""castwise's policies in Keras 3, on whichever of its backends.
+
+```text
+policies       to_keras, from_keras: policies of either side as those of the other
+models         apply_policy_map, cast_model: a model that exists, layer by layer
+installation   install, uninstall: Keras' own layers take castwise's policies, and its casts
+```
+"""
+
+from castwise.adapters.keras.models import apply_policy_map, cast_model
+from castwise.adapters.keras.policies import from_keras, to_keras
+from castwise.adapters.keras.report import AppliedPolicies
+
+__all__ = ["AppliedPolicies", "apply_policy_map", "cast_model", "from_keras", "to_keras"]

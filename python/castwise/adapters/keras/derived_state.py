@@ -1,0 +1,46 @@
+"""What Keras derived from a layer's dtype when the layer was built, derived again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castwise._core import finfo
+from castwise.adapters.framework import require
+
+
+def derive_again(layers: list[Any]) -> None:
+    """Bring what some layers keep beside their variables to the dtypes of today.
+
+    `Normalization` keeps mean and variance as constants in its compute dtype. A Sequential model
+    that was built from a shape made an input for itself, in the compute dtype of its first layer:
+    where that would round more coarsely than the layer computes now, it follows.
+    """
+    normalization = require("keras").layers.Normalization
+    for layer in layers:
+        if isinstance(layer, normalization) and layer.built:
+            if layer.input_mean is None:
+                layer.finalize_state()
+            else:
+                layer.build(**layer._build_shapes_dict)
+        if hasattr(layer, "_functional"):
+            _follow_first_layer(layer)
+
+
+def _follow_first_layer(sequential: Any) -> None:
+    first, *others = sequential._layers
+    if not others or not isinstance(first, require("keras").layers.InputLayer):
+        return
+    source, target = first.dtype, others[0].compute_dtype
+    if _loses(source, target):
+        first._dtype = target
+        first.output._dtype = target
+        for functional_input in sequential._functional.inputs if sequential._functional else ():
+            functional_input._dtype = target
+
+
+def _loses(source: str, target: str) -> bool:
+    """Whether floats of `target` lose precision or range in `source`."""
+    have, wanted = finfo(source), finfo(target)
+    return have.kind == wanted.kind == "float" and (
+        have.mantissa_bits < wanted.mantissa_bits or have.exponent_bits < wanted.exponent_bits
+    )

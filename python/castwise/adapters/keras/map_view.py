@@ -1,0 +1,122 @@
+"""castwise's maps as maps of Keras: one map, seen from both sides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from castwise.adapters.framework import require
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, serialize
+
+
+class MapView:
+    """What makes a map of Keras read and write one of castwise.
+
+    Mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
+
+    Attributes
+    ----------
+    castwise_policy
+        The map that is read and written.
+
+    Notes
+    -----
+    A layer asks for the default policy as long as it is not built and has no path. `until_built` is
+    what it gets then, where its path is known beforehand.
+
+    """
+
+    def __init__(
+        self,
+        castwise_policy: DTypePolicyMap,
+        to_keras: Callable[[Any], Any],
+        from_keras: Callable[[Any], Any],
+        until_built: Any = None,
+    ) -> None:
+        self.castwise_policy = castwise_policy
+        self._until_built = until_built
+        self._to_keras, self._from_keras = to_keras, from_keras
+        self._converted: dict[int, tuple[DTypePolicy, Any]] = {}
+
+    def _seen(self, policy: DTypePolicy) -> Any:
+        """A policy of the map, for Keras: the same object each time, as long as it is the same."""
+        held, converted = self._converted.get(id(policy), (None, None))
+        if held is not policy:
+            converted = self._to_keras(policy)
+            self._converted[id(policy)] = policy, converted
+        return converted
+
+    @property
+    def name(self) -> str:
+        """The map's name."""
+        return self.castwise_policy.name
+
+    _name = name  # what Keras' comparisons read
+
+    @property
+    def default_policy(self) -> Any:
+        """The policy of paths that no key decides, and of layers without a path."""
+        if self._until_built is not None:
+            return self._until_built
+        return self._seen(self.castwise_policy.default_policy)
+
+    def __getitem__(self, path: str) -> Any:
+        return self._seen(self.castwise_policy[path])
+
+    def __setitem__(self, key: str, policy: Any) -> None:
+        keras_policy = require("keras").dtype_policies.DTypePolicy
+        if isinstance(policy, keras_policy):
+            policy = self._from_keras(policy)
+        self.castwise_policy[key] = policy
+
+    def __delitem__(self, key: str) -> None:
+        del self.castwise_policy[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.castwise_policy
+
+    def __len__(self) -> int:
+        return len(self.castwise_policy)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.castwise_policy)
+
+    def get_config(self) -> dict[str, Any]:
+        """The map's config, for Keras' class; it changes nothing."""
+        config: dict[str, Any] = serialize(self.castwise_policy)["config"]
+        return config
+
+    @property  # type: ignore[misc] # as unittest.mock does
+    def __class__(self) -> Any:
+        """The class that stands in the configs of layers: Keras', so that Keras alone loads it."""
+        return require("keras").dtype_policies.DTypePolicyMap
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parts = self.castwise_policy, self._to_keras, self._from_keras, self._until_built
+        return view_of, parts
+
+    def __repr__(self) -> str:
+        return repr(self.castwise_policy)
+
+    def __eq__(self, other: object) -> bool:
+        view = isinstance(other, MapView)
+        return view and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
+
+
+def view_of(
+    policy_map: DTypePolicyMap,
+    to_keras: Callable[[Any], Any],
+    from_keras: Callable[[Any], Any],
+    until_built: Any = None,
+) -> Any:
+    """A map of Keras that reads and writes `policy_map`."""
+    return _view_class()(policy_map, to_keras, from_keras, until_built)
+
+
+@functools.cache
+def _view_class() -> Any:
+    keras_map = require("keras").dtype_policies.DTypePolicyMap
+    return type("DTypePolicyMapView", (MapView, keras_map), {})

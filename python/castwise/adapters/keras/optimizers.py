@@ -1,0 +1,68 @@
+"""Optimizers of a model whose variables change their dtype: they go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_from_weight_decay")
+"""Where optimizers keep something by the key of a variable."""
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizer that a model was compiled with, and those within it; none if it was not."""
+    found = [getattr(model, "optimizer", None)]
+    for optimizer in found:
+        found += getattr(optimizer, "_inner_optimizers", ())
+        found.append(getattr(optimizer, "inner_optimizer", None))
+        found = [each for each in found if each is not None]
+    return found
+
+
+@contextmanager
+def known_variables(model: Any) -> Iterator[None]:
+    """Keep a model's variables known to its optimizers, whatever becomes of them in the block.
+
+    With TensorFlow, the key of a variable is that of the ``tf.Variable`` within it, and there is
+    another of those afterwards.
+    """
+    before = [
+        (optimizer, [(each, optimizer._var_key(each)) for each in optimizer._trainable_variables])
+        for optimizer in optimizers_of(model)
+    ]
+    try:
+        yield
+    finally:
+        for optimizer, keys in before:
+            renamed = {old: optimizer._var_key(variable) for variable, old in keys}
+            for name in _BY_KEY:
+                table = getattr(optimizer, name, None)
+                if table is not None:
+                    setattr(optimizer, name, _renamed(table, renamed))
+
+
+def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
+    """What is left to the caller after variables of a compiled model were cast: sentences."""
+    optimizers = optimizers_of(model)
+    scaled = any(hasattr(optimizer, "dynamic_scale") for optimizer in optimizers)
+    if optimizers and model.dtype_policy.name == "mixed_float16" and not scaled:
+        yield (
+            "The model was compiled before it became mixed_float16, so that its optimizer scales "
+            "no loss; compile it again, or wrap the optimizer in keras.optimizers."
+            "LossScaleOptimizer."
+        )
+    for optimizer in optimizers:
+        held = [each for each in optimizer._trainable_variables if id(each) in recast_ids]
+        if held and not hasattr(optimizer, "inner_optimizer"):
+            yield (
+                f"The optimizer {optimizer.name!r} keeps its own variables as they are, for "
+                f"{len(held)} variables that were cast; compile the model again to have them made "
+                "anew."
+            )
+
+
+def _renamed(table: Any, renamed: dict[Any, Any]) -> Any:
+    if isinstance(table, dict):
+        return {renamed.get(key, key): value for key, value in table.items()}
+    return type(table)(renamed.get(key, key) for key in table)

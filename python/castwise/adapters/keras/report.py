@@ -1,0 +1,53 @@
+"""What the application of policies did to a model, for people to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from castwise.dtype_policies import Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicies:
+    """What became of a model's layers and variables. Prints as a table.
+
+    Attributes
+    ----------
+    explanation
+        Which key of the map decides for the path of each layer, and which keys for none.
+    layers
+        The paths of the layers whose policy is another now: its names before and after.
+    variables
+        The paths of the variables that were cast: their dtypes before and after.
+    unquantized
+        The paths of layers with weights that a policy would quantize, and whose class cannot.
+    notes
+        What the caller may have to see to: sentences.
+
+    """
+
+    explanation: Explanation
+    layers: dict[str, tuple[str, str]]
+    variables: dict[str, tuple[str, str]]
+    unquantized: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in plain types, fit for JSON."""
+        return {
+            "explanation": self.explanation.to_dict(),
+            "layers": {path: list(names) for path, names in self.layers.items()},
+            "variables": {path: list(dtypes) for path, dtypes in self.variables.items()},
+            "unquantized": list(self.unquantized),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            str(self.explanation),
+            f"{len(self.layers)} of {len(self.explanation.paths)} layers have another policy, "
+            f"{len(self.variables)} variables were cast",
+        ]
+        lines += [f"{path} is not quantized: its class cannot be" for path in self.unquantized]
+        return "\n".join([*lines, *self.notes])
