@@ -7,8 +7,18 @@ installation   install, uninstall: Keras' own layers take castwise's policies, a
 ```
 """
 
+from castwise.adapters.keras.installation import Installation, install, uninstall
 from castwise.adapters.keras.models import apply_policy_map, cast_model
 from castwise.adapters.keras.policies import from_keras, to_keras
 from castwise.adapters.keras.report import AppliedPolicies
 
-__all__ = ["AppliedPolicies", "apply_policy_map", "cast_model", "from_keras", "to_keras"]
+__all__ = [
+    "AppliedPolicies",
+    "Installation",
+    "apply_policy_map",
+    "cast_model",
+    "from_keras",
+    "install",
+    "to_keras",
+    "uninstall",
+]

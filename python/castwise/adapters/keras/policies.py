@@ -22,6 +22,7 @@ def to_keras(policy: Any) -> Any:
     Parameters
     ----------
     policy : DTypePolicy, DTypePolicyMap, or what `castwise.dtype_policies.get` takes
+        A policy of castwise, or the name of one.
 
     Returns
     -------
@@ -74,6 +75,7 @@ def from_keras(policy: Any) -> Any:
     Parameters
     ----------
     policy : keras.DTypePolicy, keras.dtype_policies.DTypePolicyMap, or a policy of castwise
+        A policy of Keras; one of castwise is returned as it is.
 
     Returns
     -------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from castwise.adapters.framework import require
 from castwise.adapters.keras.plan import LayerPlan, can_be_quantized
 

@@ -1,0 +1,59 @@
+"""numpy's arrays on their way into Keras, cast with castwise's kernels to the bits of Keras' own.
+
+Each backend casts in a way of its own, and all agree with the kernels on two conditions. One: no
+element of the result is NaN or infinite, for those have payloads, and overflows have warnings. The
+kernels' result is checked for that in a pass of its own, and Keras does the rest. Two: float64 goes
+to 16 bits by way of float32, rounded twice, but for float16 on the numpy backend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from castwise._core import cast
+from castwise.adapters.framework import require
+from castwise.loss_scale.unscaling import all_finite
+
+_SOURCES = frozenset({"float16", "bfloat16", "float32", "float64"})
+_TARGETS = frozenset({"float16", "bfloat16", "float32"})
+
+_WORTHWHILE = 512
+"""Elements from which a kernel and the check take less time than what Keras does."""
+
+
+def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None:
+    """An array as the backend would cast it; None where that is left to the backend.
+
+    Parameters
+    ----------
+    x : any object
+        Arrays of numpy, of no subclass, are cast.
+    dtype : any object
+        The names of dtypes are known here, as layers give them.
+    backend : {"numpy", "jax", "torch", "tensorflow"}
+        TensorFlow flushes float32's subnormals when it makes them of float64.
+
+    """
+    if type(x) is not np.ndarray or type(dtype) is not str or x.size < _WORTHWHILE:
+        return None
+    source = x.dtype.name
+    if dtype not in _TARGETS or source not in _SOURCES or source == dtype:
+        return None
+    if source == "float64":
+        if backend == "tensorflow":
+            return None
+        if dtype == "bfloat16" or (dtype == "float16" and backend != "numpy"):
+            x = cast(x, "float32")
+    y: np.ndarray[Any, Any] = cast(x, dtype)
+    return y if all_finite(y) else None
+
+
+def to_tensor(x: np.ndarray[Any, Any], backend: str) -> Any:
+    """An array as the backend's tensor, bit by bit."""
+    keras = require("keras")
+    if backend == "torch" and x.dtype.name == "bfloat16":  # torch takes no such arrays
+        torch = require("torch")
+        return keras.ops.convert_to_tensor(x.view(np.int16)).view(torch.bfloat16)
+    return keras.ops.convert_to_tensor(x)

@@ -1,0 +1,149 @@
+"""castwise in Keras: its own functions take castwise's policies, and cast with its kernels."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from contextlib import ExitStack
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from castwise.adapters.framework import require
+from castwise.adapters.keras import hooks
+from castwise.adapters.keras.replaced_function import ReplacedFunction
+
+
+class _State:
+    """How many calls of `install` are in force, since which `uninstall`, and how to undo them."""
+
+    calls = 0
+    epoch = 0
+    undo = ExitStack()
+    lock = threading.RLock()
+
+
+class Installation:
+    """One call of `install`; as a context manager, it is undone at the end of the block."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        with _State.lock:
+            if self._epoch != _State.epoch:
+                if _State.calls == 0:
+                    _State.undo = _hooked()
+                _State.calls += 1
+                self._epoch = _State.epoch
+
+    def __enter__(self) -> Self:
+        self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with _State.lock:
+            if self._epoch != _State.epoch:
+                return  # uninstall() has undone it
+            self._epoch = None
+            _State.calls -= 1
+            if _State.calls == 0:
+                _State.undo.close()
+
+
+def install() -> Installation:
+    """Let Keras' own layers obey castwise's policies and maps, on whichever backend.
+
+    From here on, in any thread:
+
+    - A policy or map of castwise is taken wherever Keras takes one: as the ``dtype=`` of layers,
+      losses and metrics, by ``layer.dtype_policy = ...``, ``keras.config.set_dtype_policy``,
+      ``keras.dtype_policies.get`` and ``serialize``. Keras works with what `to_keras` makes of it.
+    - The global policy is that of `castwise.config`: ``castwise.config.dtype_policy_scope`` is
+      obeyed by layers that are made in it, and what is set in Keras is set in both.
+    - Arrays of numpy that layers are called with are cast to their compute dtype by castwise's
+      kernels, on the numpy backend also wherever Keras casts, to the very bits of Keras' own
+      casts. (Small ones, NaN and infinity, and 8-bit floats are left to Keras.)
+
+    Policies that are set stay what they are in both after `uninstall`.
+
+    Calling it again changes nothing. `uninstall` undoes all calls; as a context manager, a call
+    undoes itself.
+
+    Returns
+    -------
+    Installation
+        A context manager.
+
+    Raises
+    ------
+    ImportError
+        Keras is not installed.
+
+    """
+    return Installation()
+
+
+def uninstall() -> None:
+    """Make Keras' functions what they were, however often `install` was called."""
+    with _State.lock:
+        _State.epoch += 1
+        if _State.calls:
+            _State.calls = 0
+            _State.undo.close()
+
+
+def _hooked() -> ExitStack:
+    """Put the hooks in their places; closing the result takes them out again."""
+    keras = require("keras")
+    policies = import_module("keras.src.dtype_policies")
+    policy = import_module("keras.src.dtype_policies.dtype_policy")
+    state = import_module("keras.src.backend.common.global_state")
+    with ExitStack() as undo:
+        for function, hook in (
+            (policies.get, hooks.get),
+            (policies.serialize, hooks.serialize),
+            (policy.dtype_policy, hooks.dtype_policy),
+            (policy.set_dtype_policy, hooks.set_dtype_policy),
+            (state.clear_session, hooks.clear_session),
+        ):
+            _replace_function(undo, function, hook)
+        _replace_class_method(undo, policies.DTypePolicyMap, "from_config", hooks.map_from_config)
+        if keras.config.backend() == "numpy":
+            numpy_backend = import_module("keras.src.backend.numpy.core")
+            _replace_function(undo, numpy_backend.convert_to_tensor, hooks.convert_to_tensor)
+        else:
+            _replace_method(undo, policy.DTypePolicy, "convert_input", hooks.convert_input)
+        return undo.pop_all()
+
+
+def _replace_function(undo: ExitStack, function: Any, hook: hooks.Original) -> None:
+    undo.callback(ReplacedFunction(function, hook).restore)
+
+
+def _replace_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Original) -> None:
+    original = vars(cls)[name]
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(original, self, *args, **kwargs)
+
+    setattr(cls, name, method)
+    undo.callback(setattr, cls, name, original)
+
+
+def _replace_class_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Original) -> None:
+    original = vars(cls)[name]
+
+    @functools.wraps(original.__func__)
+    def method(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(functools.partial(original.__func__, cls), *args, **kwargs)
+
+    setattr(cls, name, classmethod(method))
+    undo.callback(setattr, cls, name, original)
