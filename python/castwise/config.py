@@ -12,7 +12,7 @@ from typing import Any
 
 from castwise import global_state
 from castwise._core import floatx_dtypes
-from castwise.dtype_policies.configs import get, named
+from castwise.dtype_policies.configs import get, named, of_other_library
 from castwise.dtype_policies.policy import DTypePolicy, dtype_policy
 from castwise.global_state import floatx
 from castwise.standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
@@ -48,6 +48,8 @@ def set_dtype_policy(policy: DTypePolicy | str) -> None:
     """
     if isinstance(policy, str):
         policy = named(policy)
+    if not isinstance(policy, DTypePolicy):
+        policy = of_other_library(policy) or policy
     if not isinstance(policy, DTypePolicy):
         raise ValueError(  # noqa: TRY004 - as Keras
             f"policy={policy!r} is no policy; give a DTypePolicy or the name of one, "

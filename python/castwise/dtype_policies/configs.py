@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from castwise._core import parse_policy
@@ -33,6 +33,9 @@ CLASSES: dict[str, type[DTypePolicy]] = {
 }
 """The classes that a config may name. `DTypePolicyMap` joins them where it is defined."""
 
+OTHER_LIBRARIES: list[Callable[[Any], DTypePolicy | None]] = []
+"""What makes policies of those of other libraries, None of all else; adapters put it here."""
+
 _OLDER_NAMES = {"Policy": DTypePolicy}
 """What TF 2 called them in its configs."""
 
@@ -43,6 +46,15 @@ def named(name: str) -> DTypePolicy:
         return DTypePolicy(name)
     class_name, arguments = parse_policy(name)
     return CLASSES[class_name](*arguments)
+
+
+def of_other_library(identifier: Any) -> DTypePolicy | None:
+    """The policy that one of another library means, for which an adapter is installed."""
+    for convert in OTHER_LIBRARIES:
+        policy = convert(identifier)
+        if policy is not None:
+            return policy
+    return None
 
 
 def get(identifier: Any) -> DTypePolicy:
@@ -78,6 +90,9 @@ def get(identifier: Any) -> DTypePolicy:
     if isinstance(identifier, dict):
         policy: DTypePolicy = from_dictionary(identifier, {**_OLDER_NAMES, **CLASSES}, None)
         return policy
+    other = of_other_library(identifier)
+    if other is not None:
+        return other
     try:
         return DTypePolicy(standardize_dtype(identifier))
     except (TypeError, ValueError) as error:

@@ -28,9 +28,15 @@ def get(original: Original, identifier: Any) -> Any:
     return original(_for_keras(identifier))
 
 
-def serialize(original: Original, dtype_policy: Any) -> Any:
-    """``keras.dtype_policies.serialize``."""
-    return original(_for_keras(dtype_policy))
+def serialize(original: Original, obj: Any) -> Any:
+    """``keras.saving.serialize_keras_object``: policies within the configs of layers."""
+    return original(_for_keras(obj))
+
+
+def read_policy(value: Any) -> DTypePolicy | None:
+    """What castwise's own `get` makes of a policy of Keras."""
+    is_policy = isinstance(value, require("keras").dtype_policies.DTypePolicy)
+    return from_keras(value) if is_policy else None
 
 
 def _for_keras(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from castwise.adapters.framework import require
 from castwise.adapters.keras import hooks
 from castwise.adapters.keras.replaced_function import ReplacedFunction
+from castwise.dtype_policies import configs
 
 
 class _State:
@@ -64,7 +65,8 @@ def install() -> Installation:
 
     - A policy or map of castwise is taken wherever Keras takes one: as the ``dtype=`` of layers,
       losses and metrics, by ``layer.dtype_policy = ...``, ``keras.config.set_dtype_policy``,
-      ``keras.dtype_policies.get`` and ``serialize``. Keras works with what `to_keras` makes of it.
+      ``keras.dtype_policies.get``, in the configs of layers. Keras works with what `to_keras`
+      makes of it. The other way, `castwise.dtype_policies.get` takes policies of Keras.
     - The global policy is that of `castwise.config`: ``castwise.config.dtype_policy_scope`` is
       obeyed by layers that are made in it, and what is set in Keras is set in both.
     - Arrays of numpy that layers are called with are cast to their compute dtype by castwise's
@@ -108,7 +110,7 @@ def _hooked() -> ExitStack:
     with ExitStack() as undo:
         for function, hook in (
             (policies.get, hooks.get),
-            (policies.serialize, hooks.serialize),
+            (keras.saving.serialize_keras_object, hooks.serialize),
             (policy.dtype_policy, hooks.dtype_policy),
             (policy.set_dtype_policy, hooks.set_dtype_policy),
             (state.clear_session, hooks.clear_session),
@@ -120,6 +122,8 @@ def _hooked() -> ExitStack:
             _replace_function(undo, numpy_backend.convert_to_tensor, hooks.convert_to_tensor)
         else:
             _replace_method(undo, policy.DTypePolicy, "convert_input", hooks.convert_input)
+        configs.OTHER_LIBRARIES.append(hooks.read_policy)
+        undo.callback(configs.OTHER_LIBRARIES.remove, hooks.read_policy)
         return undo.pop_all()
 
 

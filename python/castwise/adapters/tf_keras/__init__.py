@@ -1,0 +1,25 @@
+"""castwise's policies for models that are still on TF 2, with tf_keras.
+
+```text
+policies        to_tf_keras, from_tf_keras: policies of either side as those of the other
+models          apply_policy_map, cast_model: a model like one that exists, under other policies
+loss_scaling    the optimizer that scales the loss, from either side to the other
+```
+"""
+
+from castwise.adapters.tf_keras.loss_scaling import (
+    from_tf_keras_optimizer,
+    to_tf_keras_optimizer,
+)
+from castwise.adapters.tf_keras.models import AppliedPolicies, apply_policy_map, cast_model
+from castwise.adapters.tf_keras.policies import from_tf_keras, to_tf_keras
+
+__all__ = [
+    "AppliedPolicies",
+    "apply_policy_map",
+    "cast_model",
+    "from_tf_keras",
+    "from_tf_keras_optimizer",
+    "to_tf_keras",
+    "to_tf_keras_optimizer",
+]

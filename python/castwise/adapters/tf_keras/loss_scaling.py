@@ -1,0 +1,102 @@
+"""The optimizer that scales the loss, from castwise to tf_keras and back in the midst of training.
+
+Both wrap an optimizer of tf_keras, and only one of them may: the one that is given is not to be
+used any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castwise.adapters.framework import require
+from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
+
+_WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
+
+
+def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
+    """An optimizer of tf_keras around the same inner one, with the scale and counter of today.
+
+    Parameters
+    ----------
+    optimizer : LossScaleOptimizer of `castwise.compat.tf_keras`
+        Around an optimizer of tf_keras. Not to be used any more.
+
+    Returns
+    -------
+    tf_keras.mixed_precision.LossScaleOptimizer
+
+    Raises
+    ------
+    TypeError
+        It is none, or is around an optimizer of another library.
+    ImportError
+        tf_keras is not installed.
+
+    """
+    original = require("tf_keras").mixed_precision.LossScaleOptimizer
+    if not isinstance(optimizer, LossScaleOptimizer):
+        raise TypeError(
+            f"optimizer={optimizer!r} is no LossScaleOptimizer of castwise.compat.tf_keras"
+        )
+    inner = optimizer.inner_optimizer
+    setattr(inner, _WRAPPED, False)
+    try:
+        converted = original(inner, **_options(optimizer))
+    finally:
+        setattr(inner, _WRAPPED, True)
+    if converted.dynamic:
+        converted._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
+        converted.dynamic_counter.assign(optimizer.dynamic_counter)
+    return converted
+
+
+def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
+    """castwise's optimizer around the same inner one, with the scale and counter of today.
+
+    Parameters
+    ----------
+    optimizer : tf_keras.mixed_precision.LossScaleOptimizer
+        Not to be used any more.
+
+    Returns
+    -------
+    LossScaleOptimizer of `castwise.compat.tf_keras`
+
+    Raises
+    ------
+    TypeError
+        It is none.
+    ImportError
+        tf_keras is not installed.
+
+    """
+    keras = require("tf_keras")
+    base = keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer
+    if not isinstance(optimizer, base) or not hasattr(optimizer, "dynamic_growth_steps"):
+        raise TypeError(
+            f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision"
+        )
+    inner = optimizer.inner_optimizer
+    setattr(inner, _WRAPPED, False)
+    try:
+        converted = LossScaleOptimizer(inner, **_options(optimizer))
+    finally:
+        setattr(inner, _WRAPPED, True)
+    if converted.dynamic:
+        converted.load_state_dict(
+            {
+                "current_loss_scale": float(optimizer.loss_scale),
+                "good_steps": int(optimizer.dynamic_counter),
+            }
+        )
+    return converted
+
+
+def _options(optimizer: Any) -> dict[str, Any]:
+    """The arguments, besides the inner optimizer, that make an optimizer like one of either side."""
+    return {
+        "dynamic": optimizer.dynamic,
+        "initial_scale": optimizer.initial_scale,
+        "dynamic_growth_steps": optimizer.dynamic_growth_steps,
+    }

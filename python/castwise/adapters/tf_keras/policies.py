@@ -1,0 +1,103 @@
+"""Policies from castwise to TF 2 and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castwise.adapters.framework import require
+from castwise.compat.tf_keras.mixed_precision import Policy
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+
+
+def to_tf_keras(policy: Any) -> Any:
+    """The policy of tf_keras that means the same.
+
+    Parameters
+    ----------
+    policy : Policy of `castwise.compat.tf_keras`, DTypePolicy, or the name or config of one
+        A policy of tf_keras is returned as it is.
+
+    Returns
+    -------
+    tf_keras.mixed_precision.Policy
+
+    Raises
+    ------
+    ValueError
+        TF 2 has no such policy: it quantizes, is a map, or carries a loss scale (in TF 2 since
+        2.4, the optimizer does); or TensorFlow reads its name differently.
+    ImportError
+        tf_keras is not installed.
+
+    """
+    original = require("tf_keras").mixed_precision.Policy
+    if isinstance(policy, original):
+        return policy
+    if not isinstance(policy, Policy):
+        policy = get(policy)
+    _refuse(policy)
+    try:
+        converted = original(policy.name)
+    except ValueError as error:
+        raise ValueError(f"policy={policy.name!r}: TF 2 has no such policy: {error}") from error
+    _check_dtypes(policy, converted)
+    return converted
+
+
+def from_tf_keras(policy: Any) -> Policy:
+    """The policy of castwise that means the same as one of tf_keras.
+
+    Parameters
+    ----------
+    policy : tf_keras.mixed_precision.Policy, or a Policy of `castwise.compat.tf_keras`
+        One of castwise is returned as it is.
+
+    Returns
+    -------
+    castwise.compat.tf_keras.mixed_precision.Policy
+
+    Raises
+    ------
+    TypeError
+        It is neither.
+    ValueError
+        It is of a class whose dtypes are not those of its name.
+    ImportError
+        tf_keras is not installed.
+
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, require("tf_keras").mixed_precision.Policy):
+        raise TypeError(
+            f"policy={policy!r} is no policy of tf_keras; give a tf_keras.mixed_precision.Policy"
+        )
+    converted = Policy(policy.name)
+    _check_dtypes(policy, converted)
+    return converted
+
+
+def _refuse(policy: Any) -> None:
+    if isinstance(policy, DTypePolicyMap):
+        raise ValueError(
+            f"policy={policy!r} is a map, which layers of TF 2 do not take; use apply_policy_map"
+        )
+    if isinstance(policy, DTypePolicy) and policy.quantization_mode is not None:
+        raise ValueError(
+            f"policy={policy.name!r} quantizes, which layers of TF 2 cannot do; "
+            "give the plain policy it stands on"
+        )
+    if getattr(policy, "loss_scale", None) is not None:
+        raise ValueError(
+            f"policy={policy!r} carries a loss scale, which policies have not since TF 2.4; give "
+            f"Policy({policy.name!r}), and wrap the optimizer in a LossScaleOptimizer"
+        )
+
+
+def _check_dtypes(given: Any, converted: Any) -> None:
+    for role in ("compute_dtype", "variable_dtype"):
+        if getattr(given, role) != getattr(converted, role):
+            raise ValueError(
+                f"policy={given!r} has the {role} {getattr(given, role)}, and its name means "
+                f"{getattr(converted, role)} on the other side; name the dtype"
+            )

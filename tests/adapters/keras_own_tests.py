@@ -1,0 +1,53 @@
+"""A plugin of pytest for Keras' own unit tests: they run with castwise installed in Keras.
+
+With ``CASTWISE_CLASSES=1`` the test modules get castwise's policies and functions under Keras'
+names, too. Of an exception they then compare the type alone: castwise says it in its own words.
+The outcomes go, as JSON, to the file that ``CASTWISE_OUTCOMES`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import unittest
+from pathlib import Path
+from typing import Any
+
+import castwise.dtype_policies
+import pytest
+from castwise.adapters.keras import install
+
+CLASSES = os.environ.get("CASTWISE_CLASSES") == "1"
+OUTCOMES: dict[str, str] = {}
+
+install()
+
+if CLASSES:
+    unittest.TestCase.assertRaisesRegex = (  # type: ignore[method-assign,assignment]
+        lambda self, expected, _, *args, **options: self.assertRaises(expected, *args, **options)
+    )
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Put castwise's classes and functions under the names of Keras', in the test modules."""
+    if not CLASSES:
+        return
+    ours = castwise.dtype_policies
+    for module in {item.module for item in items}:
+        for name in ours.__all__:
+            if hasattr(module, name):
+                setattr(module, name, getattr(ours, name))
+        if hasattr(module, "dtype_policies"):
+            module.dtype_policies = ours
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember what became of each test, whichever phase it failed in."""
+    name = report.nodeid.partition("::")[2]
+    if report.when == "call" or report.outcome != "passed":
+        OUTCOMES[name] = report.outcome
+
+
+def pytest_sessionfinish() -> None:
+    """Write what was remembered."""
+    Path(os.environ["CASTWISE_OUTCOMES"]).write_text(json.dumps(OUTCOMES))

@@ -1,0 +1,44 @@
+"""The adapter of Keras on each of its backends, in a process each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras_checks
+import pytest
+
+BACKENDS = ("numpy", "jax", "torch", "tensorflow")
+QUIET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
+
+@functools.cache
+def results(backend: str) -> dict[str, str | None]:
+    program = Path(keras_checks.__file__)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, **QUIET, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=program.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, str | None] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("check", keras_checks.CHECKS)
+def test_every_backend(check: str, backend: str) -> None:
+    traceback = results(backend)[check]
+    assert traceback is None, traceback
