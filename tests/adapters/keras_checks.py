@@ -1,4 +1,4 @@
-"""Checks of castwise.adapters.keras that every backend must pass: run as a program, one backend each.
+"""Checks of castwise.adapters.keras that every backend must pass, run as a program.
 
 ``KERAS_BACKEND=jax python keras_checks.py`` prints, as JSON, for each check None or its traceback.
 """

@@ -39,7 +39,8 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     ValueError
         Several keys match a path, and `on_overlap` is "raise"; a layer is quantized already in
         another way; a policy needs calibration (gptq, awq), is for no floats, or unknown to the
-        installed Keras; layers that share a variable want different dtypes. Nothing was changed.
+        installed Keras; one that quantizes is for a layer that is not built and holds others;
+        layers that share a variable want different dtypes. Nothing was changed.
     ImportError
         Keras is not installed.
 
@@ -52,7 +53,8 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
       optimizer goes on with them; its own variables keep values and dtypes, which `notes` says.
     - Layers that are not built yet get the map itself (a copy), for the layers that they will make.
     - Policies that quantize: layers that are built are quantized (``layer.quantize``), layers that
-      are not will be built so. Layers whose class cannot be get the plain policy it stands on.
+      are not will be built so. Layers whose class cannot be get the plain policy it stands on, for
+      Keras fails to call them under another.
     - An ``Input`` keeps its dtype; that which a Sequential model made for itself follows its first
       layer, where it would lose precision else.
     - Functions that the model has traced are traced anew.

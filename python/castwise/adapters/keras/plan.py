@@ -89,6 +89,11 @@ class _Planner:
             self._converted[wanted] = to_keras(wanted)
         policy = self._converted[wanted]
         before = policy_in_force(layer)
+        if not layer.built and wanted.quantization_mode is not None and not can_be_quantized(layer):
+            raise ValueError(
+                f"{path!r} is not built, so that nobody knows what in it can be quantized with "
+                f"policy={wanted.name!r}; build the model first"
+            )
         if not layer.built:
             # What a layer makes when it is built asks the map for its own path.
             if len(self._map):

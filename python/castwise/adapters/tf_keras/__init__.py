@@ -7,11 +7,12 @@ loss_scaling    the optimizer that scales the loss, from either side to the othe
 ```
 """
 
+from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.tf_keras.loss_scaling import (
     from_tf_keras_optimizer,
     to_tf_keras_optimizer,
 )
-from castwise.adapters.tf_keras.models import AppliedPolicies, apply_policy_map, cast_model
+from castwise.adapters.tf_keras.models import apply_policy_map, cast_model
 from castwise.adapters.tf_keras.policies import from_tf_keras, to_tf_keras
 
 __all__ = [

@@ -52,7 +52,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
 
 
 def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
-    """castwise's optimizer around the same inner one, with the scale and counter of today.
+    """An optimizer of castwise around the same inner one, with the scale and counter of today.
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
             f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision"
         )
     inner = optimizer.inner_optimizer
+    _forget_wrapper(inner)
     setattr(inner, _WRAPPED, False)
     try:
         converted = LossScaleOptimizer(inner, **_options(optimizer))
@@ -94,9 +95,23 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
 
 
 def _options(optimizer: Any) -> dict[str, Any]:
-    """The arguments, besides the inner optimizer, that make an optimizer like one of either side."""
+    """The arguments, besides the inner optimizer, that make an optimizer like it."""
     return {
         "dynamic": optimizer.dynamic,
         "initial_scale": optimizer.initial_scale,
         "dynamic_growth_steps": optimizer.dynamic_growth_steps,
     }
+
+
+def _forget_wrapper(inner: Any) -> None:
+    """Take out of an optimizer's checkpoints what a LossScaleOptimizer of tf_keras added to them.
+
+    A second one adds it again, and would find the name taken.
+    """
+    for name in ("loss_scale", "base_optimizer"):
+        if inner._self_unconditional_dependency_names.pop(name, None) is not None:
+            inner._self_unconditional_checkpoint_dependencies[:] = [
+                each
+                for each in inner._self_unconditional_checkpoint_dependencies
+                if each.name != name
+            ]

@@ -9,7 +9,6 @@ from castwise._core import cast
 from castwise.adapters.framework import require
 from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.tf_keras.policies import to_tf_keras
-from castwise.compat.tf_keras.mixed_precision import Policy
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicyMap, get
 

@@ -79,7 +79,7 @@ def from_tf_keras(policy: Any) -> Policy:
 
 def _refuse(policy: Any) -> None:
     if isinstance(policy, DTypePolicyMap):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - a policy, but of more than one
             f"policy={policy!r} is a map, which layers of TF 2 do not take; use apply_policy_map"
         )
     if isinstance(policy, DTypePolicy) and policy.quantization_mode is not None:
