@@ -26,8 +26,10 @@ from hypothesis import given
 from keras_names import Call
 from keras_policies import MAPS, POLICIES, made, made_map
 
-# Of Keras' own Variable.__array__.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+# Keras' own, on its numpy backend.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning", "ignore:`custom_gradient`:UserWarning"
+)
 
 PATHS = ("a", "b", "b/c", "enc/x", "enc", "", "é", "ab")
 

@@ -15,7 +15,6 @@ import pytest
 from castwise.adapters.keras import apply_policy_map, cast_model, from_keras, install, to_keras
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, QuantizedDTypePolicy, get
 
-
 # Of Keras' own Variable.__array__.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from castwise.adapters.framework import require
+
 _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_from_weight_decay")
 """Where optimizers keep something by the key of a variable."""
 
@@ -45,7 +47,8 @@ def known_variables(model: Any) -> Iterator[None]:
 def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
     """What is left to the caller after variables of a compiled model were cast: sentences."""
     optimizers = optimizers_of(model)
-    scaled = any(hasattr(optimizer, "dynamic_scale") for optimizer in optimizers)
+    scaling = require("keras").optimizers.LossScaleOptimizer
+    scaled = any(isinstance(optimizer, scaling) for optimizer in optimizers)
     if optimizers and model.dtype_policy.name == "mixed_float16" and not scaled:
         yield (
             "The model was compiled before it became mixed_float16, so that its optimizer scales "
@@ -54,7 +57,7 @@ def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
         )
     for optimizer in optimizers:
         held = [each for each in optimizer._trainable_variables if id(each) in recast_ids]
-        if held and not hasattr(optimizer, "inner_optimizer"):
+        if held and not isinstance(optimizer, scaling):
             yield (
                 f"The optimizer {optimizer.name!r} keeps its own variables as they are, for "
                 f"{len(held)} variables that were cast; compile the model again to have them made "

@@ -40,6 +40,11 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
             f"optimizer={optimizer!r} is no LossScaleOptimizer of castwise.compat.tf_keras"
         )
     inner = optimizer.inner_optimizer
+    if not isinstance(inner, _optimizers()):
+        raise TypeError(
+            f"optimizer={optimizer!r} is around an optimizer of another library, {inner!r}; "
+            "tf_keras takes its own"
+        )
     setattr(inner, _WRAPPED, False)
     try:
         converted = original(inner, **_options(optimizer))
@@ -71,9 +76,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
         tf_keras is not installed.
 
     """
-    keras = require("tf_keras")
-    base = keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer
-    if not isinstance(optimizer, base) or not hasattr(optimizer, "dynamic_growth_steps"):
+    if not isinstance(optimizer, _optimizers()) or not hasattr(optimizer, "dynamic_growth_steps"):
         raise TypeError(
             f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision"
         )
@@ -101,6 +104,12 @@ def _options(optimizer: Any) -> dict[str, Any]:
         "initial_scale": optimizer.initial_scale,
         "dynamic_growth_steps": optimizer.dynamic_growth_steps,
     }
+
+
+def _optimizers() -> tuple[type, ...]:
+    """The base classes of optimizers, since TF 2.11 and before."""
+    optimizers = require("tf_keras").optimizers
+    return optimizers.Optimizer, optimizers.legacy.Optimizer
 
 
 def _forget_wrapper(inner: Any) -> None:

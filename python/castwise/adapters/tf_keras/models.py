@@ -119,13 +119,22 @@ class _Cloner:
                 f"{path!r} is a subclassed model, which cannot be made anew; make it under "
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
             )
-        clone = require("tf_keras").models.clone_model(
-            model, clone_function=lambda layer: self._layer(layer, prefix + layer.name)
-        )
+        clone = self._clone(model, prefix)
         clone._set_dtype_policy(self._decided(path, model.dtype_policy.name))
         if model.built and not clone.built:
             clone.build(model._build_input_shape)
         return clone
+
+    def _clone(self, model: Any, prefix: str) -> Any:
+        keras = require("tf_keras")
+
+        def clone_layer(layer: Any) -> Any:
+            return self._layer(layer, prefix + layer.name)
+
+        if isinstance(model, keras.Sequential) and not model._has_explicit_input_shape:
+            # The input that it made for itself has a dtype of before; it makes another one.
+            return keras.Sequential([clone_layer(each) for each in model.layers], model.name)
+        return keras.models.clone_model(model, clone_function=clone_layer)
 
     def _layer(self, layer: Any, path: str) -> Any:
         if id(layer) not in self._made:
