@@ -31,14 +31,14 @@ def _follow_first_layer(sequential: Any) -> None:
     if not others or not isinstance(first, require("keras").layers.InputLayer):
         return
     source, target = first.dtype, others[0].compute_dtype
-    if _loses(source, target):
+    if loses(source, target):
         first._dtype = target
         first.output._dtype = target
         for functional_input in sequential._functional.inputs if sequential._functional else ():
             functional_input._dtype = target
 
 
-def _loses(source: str, target: str) -> bool:
+def loses(source: str, target: str) -> bool:
     """Whether floats of `target` lose precision or range in `source`."""
     have, wanted = finfo(source), finfo(target)
     return have.kind == wanted.kind == "float" and (

@@ -106,7 +106,7 @@ def _options(optimizer: Any) -> dict[str, Any]:
     }
 
 
-def _optimizers() -> tuple[type, ...]:
+def _optimizers() -> tuple[Any, ...]:
     """The base classes of optimizers, since TF 2.11 and before."""
     optimizers = require("tf_keras").optimizers
     return optimizers.Optimizer, optimizers.legacy.Optimizer

@@ -7,6 +7,7 @@ from typing import Any
 
 from castwise._core import cast
 from castwise.adapters.framework import require
+from castwise.adapters.keras.derived_state import loses
 from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.tf_keras.policies import to_tf_keras
 from castwise.config import is_float_dtype
@@ -55,14 +56,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     cloner = _Cloner(policy_map)
     clone = cloner.clone(model, "")
     explanation = policy_map.explain(cloner.paths)
-    variables = {}
-    for old, new in zip(model.weights, clone.weights, strict=True):
-        source, target = old.dtype.name, new.dtype.name
-        value = old.numpy()
-        if source != target and is_float_dtype(source):
-            value = cast(value, target)
-            variables[old.name] = source, target
-        new.assign(value)
+    variables = _give_weights(model, clone) if model.built else {}
     notes = []
     if getattr(model, "optimizer", None) is not None:
         notes.append("The model that was given is compiled, the new one is not: compile it.")
@@ -102,6 +96,19 @@ def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
     )
 
 
+def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
+    """Give one model the weights of another, in its dtypes; by name, what was cast."""
+    changed = {}
+    for old, new in zip(model.weights, clone.weights, strict=True):
+        source, target = old.dtype.name, new.dtype.name
+        value = old.numpy()
+        if source != target and is_float_dtype(source):
+            value = cast(value, target)
+            changed[old.name] = source, target
+        new.assign(value)
+    return changed
+
+
 @dataclass
 class _Cloner:
     """Makes models anew; each layer once, however many models it is in."""
@@ -121,8 +128,6 @@ class _Cloner:
             )
         clone = self._clone(model, prefix)
         clone._set_dtype_policy(self._decided(path, model.dtype_policy.name))
-        if model.built and not clone.built:
-            clone.build(model._build_input_shape)
         return clone
 
     def _clone(self, model: Any, prefix: str) -> Any:
@@ -132,8 +137,14 @@ class _Cloner:
             return self._layer(layer, prefix + layer.name)
 
         if isinstance(model, keras.Sequential) and not model._has_explicit_input_shape:
-            # The input that it made for itself has a dtype of before; it makes another one.
-            return keras.Sequential([clone_layer(each) for each in model.layers], model.name)
+            clone = keras.Sequential([clone_layer(each) for each in model.layers], model.name)
+            if model.inputs:
+                # The input that it made for itself was for its layers as they were.
+                source, target = model.inputs[0].dtype.name, clone.layers[0].compute_dtype
+                clone._build_graph_network_for_inferred_shape(
+                    model.inputs[0].shape, target if loses(source, target) else source
+                )
+            return clone
         return keras.models.clone_model(model, clone_function=clone_layer)
 
     def _layer(self, layer: Any, path: str) -> Any:
