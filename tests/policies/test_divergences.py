@@ -27,6 +27,7 @@ import pytest
 import tf2_sides
 import tf24_sides
 from castwise import autocast
+from castwise.adapters.keras import install
 from castwise.compat import jmp as our_jmp
 from castwise.compat.keras import Variable
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
@@ -260,6 +261,28 @@ def our_tf_layer_names() -> dict[str, Any]:
     return our_tf() | layer_names(our_tf_layers.Layer, autocast.enable_auto_cast_variables)
 
 
+def keras_alone() -> dict[str, Any]:
+    real_keras()
+    keras = peers.keras()
+
+    def in_force(policy: Any) -> Any:
+        keras.config.set_dtype_policy(policy)
+        return keras.config.dtype_policy()
+
+    return {"keras": keras, "in_force": in_force}
+
+
+def keras_with_castwise() -> dict[str, Any]:
+    our_keras()
+    names = keras_alone()
+
+    def in_force(policy: Any) -> Any:
+        with install():
+            return names["in_force"](policy)
+
+    return {**names, "in_force": in_force}
+
+
 # Each brings the global state back to that of a fresh process, and gives the names in scope.
 DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]] = {
     "Keras 3": (real_keras, our_keras),
@@ -271,6 +294,7 @@ DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, A
     "torch": (real_torch, our_torch),
     "Keras 3, layers": (real_keras_layers, our_keras_layers),
     "TF 2, layers": (real_tf_layers, our_tf_layer_names),
+    "castwise in Keras 3": (keras_alone, keras_with_castwise),
 }
 
 
