@@ -173,6 +173,17 @@ def test_unknown_paths_are_reported() -> None:
     assert report.to_dict()["variables"]["net/two/kernel"] == ["float32", "bfloat16"]
 
 
+def test_casts_in_a_graph_are_reported() -> None:
+    keras = peers.keras()
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2)(keras.ops.cast(inputs, "float16"))
+    report = cast_model(keras.Model(inputs, outputs, name="net"), "float32")
+    assert report.notes == (
+        "The graph of 'net' holds 1 casts to float16, which stay; where they are not meant to, "
+        "build the model anew.",
+    )
+
+
 def test_a_quantized_layer_that_keeps_its_policy_is_no_conflict() -> None:
     model = quantized_model()
     apply_policy_map(model, rules(("net/one", "int8_from_float32")))

@@ -24,6 +24,8 @@ def derive_again(layers: list[Any]) -> None:
                 layer.build(**layer._build_shapes_dict)
         if hasattr(layer, "_functional"):
             _follow_first_layer(layer)
+        if hasattr(layer, "_nodes_by_depth"):
+            _keep_input_dtypes(layer)
 
 
 def _follow_first_layer(sequential: Any) -> None:
@@ -33,9 +35,23 @@ def _follow_first_layer(sequential: Any) -> None:
     source, target = first.dtype, others[0].compute_dtype
     if loses(source, target):
         first._dtype = target
-        first.output._dtype = target
-        for functional_input in sequential._functional.inputs if sequential._functional else ():
-            functional_input._dtype = target
+        _set_dtype(first.output, target)
+        if sequential._functional:
+            _keep_input_dtypes(sequential._functional)
+
+
+def _keep_input_dtypes(functional: Any) -> None:
+    """Give symbolic inputs the dtypes of their `Input`: Keras 3.4 gave them those of layers."""
+    input_layer = require("keras").layers.InputLayer
+    for tensor in functional.inputs:
+        operation = tensor._keras_history.operation
+        if isinstance(operation, input_layer):
+            _set_dtype(tensor, operation.dtype)
+
+
+def _set_dtype(tensor: Any, dtype: str) -> None:
+    """Change the dtype of a symbolic tensor; it is read-only since some release after 3.4."""
+    setattr(tensor, "_dtype" if "_dtype" in vars(tensor) else "dtype", dtype)
 
 
 def loses(source: str, target: str) -> bool:

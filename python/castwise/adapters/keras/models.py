@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from castwise.adapters.framework import require
@@ -80,7 +82,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         },
         {variable.path: dtypes for variable, dtypes in variables.values()},
         tuple(unquantized),
-        tuple(notes(model, set(variables))),
+        (*notes(model, set(variables)), *_casts_that_stay(layers)),
     )
 
 
@@ -125,6 +127,19 @@ def _recast_variables(plans: list[LayerPlan]) -> dict[int, tuple[Any, tuple[str,
                 done[id(variable)] = variable, (stored_dtype(variable), dtype)
                 recast(variable, dtype)
     return done
+
+
+def _casts_that_stay(layers: list[Any]) -> Iterator[str]:
+    """Sentences on casts that somebody has put into the graph of a functional model."""
+    for layer in layers:
+        nodes = itertools.chain(*getattr(layer, "_nodes_by_depth", {}).values())
+        casts = [each for each in nodes if type(each.operation).__name__ == "Cast"]
+        if casts:
+            dtypes = sorted({str(each.output_tensors[0].dtype) for each in casts})
+            yield (
+                f"The graph of {layer.name!r} holds {len(casts)} casts to {', '.join(dtypes)}, "
+                "which stay; where they are not meant to, build the model anew."
+            )
 
 
 def _map(policy_map: Any) -> DTypePolicyMap:
