@@ -5,7 +5,7 @@
 //!   plan          (source, target, options) -> one route of stages; no loops
 //!   parallel      positions per thread
 //!   run           tiles of 1,024 elements: gather, stages, scatter, measure
-//!   stage         the loops over elements, compiled once per cpu::Level
+//!   stage         the loops over elements, compiled once per cpu::Level; those in whole vectors are over simd
 //!     codec       what one element becomes: decode to a pivot, scale, round once, encode
 //! format          THE table everything derives from; parse reads names, report counts losses
 //!
@@ -36,6 +36,8 @@ pub mod parse;
 pub mod policy;
 pub mod policy_map;
 pub mod report;
+#[cfg(target_arch = "x86_64")]
+mod simd;
 pub mod spelling;
 
 pub use error::Error;

@@ -9,6 +9,10 @@
 
 mod assemble;
 mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod direct;
+#[cfg(target_arch = "x86_64")]
+mod factor;
 mod finite;
 mod from_float;
 mod from_integer;
@@ -33,9 +37,17 @@ mod stage;
 mod step;
 mod tally;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod to_byte;
+#[cfg(target_arch = "x86_64")]
+mod to_half;
 mod transfer;
 mod transpose;
 pub mod unscale;
+#[cfg(target_arch = "x86_64")]
+mod upper_source;
+#[cfg(target_arch = "x86_64")]
+mod vector_loop;
 mod workers;
 
 pub use ordinary::Ordinary;
@@ -96,6 +108,21 @@ pub struct Scales<'a> {
     pub strides: &'a [isize],
 }
 
+impl Scales<'_> {
+    /// The one factor for all elements of a shape, if there is one.
+    ///
+    /// # Safety
+    /// The factors of the shape's elements are readable.
+    unsafe fn only(&self, shape: &[usize]) -> Option<f64> {
+        let varies = shape.iter().zip(self.strides).any(|(&length, &stride)| length > 1 && stride != 0);
+        if varies || shape.contains(&0) {
+            return None;
+        }
+        // SAFETY: there is an element, and the first one's factor is at the pointer.
+        Some(unsafe { self.pointer.cast::<f64>().read_unaligned() })
+    }
+}
+
 /// Everything else about a cast.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -132,6 +159,8 @@ pub unsafe fn cast(
         target: parts.target,
         options,
         scaled: scales.is_some(),
+        // SAFETY: the caller's promise: there are elements, and so scales.
+        factor: unsafe { scales.and_then(|scales| scales.only(shape)) },
         report: settings.report,
     };
     if request.is_plain() {
@@ -149,7 +178,7 @@ pub unsafe fn cast(
         }
         return Ok(None);
     }
-    let plan = &DefaultEnvironment::compute(&request, Plan::new)?;
+    let plan = &DefaultEnvironment::compute(&request, |request| Plan::new(request, Level::active()))?;
     let axes = axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings);
     let layouts = blocks::cut(Layout::new(axes));
     let memory = Memory {
@@ -162,7 +191,7 @@ pub unsafe fn cast(
     };
     let search = Search { overflow: options.overflow == Overflow::Raise, nan: options.nan == NanRule::Raise };
     let searches = (search.overflow || search.nan) && plan.flags;
-    let job = |layout, dry| Job { plan, layout, memory, level: Level::active(), search, dry };
+    let job = |layout, dry| Job { plan, layout, memory, level: plan.level, search, dry };
     let run = |dry: bool| {
         let mut whole = Outcome::default();
         for layout in &layouts {

@@ -5,9 +5,12 @@
 //! | copy | none | same format, and nothing to change |
 //! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
+//! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage |
 
 use super::assemble::{self, Exact, Watched};
+#[cfg(target_arch = "x86_64")]
+use super::direct;
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
@@ -16,11 +19,14 @@ use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
 use crate::codec::random;
+use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
 
 /// What happens to each tile.
 pub(crate) struct Plan {
+    /// What its stages were chosen for.
+    pub(super) level: Level,
     /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
     pub(super) decode: Option<Box<dyn Stage>>,
     /// Bytes of a lane between the stages.
@@ -48,10 +54,11 @@ impl Plan {
     /// [`Error::Unsupported`] for complex formats, which the caller takes apart into real ones.
     // Not inlined: constants of kernels are computed here, in the environment that the caller has set.
     #[inline(never)]
-    pub(crate) fn new(request: &Request) -> Result<Self, Error> {
+    pub(crate) fn new(request: &Request, level: Level) -> Result<Self, Error> {
         let Request { source, target, options, report, .. } = *request;
         let unsupported = Error::Unsupported { source, target };
         let mut plan = Self {
+            level,
             decode: None,
             lane_size: source.item_size(),
             scale: None,
@@ -71,16 +78,29 @@ impl Plan {
         if source == target && !request.scaled && !searches_nan && request.keeps_specials() {
             return Ok(plan);
         }
-        if request.is_native() && plan.go_native(request) {
-            return Ok(plan);
+        plan.choose(request).ok_or(unsupported)?;
+        Ok(plan)
+    }
+
+    /// Fills in the stages.
+    fn choose(&mut self, request: &Request) -> Option<()> {
+        let Request { source, target, options, .. } = *request;
+        if request.is_native() && self.go_native(request) {
+            return Some(());
         }
         if request.integer_ends() && !request.scaled {
-            plan.flags = request.watched();
-            plan.encode = integer::stage(source, target, options.overflow, plan.flags);
-            return Ok(plan);
+            self.flags = request.watched();
+            self.encode = integer::stage(source, target, options.overflow, self.flags);
+            return Some(());
         }
-        plan.route(request).ok_or(unsupported)?;
-        Ok(plan)
+        #[cfg(target_arch = "x86_64")]
+        if let Some(stage) = direct::stage(request, self.level) {
+            self.encode = Some(stage);
+            // A factor is part of the stage.
+            self.scaled = false;
+            return Some(());
+        }
+        self.route(request)
     }
 
     /// Whether nothing is to be done to elements, or found out about them.

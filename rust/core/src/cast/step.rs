@@ -14,8 +14,9 @@ use crate::error::Error;
 use crate::format::Format;
 
 /// Steps that were made. No locks: the child of a `fork` would wait for ever for one that a thread of its parent held.
-static KEPT: [[AtomicPtr<Step>; Format::COUNT]; Format::COUNT] =
-    [const { [const { AtomicPtr::new(ptr::null_mut()) }; Format::COUNT] }; Format::COUNT];
+static KEPT: [[[AtomicPtr<Step>; Format::COUNT]; Format::COUNT]; Level::COUNT] =
+    [const { [const { [const { AtomicPtr::new(ptr::null_mut()) }; Format::COUNT] }; Format::COUNT] };
+        Level::COUNT];
 
 /// A cast under default options, and nothing asked for besides.
 pub(super) struct Step {
@@ -26,17 +27,18 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The one for a pair of formats.
+    /// The one for a pair of formats, at the level in use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
     pub(super) fn between(source: Format, target: Format) -> Result<&'static Self, Error> {
-        let place = &KEPT[source.index()][target.index()];
+        let level = Level::active();
+        let place = &KEPT[level as usize][source.index()][target.index()];
         // SAFETY: a pointer that was stored here came from a box that is never freed.
         if let Some(step) = unsafe { place.load(Ordering::Acquire).as_ref() } {
             return Ok(step);
         }
-        let made = Box::into_raw(Box::new(Self::new(source, target)?));
+        let made = Box::into_raw(Box::new(Self::new(source, target, level)?));
         match place.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made, and from now on never freed.
             Ok(_) => Ok(unsafe { &*made }),
@@ -48,16 +50,17 @@ impl Step {
         }
     }
 
-    fn new(source: Format, target: Format) -> Result<Self, Error> {
+    fn new(source: Format, target: Format, level: Level) -> Result<Self, Error> {
         let parts = Parts::of(source, target)?;
         let request = Request {
             source: parts.source,
             target: parts.target,
             options: Options::default(),
             scaled: false,
+            factor: None,
             report: false,
         };
-        let plan = DefaultEnvironment::compute(&request, Plan::new)?;
+        let plan = DefaultEnvironment::compute(&request, |request| Plan::new(request, level))?;
         Ok(Self { source, target, plan, parts })
     }
 
@@ -94,7 +97,7 @@ impl Step {
             target_swapped: swapped.1,
             real_to_complex: self.parts.real_to_complex,
         };
-        let (level, search) = (Level::active(), Search::default());
-        Job { plan: &self.plan, layout, memory, level, search, dry: false }
+        let level = self.plan.level;
+        Job { plan: &self.plan, layout, memory, level, search: Search::default(), dry: false }
     }
 }

@@ -5,7 +5,7 @@
 //! | `portable` | the target's baseline | any CPU |
 //! | `neon` | aarch64's baseline | any arm64 |
 //! | `avx2` | AVX2, FMA, F16C, BMI1/2, LZCNT | Haswell 2013, Zen 2017 |
-//! | `avx512` | those, AVX-512 F/BW/CD/DQ/VL | Skylake-X 2017, Zen 4 2022 |
+//! | `avx512` | those, AVX-512 F/BW/CD/DQ/VL/VBMI | Ice Lake 2019, Zen 4 2022 |
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -36,12 +36,15 @@ pub enum Level {
     Avx512,
 }
 
-const ALL: [Level; 4] = [Level::Portable, Level::Neon, Level::Avx2, Level::Avx512];
+const ALL: [Level; Level::COUNT] = [Level::Portable, Level::Neon, Level::Avx2, Level::Avx512];
 
 /// The level in use, plus one; 0 before the first question.
 static ACTIVE: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
     /// The name by which it is forced and reported.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -76,6 +79,7 @@ impl Level {
                     && is_x86_feature_detected!("avx512cd")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vbmi")
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 => false,
@@ -146,7 +150,9 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+#[target_feature(
+    enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi"
+)]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }

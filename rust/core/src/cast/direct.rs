@@ -1,0 +1,97 @@
+//! Pairs that whole vectors take from source to target in one step, where the level has vectors.
+//!
+//! Formats are found by their layout: float32, float32 with a shorter mantissa, and the half that machines convert
+//! themselves on one side; those and floats of 8 bits or fewer on the other.
+
+use super::factor::{Rounded, Times};
+use super::request::{Request, pivot_spec};
+use super::stage::Stage;
+use super::to_byte;
+use super::to_half::{self, Shape};
+use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::cpu::Level;
+use crate::format::{FloatSpec, Specials};
+use crate::simd::{Avx2, Avx512, Vector};
+
+/// The layout of a format, if vectors know it.
+fn shape_of(spec: &FloatSpec) -> Option<Shape> {
+    let half = |exponent_bits, mantissa_bits, bias| FloatSpec {
+        signed: true,
+        exponent_bits,
+        mantissa_bits,
+        bias,
+        specials: Specials::Ieee,
+    };
+    let known = [
+        (Shape::Single, pivot_spec::<Binary32>()),
+        (Shape::UpperHalf, half(8, 7, 127)),
+        (Shape::IeeeHalf, half(5, 10, 15)),
+    ];
+    known.into_iter().find(|(_, known)| known == spec).map(|(shape, _)| shape)
+}
+
+/// The stage from source to target on a level, if there is one.
+pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    match level {
+        Level::Avx512 => on::<Avx512>(request),
+        Level::Avx2 => on::<Avx2>(request),
+        Level::Portable | Level::Neon => None,
+    }
+}
+
+fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    if request.watched() {
+        return None;
+    }
+    match shape_of(&request.source.float()?)? {
+        Shape::Single => from::<V, _>(request, Singles),
+        Shape::UpperHalf => from::<V, _>(request, UpperHalves),
+        Shape::IeeeHalf => from::<V, _>(request, IeeeHalves),
+    }
+}
+
+fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let target = request.target.float()?;
+    if request.scaled {
+        return scaled::<V, F>(request, source, &target);
+    }
+    match shape_of(&target) {
+        // Shifting is all there is to do, which the compiler's own loop does best.
+        Some(Shape::Single) if F::SHIFTED => None,
+        Some(shape) if request.rounding() != Rounding::NearestEven => {
+            to_half::rounded_stage::<V, F>(request, source, shape)
+        }
+        Some(shape) => to_half::stage::<V, F>(request, source, shape),
+        None => to_byte::stage::<V, F>(request, source),
+    }
+}
+
+/// With one factor for all, which is not so extreme that products are.
+fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
+    let factor = request.factor?;
+    let single = factor as f32;
+    let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
+    if !single.is_normal() || !nearest {
+        return None;
+    }
+    let is_single = f64::from(single) == factor;
+    // Their smallest subnormal is far above what a product of singles loses.
+    let is_coarse = target.specials != Specials::ExponentOnly
+        && target.bias + (target.mantissa_bits as i32) < Binary32::BIAS as i32 / 2;
+    match shape_of(target) {
+        // The machine's own product is rounded once, and to where it goes.
+        Some(Shape::Single) if is_single => {
+            to_half::stage::<V, _>(request, Rounded { source, factor: single }, Shape::Single)
+        }
+        Some(Shape::Single) => None,
+        Some(shape) if is_single && is_coarse => {
+            to_half::stage::<V, _>(request, Times::<F, false> { source, factor }, shape)
+        }
+        Some(shape) => to_half::stage::<V, _>(request, Times::<F, true> { source, factor }, shape),
+        None if !is_coarse => None,
+        None if is_single => to_byte::stage::<V, _>(request, Times::<F, false> { source, factor }),
+        None => to_byte::stage::<V, _>(request, Times::<F, true> { source, factor }),
+    }
+}

@@ -1,0 +1,101 @@
+//! Floats of 16 and 32 bits as vectors of upper halves, rounded to odd (see [`crate::codec::upper`]), or of singles.
+
+use crate::simd::Vector;
+
+/// A register of upper halves.
+#[derive(Clone, Copy)]
+pub(super) struct Upper<I> {
+    /// The halves as they are: their signs, at least, are right.
+    pub(super) cut: I,
+    /// The halves with a last bit that records what was cut off.
+    pub(super) odd: I,
+}
+
+/// Where singles or their upper halves come from.
+///
+/// # Safety
+/// Each operation needs the level's features, and as many elements at the pointer as it gives.
+pub(super) trait Floats: Copy + Send + Sync + 'static {
+    /// Bytes of an element.
+    const SIZE: usize;
+    /// Whether they are singles but for a shift.
+    const SHIFTED: bool = false;
+    /// A register of singles.
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles;
+    /// A register of upper halves; `one` is 1 in every word.
+    #[inline(always)]
+    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            let first = self.singles::<V>(source);
+            let second = self.singles::<V>(source.add(V::BYTES / 4 * Self::SIZE));
+            upper::<V>([first, second], one)
+        }
+    }
+}
+
+/// The upper halves of two registers of singles.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn upper<V: Vector>(
+    [first, second]: [V::Singles; 2],
+    one: V::Integers,
+) -> Upper<V::Integers> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
+        Upper { cut, odd: V::or(cut, V::min16(low, one)) }
+    }
+}
+
+/// float32.
+#[derive(Clone, Copy)]
+pub(super) struct Singles;
+
+impl Floats for Singles {
+    const SIZE: usize = 4;
+
+    #[inline(always)]
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { V::singles(V::load(source)) }
+    }
+}
+
+/// float32 with the upper half of its bits.
+#[derive(Clone, Copy)]
+pub(super) struct UpperHalves;
+
+impl Floats for UpperHalves {
+    const SIZE: usize = 2;
+    const SHIFTED: bool = true;
+
+    #[inline(always)]
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { V::load_upper(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn upper<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        let cut = unsafe { V::load(source) };
+        Upper { cut, odd: cut }
+    }
+}
+
+/// IEEE half precision.
+#[derive(Clone, Copy)]
+pub(super) struct IeeeHalves;
+
+impl Floats for IeeeHalves {
+    const SIZE: usize = 2;
+
+    #[inline(always)]
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { V::load_halves(source) }
+    }
+}

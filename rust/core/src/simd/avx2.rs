@@ -1,0 +1,203 @@
+//! Registers of 256 bits.
+
+use std::arch::x86_64 as arch;
+
+use super::Vector;
+use crate::cpu::Level;
+
+/// AVX2 with F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2;
+
+type Integers = arch::__m256i;
+type Singles = arch::__m256;
+
+/// The order of 64-bit lanes after two registers have been packed into one, half by half.
+const UNPACKED: i32 = 0b11_01_10_00;
+
+impl Vector for Avx2 {
+    const LEVEL: Level = Level::Avx2;
+    const BYTES: usize = 32;
+    type Integers = Integers;
+    type Singles = Singles;
+    // All bits of a lane, or none.
+    type Mask8 = Integers;
+    type Mask16 = Integers;
+
+    super::operations! {
+        fn load(source: *const u8) -> Integers { arch::_mm256_loadu_si256(source.cast()) }
+        fn store(target: *mut u8, a: Integers) { arch::_mm256_storeu_si256(target.cast(), a) }
+        fn stream(target: *mut u8, a: Integers) { arch::_mm256_stream_si256(target.cast(), a) }
+        fn fence() { arch::_mm_sfence() }
+        fn splat8(value: u8) -> Integers { arch::_mm256_set1_epi8(value as i8) }
+        fn splat16(value: u16) -> Integers { arch::_mm256_set1_epi16(value as i16) }
+        fn splat32(value: u32) -> Integers { arch::_mm256_set1_epi32(value as i32) }
+        fn and(a: Integers, b: Integers) -> Integers { arch::_mm256_and_si256(a, b) }
+        fn or(a: Integers, b: Integers) -> Integers { arch::_mm256_or_si256(a, b) }
+        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
+            arch::_mm256_or_si256(a, arch::_mm256_and_si256(b, mask))
+        }
+        fn add8(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi8(a, b) }
+        fn add16(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi16(a, b) }
+        fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm256_adds_epu8(a, b) }
+        fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epu8(a, b) }
+        fn sub_saturated16(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epu16(a, b) }
+        fn min8(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu8(a, b) }
+        fn min16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu16(a, b) }
+        fn max16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu16(a, b) }
+        fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
+        fn shl_each16(a: Integers, counts: Integers) -> Integers {
+            // A power of two for each count, from a table of bytes; a set top bit gives zero, as upper bytes want.
+            let powers = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
+                1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0,
+            ));
+            let indices = arch::_mm256_or_si256(counts, arch::_mm256_set1_epi16(0xff00u16 as i16));
+            arch::_mm256_mullo_epi16(a, arch::_mm256_shuffle_epi8(powers, indices))
+        }
+        fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
+            let low = arch::_mm256_set1_epi32(0xffff);
+            let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+            let odd = arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
+            (arch::_mm256_permute4x64_epi64::<UNPACKED>(even), arch::_mm256_permute4x64_epi64::<UNPACKED>(odd))
+        }
+        fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
+            let low = arch::_mm256_set1_epi16(0xff);
+            let even = arch::_mm256_packus_epi16(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+            let odd = arch::_mm256_packus_epi16(arch::_mm256_srli_epi16::<8>(a), arch::_mm256_srli_epi16::<8>(b));
+            (arch::_mm256_permute4x64_epi64::<UNPACKED>(even), arch::_mm256_permute4x64_epi64::<UNPACKED>(odd))
+        }
+        fn above16(a: Integers, b: Integers) -> Integers { arch::_mm256_cmpgt_epi16(a, b) }
+        fn top8(a: Integers) -> Integers { arch::_mm256_cmpgt_epi8(arch::_mm256_setzero_si256(), a) }
+        fn join(low: Integers, high: Integers) -> Integers {
+            arch::_mm256_permute4x64_epi64::<UNPACKED>(arch::_mm256_packs_epi16(low, high))
+        }
+        fn choose8(mask: Integers, yes: Integers, no: Integers) -> Integers {
+            arch::_mm256_blendv_epi8(no, yes, mask)
+        }
+        fn choose16(mask: Integers, yes: Integers, no: Integers) -> Integers {
+            arch::_mm256_blendv_epi8(no, yes, mask)
+        }
+        fn bits(a: Singles) -> Integers { arch::_mm256_castps_si256(a) }
+        fn singles(a: Integers) -> Singles { arch::_mm256_castsi256_ps(a) }
+        fn load_upper(source: *const u8) -> Singles {
+            let wide = arch::_mm256_cvtepu16_epi32(arch::_mm_loadu_si128(source.cast()));
+            arch::_mm256_castsi256_ps(arch::_mm256_slli_epi32::<16>(wide))
+        }
+        fn load_halves(source: *const u8) -> Singles {
+            arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(source.cast()))
+        }
+        fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
+        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+            let product = arch::_mm256_mul_ps(a, b);
+            let error = arch::_mm256_fmsub_ps(a, b, product);
+            // Not where it is NaN: the product of an infinity is exact.
+            let inexact = arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_ps());
+            let inexact = arch::_mm256_castps_si256(inexact);
+            let bits = arch::_mm256_castps_si256(product);
+            // Away from zero it was rounded where the signs differ: all bits set are one less.
+            let away = arch::_mm256_xor_si256(bits, arch::_mm256_castps_si256(error));
+            let less = arch::_mm256_and_si256(inexact, arch::_mm256_srai_epi32::<31>(away));
+            let one = arch::_mm256_srli_epi32::<31>(inexact);
+            let odd = arch::_mm256_or_si256(arch::_mm256_add_epi32(bits, less), one);
+            arch::_mm256_castsi256_ps(odd)
+        }
+        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+            let low = double_product_to_odd(arch::_mm256_castps256_ps128(a), b);
+            let high = double_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
+            arch::_mm256_set_m128(high, low)
+        }
+        fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
+        fn canonical(a: Singles, nan: Integers) -> Integers {
+            let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let sign = arch::_mm256_set1_epi32(i32::MIN);
+            let bits = arch::_mm256_castps_si256(a);
+            let canonical = arch::_mm256_or_si256(arch::_mm256_and_si256(bits, sign), nan);
+            arch::_mm256_blendv_epi8(bits, canonical, arch::_mm256_castps_si256(is_nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
+            let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
+            arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract. The count of this one instruction is signed.
+        unsafe { arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(COUNT as i32)) }
+    }
+}
+
+/// Products by way of doubles, rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn double_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
+        let product = arch::_mm256_mul_pd(wide, b);
+        odd_single(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
+    }
+}
+
+/// A rounded number and what it lacks, as the number rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn odd_double(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let zero = arch::_mm256_setzero_pd();
+        // Not where it is NaN: infinities are exact.
+        let inexact = arch::_mm256_castpd_si256(arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, zero));
+        let bits = arch::_mm256_castpd_si256(rounded);
+        // Away from zero it was rounded where the signs differ: all bits set are one less.
+        let signs = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(bits, arch::_mm256_castpd_si256(error)));
+        let ones = arch::_mm256_castsi256_pd(inexact);
+        let away = arch::_mm256_castpd_si256(arch::_mm256_blendv_pd(zero, ones, signs));
+        let one = arch::_mm256_srli_epi64::<63>(inexact);
+        arch::_mm256_castsi256_pd(arch::_mm256_or_si256(arch::_mm256_add_epi64(bits, away), one))
+    }
+}
+
+/// Doubles as singles, both rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn odd_single(a: arch::__m256d) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let narrow = arch::_mm256_cvtpd_ps(a);
+        let error = arch::_mm256_sub_pd(a, arch::_mm256_cvtps_pd(narrow));
+        let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_pd());
+        let (inexact, signs) = (upper_halves(inexact), upper_halves(error));
+        let bits = arch::_mm_castps_si128(narrow);
+        let away = arch::_mm_srai_epi32::<31>(arch::_mm_xor_si128(bits, signs));
+        let less = arch::_mm_and_si128(inexact, away);
+        let one = arch::_mm_srli_epi32::<31>(inexact);
+        arch::_mm_castsi128_ps(arch::_mm_or_si128(arch::_mm_add_epi32(bits, less), one))
+    }
+}
+
+/// The upper 32 bits of each double.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn upper_halves(a: arch::__m256d) -> arch::__m128i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_castpd_ps(a);
+        let (low, high) = (arch::_mm256_castps256_ps128(a), arch::_mm256_extractf128_ps::<1>(a));
+        arch::_mm_castps_si128(arch::_mm_shuffle_ps::<0b11_01_11_01>(low, high))
+    }
+}

@@ -1,0 +1,167 @@
+//! Registers of 512 bits.
+
+use std::arch::x86_64 as arch;
+
+use super::Vector;
+use crate::cpu::Level;
+
+/// AVX-512 with bytes (VBMI).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512;
+
+/// Every second number from the first, for the permutation that takes from two registers.
+const fn every_second<const N: usize>(first: u16) -> [u16; N] {
+    let mut indices = [0; N];
+    let mut i = 0;
+    while i < N {
+        indices[i] = first + 2 * i as u16;
+        i += 1;
+    }
+    indices
+}
+
+const fn bytes(indices: [u16; 64]) -> [u8; 64] {
+    let mut all = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        all[i] = indices[i] as u8;
+        i += 1;
+    }
+    all
+}
+
+static EVEN_WORDS: [u16; 32] = every_second(0);
+static ODD_WORDS: [u16; 32] = every_second(1);
+static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
+static ODD_BYTES: [u8; 64] = bytes(every_second(1));
+
+type Integers = arch::__m512i;
+type Singles = arch::__m512;
+
+/// Towards zero, and without exceptions.
+const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
+
+impl Vector for Avx512 {
+    const LEVEL: Level = Level::Avx512;
+    const BYTES: usize = 64;
+    type Integers = Integers;
+    type Singles = Singles;
+    type Mask8 = arch::__mmask64;
+    type Mask16 = arch::__mmask32;
+
+    super::operations! {
+        fn load(source: *const u8) -> Integers { arch::_mm512_loadu_si512(source.cast()) }
+        fn store(target: *mut u8, a: Integers) { arch::_mm512_storeu_si512(target.cast(), a) }
+        fn stream(target: *mut u8, a: Integers) { arch::_mm512_stream_si512(target.cast(), a) }
+        fn fence() { arch::_mm_sfence() }
+        fn splat8(value: u8) -> Integers { arch::_mm512_set1_epi8(value as i8) }
+        fn splat16(value: u16) -> Integers { arch::_mm512_set1_epi16(value as i16) }
+        fn splat32(value: u32) -> Integers { arch::_mm512_set1_epi32(value as i32) }
+        fn and(a: Integers, b: Integers) -> Integers { arch::_mm512_and_si512(a, b) }
+        fn or(a: Integers, b: Integers) -> Integers { arch::_mm512_or_si512(a, b) }
+        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
+            // Rows of the truth table in which `a`, or both others, are set.
+            arch::_mm512_ternarylogic_epi32::<0b1111_1000>(a, b, mask)
+        }
+        fn add8(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi8(a, b) }
+        fn add16(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi16(a, b) }
+        fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm512_adds_epu8(a, b) }
+        fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm512_subs_epu8(a, b) }
+        fn sub_saturated16(a: Integers, b: Integers) -> Integers { arch::_mm512_subs_epu16(a, b) }
+        fn min8(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu8(a, b) }
+        fn min16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu16(a, b) }
+        fn max16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu16(a, b) }
+        fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
+        fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
+        fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
+            let even = arch::_mm512_loadu_si512(EVEN_WORDS.as_ptr().cast());
+            let odd = arch::_mm512_loadu_si512(ODD_WORDS.as_ptr().cast());
+            (arch::_mm512_permutex2var_epi16(a, even, b), arch::_mm512_permutex2var_epi16(a, odd, b))
+        }
+        fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
+            let even = arch::_mm512_loadu_si512(EVEN_BYTES.as_ptr().cast());
+            let odd = arch::_mm512_loadu_si512(ODD_BYTES.as_ptr().cast());
+            (arch::_mm512_permutex2var_epi8(a, even, b), arch::_mm512_permutex2var_epi8(a, odd, b))
+        }
+        fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
+        fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
+        fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {
+            arch::_mm512_kunpackd(u64::from(high), u64::from(low))
+        }
+        fn choose8(mask: Self::Mask8, yes: Integers, no: Integers) -> Integers {
+            arch::_mm512_mask_blend_epi8(mask, no, yes)
+        }
+        fn choose16(mask: Self::Mask16, yes: Integers, no: Integers) -> Integers {
+            arch::_mm512_mask_blend_epi16(mask, no, yes)
+        }
+        fn bits(a: Singles) -> Integers { arch::_mm512_castps_si512(a) }
+        fn singles(a: Integers) -> Singles { arch::_mm512_castsi512_ps(a) }
+        fn load_upper(source: *const u8) -> Singles {
+            let wide = arch::_mm512_cvtepu16_epi32(arch::_mm256_loadu_si256(source.cast()));
+            arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(wide))
+        }
+        fn load_halves(source: *const u8) -> Singles {
+            arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
+        }
+        fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
+        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+            let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
+            let error = arch::_mm512_fmsub_ps(a, b, product);
+            // Not where it is NaN: the product of an infinity is exact.
+            let inexact = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_ps());
+            let bits = arch::_mm512_castps_si512(product);
+            let odd = arch::_mm512_mask_or_epi32(bits, inexact, bits, arch::_mm512_set1_epi32(1));
+            arch::_mm512_castsi512_ps(odd)
+        }
+        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+            let low = double_product_to_odd(arch::_mm512_castps512_ps256(a), b);
+            let high = double_product_to_odd(arch::_mm512_extractf32x8_ps::<1>(a), b);
+            let low = arch::_mm512_castsi256_si512(low);
+            arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high))
+        }
+        fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
+        fn canonical(a: Singles, nan: Integers) -> Integers {
+            let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
+            // Of the first, what the second has, and the third.
+            arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = arch::_mm512_cvtps_ph::<ROUNDING>(a);
+            let high = arch::_mm512_cvtps_ph::<ROUNDING>(b);
+            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
+    }
+}
+
+/// Products by way of doubles, rounded to odd.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
+        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
+        let error = arch::_mm512_fmsub_pd(wide, b, product);
+        let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(product);
+        let back = arch::_mm512_cvtps_pd(narrow);
+        // Not where it is NaN: the product of an infinity is exact.
+        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd())
+            | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, product);
+        let bits = arch::_mm256_castps_si256(narrow);
+        arch::_mm256_mask_or_epi32(bits, inexact, bits, arch::_mm256_set1_epi32(1))
+    }
+}

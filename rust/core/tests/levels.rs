@@ -1,0 +1,75 @@
+//! Every CPU level gives the bits that the portable one gives, whatever the length, the alignment and the size.
+
+use castwise_core::cast::{Settings, cast_slice};
+use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
+use castwise_core::cpu::Level;
+use castwise_core::format::{Format, Kind};
+
+/// Bytes that look like noise, and are the same every time.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn floats() -> Vec<Format> {
+    Format::all().filter(|format| matches!(format.kind(), Kind::Float(_))).collect()
+}
+
+fn cast(level: Level, (from, source): (&[u8], Format), to: &mut [u8], target: Format, options: Options) {
+    level.activate();
+    let settings = Settings { options, report: false, threads: 1 };
+    cast_slice(from, source, to, target, &settings).unwrap();
+}
+
+/// Compares all levels on one cast, at an odd address.
+fn compare(bytes: &[u8], source: Format, target: Format, options: Options) {
+    let count = (bytes.len() - 1) / source.item_size();
+    let bytes = &bytes[1..=count * source.item_size()];
+    let mut expected = vec![0; count * target.item_size()];
+    cast(Level::Portable, (bytes, source), &mut expected, target, options);
+    for level in Level::available() {
+        let mut room = vec![0xaa; expected.len() + 2];
+        let end = room.len() - 1;
+        cast(level, (bytes, source), &mut room[1..end], target, options);
+        assert!(room[1..end] == expected, "{source:?} to {target:?}, {count}, {options:?}, {level:?}");
+        assert_eq!([room[0], room[end]], [0xaa; 2], "written outside: {source:?} to {target:?}, {level:?}");
+    }
+}
+
+// One test: the level in use is one for the process.
+#[test]
+fn levels_agree() {
+    let small = noise(4 * 5000);
+    for source in floats() {
+        for target in floats() {
+            for count in [1, 31, 32, 33, 63, 64, 65, 127, 129, 4095, 4096, 4171] {
+                let length = (1 + count * source.item_size()).min(small.len());
+                compare(&small[..length], source, target, Options::default());
+            }
+        }
+    }
+    let named = |name| Format::named(name).unwrap();
+    let narrow = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "float6_e2m3fn"].map(named);
+    for source in floats() {
+        for target in narrow {
+            for rounding in [Rounding::NearestAway, Rounding::TowardsNegative, Rounding::TowardsPositive] {
+                for (overflow, nan) in [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
+                {
+                    let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
+                    compare(&small, source, target, options);
+                }
+            }
+        }
+    }
+    // More than the caches hold.
+    let large = noise((1 << 24) + 4 * 77);
+    for source in ["float32", "float16", "float8_e4m3fn"].map(named) {
+        for target in ["float32", "bfloat16", "float8_e5m2"].map(named) {
+            compare(&large, source, target, Options::default());
+        }
+    }
+}
