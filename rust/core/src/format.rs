@@ -252,7 +252,7 @@ impl Format {
 
     /// Every format, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..TABLE.len() as u8).map(Self)
+        (0..Self::COUNT as u8).map(Self)
     }
 
     /// The format with this canonical name (aliases: [`crate::parse`]).

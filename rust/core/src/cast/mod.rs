@@ -22,6 +22,8 @@ mod gradient_route;
 mod half;
 mod integer;
 mod layout;
+#[cfg(target_arch = "x86_64")]
+mod lookup;
 mod measure;
 mod multiply;
 mod ordinary;

@@ -3,17 +3,18 @@
 //! | route | stages | when |
 //! |---|---|---|
 //! | copy | none | same format, and nothing to change |
+//! | lookup | one | codes of a byte, on a level with tables of 256 entries |
 //! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage |
 
 use super::assemble::{self, Exact, Watched};
-#[cfg(target_arch = "x86_64")]
-use super::direct;
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
+#[cfg(target_arch = "x86_64")]
+use super::{direct, lookup};
 use super::{from_float, from_integer, integer};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
@@ -78,7 +79,16 @@ impl Plan {
         if source == target && !request.scaled && !searches_nan && request.keeps_specials() {
             return Ok(plan);
         }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(stage) = lookup::known(request, level) {
+            plan.encode = Some(stage);
+            return Ok(plan);
+        }
         plan.choose(request).ok_or(unsupported)?;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(stage) = lookup::learn(request, &plan) {
+            return Ok(Self { decode: None, encode: Some(stage), flags: false, ..plan });
+        }
         Ok(plan)
     }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::Vector;
+use super::{TABLE_BYTES, Tables, Vector};
 use crate::cpu::Level;
 
 /// AVX-512 with bytes (VBMI).
@@ -142,6 +142,62 @@ impl Vector for Avx512 {
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
+    }
+}
+
+/// Which bytes of two registers the elements of `SIZE` bytes end with, register by register of them; the bytes before
+/// these are 0, and so are left out.
+struct Spread<const SIZE: usize>;
+
+impl<const SIZE: usize> Spread<SIZE> {
+    const INDICES: [[u8; 64]; SIZE] = {
+        let mut indices = [[0; 64]; SIZE];
+        let mut element = 0;
+        while element < 64 {
+            let last = element * SIZE + SIZE - 1;
+            indices[last / 64][last % 64] = 64 + element as u8;
+            indices[last / 64][last % 64 - 1] = element as u8;
+            element += 1;
+        }
+        indices
+    };
+    const MASK: u64 = {
+        let mut mask = 0;
+        let mut last = SIZE - 1;
+        while last < 64 {
+            mask |= 0b11 << (last - 1);
+            last += SIZE;
+        }
+        mask
+    };
+}
+
+impl Tables for Avx512 {
+    type Table = [Integers; 4];
+
+    super::operations! {
+        fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
+            [0, 1, 2, 3].map(|quarter| Self::load(table.as_ptr().add(quarter * Self::BYTES)))
+        }
+        fn lookup(table: [Integers; 4], indices: Integers) -> Integers {
+            let [a, b, c, d] = table;
+            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
+            let high = arch::_mm512_permutex2var_epi8(c, indices, d);
+            arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
+        let mut spread = [low; SIZE];
+        for (result, indices) in spread.iter_mut().zip(&Spread::<SIZE>::INDICES) {
+            // SAFETY: the trait's contract.
+            *result = unsafe {
+                let indices = Self::load(indices.as_ptr());
+                arch::_mm512_maskz_permutex2var_epi8(Spread::<SIZE>::MASK, low, indices, high)
+            };
+        }
+        spread
     }
 }
 

@@ -118,6 +118,23 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn canonical(a: Self::Singles, nan: Self::Integers) -> Self::Integers;
 }
 
+/// Entries of a table with one for each byte.
+pub(crate) const TABLE_BYTES: usize = 1 << u8::BITS;
+
+/// What only a level that permutes the bytes of several registers does.
+///
+/// # Safety
+/// As for [`Vector`].
+pub(crate) trait Tables: Vector {
+    /// A table in registers.
+    type Table: Copy;
+    unsafe fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table;
+    /// The entry of each byte.
+    unsafe fn lookup(table: Self::Table, indices: Self::Integers) -> Self::Integers;
+    /// Registers of elements of `SIZE` bytes, the last two of which are given, and the others zero.
+    unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
+}
+
 /// A number that the compiler does not know, and so does not make more instructions of. It is 1.
 #[inline(always)]
 pub(crate) fn unknown_one() -> u8 {
