@@ -37,6 +37,7 @@ mod request;
 mod run;
 mod stage;
 mod step;
+mod streaming;
 mod tally;
 mod tile;
 #[cfg(target_arch = "x86_64")]

@@ -16,6 +16,7 @@ use super::gradient_route::{Operand, Route, Routes};
 use super::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use super::multiply::Multiply;
 use super::stage::Span;
+use super::streaming;
 use super::tile::Tile;
 use super::transfer::{gather, scatter};
 use super::workers::Workers;
@@ -120,7 +121,9 @@ unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> 
     for gradient in gradients {
         parts.push(Part::new(gradient, &mut routes, squares)?);
     }
-    let job = Job { parts: &parts, routes: &routes.known, squares, amax, level };
+    let bytes = parts.iter().map(Part::bytes).sum();
+    let streams = bytes >= streaming::STREAM_FROM;
+    let job = Job { parts: &parts, routes: &routes.known, squares, amax, level, bytes, streams };
     // SAFETY: the caller's promise.
     Ok(unsafe { job.run(threads) })
 }
@@ -175,6 +178,11 @@ impl Part {
 }
 
 impl Part {
+    /// Read and written.
+    fn bytes(&self) -> usize {
+        self.layout.count * (self.source_kind.0 + self.target_kind.0)
+    }
+
     /// Where an element of a dense target lies.
     fn target_address(&self, position: usize) -> usize {
         let origin = self.target.addr().wrapping_add_signed(self.layout.origin[TARGET]);
@@ -213,6 +221,10 @@ struct Job<'a> {
     squares: bool,
     amax: bool,
     level: Level,
+    /// Read and written.
+    bytes: usize,
+    /// What is not in place goes past the caches.
+    streams: bool,
 }
 
 /// The scratch of one thread.
@@ -234,9 +246,7 @@ impl Job<'_> {
         let work: Vec<(usize, usize)> = (self.parts.iter().enumerate())
             .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
             .collect();
-        let size = |part: &Part| part.layout.count * (part.source_kind.0 + part.target_kind.0);
-        let bytes: usize = self.parts.iter().map(size).sum();
-        let workers = Workers::engage(threads, bytes);
+        let workers = Workers::engage(threads, self.bytes);
         let useful = workers.count();
         // Each thread takes the next few chunks: one that starts late leaves more to the others.
         let next = AtomicUsize::new(0);
@@ -267,6 +277,7 @@ impl Job<'_> {
         loop {
             let first = next.fetch_add(CHUNKS_AT_ONCE, Ordering::Relaxed);
             if first >= work.len() {
+                streaming::fence(self.level);
                 return found;
             }
             for (index, &(part, start)) in work.iter().enumerate().skip(first).take(CHUNKS_AT_ONCE) {
@@ -308,7 +319,17 @@ impl Job<'_> {
     fn is_direct(&self, part: &Part) -> bool {
         let route = &self.routes[part.route].2;
         let one_loop = route.fused.is_some() || (route.decode.is_none() && route.encode.is_none());
-        one_loop && !self.squares && !self.amax && part.source_dense && part.target_dense
+        one_loop
+            && !self.squares
+            && !self.amax
+            && part.source_dense
+            && part.target_dense
+            && !self.streams(part)
+    }
+
+    /// Whether a part's results are copied past the caches, from scratch.
+    fn streams(&self, part: &Part) -> bool {
+        self.streams && part.target_dense && !part.target.is_null() && part.source != part.target.cast_const()
     }
 
     /// # Safety
@@ -330,19 +351,26 @@ impl Job<'_> {
                 let finite = route.scan.is_none_or(|scan| scan.run(self.level, source, count));
                 return Chunk { finite, ..Chunk::EMPTY };
             };
-            let target = if part.target_dense {
+            let streams = self.streams(part);
+            let target = if part.target_dense && !streams {
                 part.target.offset(runs[0].offsets[TARGET])
             } else {
                 target_tile.0.as_mut_ptr().cast()
+            };
+            let hand_over = |runs: &[Run]| {
+                if streams {
+                    let there = part.target.offset(runs[0].offsets[TARGET]);
+                    streaming::copy(self.level, target.cast_const(), there, count * part.target_kind.0);
+                } else if !part.target_dense {
+                    scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
+                }
             };
             if let Some(fused) =
                 route.fused.as_ref().filter(|_| !self.amax && (!self.squares || route.ends_in_lanes))
             {
                 let finite = fused.run(self.level, source, target, count);
                 let square_sum = self.square_sum(fused.as_ref(), target.cast_const(), count);
-                if !part.target_dense {
-                    scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
-                }
+                hand_over(runs);
                 return Chunk { finite, square_sum, ..Chunk::EMPTY };
             }
             // Without an encoder the target's elements are the lanes.
@@ -367,9 +395,7 @@ impl Job<'_> {
             if let Some(scan) = &route.scan {
                 finite &= scan.run(self.level, target.cast_const(), count);
             }
-            if !part.target_dense {
-                scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
-            }
+            hand_over(runs);
             Chunk { finite, square_sum, largest, ..Chunk::EMPTY }
         }
     }
