@@ -140,8 +140,8 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> Codes for FloatCodes<SIGN, NEARES
                 let special = V::join(V::above16(low, beyond), V::above16(high, beyond));
                 code = V::choose8(special, by_sign!(choose8, splat8, V::top8(tops), rule.infinity), code);
             }
-            if rule.nan_is_special {
-                let infinity = V::splat16(INFINITY);
+            let infinity = V::splat16(INFINITY);
+            if rule.nan_is_special && V::any16(V::above16(V::max16(low, high), infinity)) {
                 let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
                 code = V::choose8(is_nan, by_sign!(choose8, splat8, V::top8(tops), rule.nan), code);
             }
