@@ -4,7 +4,7 @@
 layer            Layer: inputs, weights and call by a dtype policy
 variable         AutoCastVariable: stored in one dtype, seen in another
 scope            AutocastScope: which one; per thread and asyncio task
-narrow           bfloat16 and float8 under numpy's arithmetic
+narrow           bfloat16 and float8 under numpy's arithmetic; numpy_moves
 dialects         what Keras 3 and TF 2 do differently: keras_rules, tf_keras_rules
 building         the first call: path and weights
 holder           the weights of a layer and of the layers in it
