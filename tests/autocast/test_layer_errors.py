@@ -27,6 +27,11 @@ class Forgetful(Layer):
         self.units = 3
 
 
+class Early(Layer):
+    def __init__(self, attribute: str) -> None:
+        getattr(self, attribute)
+
+
 class Unconvertible:
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError("it is on a GPU")
@@ -62,6 +67,19 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         RuntimeError,
         ("super().__init__()",),
     ),
+    **{
+        f"no super().__init__, {name}": (
+            lambda name=name: Early(name),  # type: ignore[misc]
+            AttributeError,
+            ("Early", repr(name), "super().__init__()"),
+        )
+        for name in ("compute_dtype", "dtype_policy", "name", "anything")
+    },
+    "no super().__init__, set policy": (
+        lambda: setattr(Forgetful(), "dtype_policy", "float16"),
+        RuntimeError,
+        ("super().__init__()",),
+    ),
     "a layer of strings": (
         lambda: Echo(dtype=str, name="echo")(X),
         TypeError,
@@ -93,6 +111,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "a name that is none": (lambda: Echo(name=3), ValueError, ("name=3",)),
     "trainable": (lambda: Echo(trainable="no"), ValueError, ("trainable='no'", "True")),
     "a dialect": (lambda: Echo(dialect="jax"), ValueError, ("'jax'", "'tf_keras'")),
+    "a dialect that is a list": (lambda: Echo(dialect=["jax"]), ValueError, ("['jax']",)),
     "weight after build": (
         lambda: built().add_weight((1,), name="late"),
         ValueError,
@@ -144,6 +163,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "assign None": (lambda: variable().assign(None), ValueError, ("None", "'kernel'")),
     "assign ragged": (lambda: variable().assign([[1], [1, 2]]), ValueError, ("'kernel'",)),
     "assign complex": (lambda: variable().assign([1j, 2]), ValueError, ("complex", "real")),
+    "assign a masked array": (
+        lambda: variable().assign(np.ma.masked_array([1.0, 2.0], [True, False])),
+        ValueError,
+        ("masked", "'kernel'", "filled"),
+    ),
     "add another shape": (lambda: variable().assign_add(np.ones((2, 2))), ValueError, ("(2, 2)",)),
     "add a wider shape": (lambda: variable().assign_add(np.ones((1, 2))), ValueError, ("(1, 2)",)),
     "truth": (lambda: not variable(), TypeError, ("'kernel'", "any()")),
@@ -217,6 +241,34 @@ def test_a_refused_first_call_does_not_place_the_layer() -> None:
         inner(1.0)
     Outer(inner)(X)
     assert inner.path == "outer/inner"
+
+
+def test_errors_of_an_authors_property_are_its_own() -> None:
+    class Broken(Echo):
+        @property
+        def units(self) -> int:
+            return None.units  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'units'"):
+        _ = Broken().units
+    with pytest.raises(AttributeError, match="'Echo' object has no attribute 'unit'"):
+        _ = Echo().unit
+    assert not hasattr(Forgetful(), "name")
+
+
+def test_outputs_may_be_of_any_class() -> None:
+    class Pair(list[Any]):
+        def __init__(self, a: Any, b: Any) -> None:
+            super().__init__([a, b])
+
+    class Returns(Echo):
+        def call(self, x: Any, other: Any = None) -> Any:
+            self.outputs = Pair(x, 3)
+            return self.outputs
+
+    for dtype in ("float32", "mixed_float16"):
+        layer = Returns(dtype=dtype)
+        assert layer(X) is layer.outputs
 
 
 def test_build_may_call_its_parents_first() -> None:

@@ -40,6 +40,72 @@ def test_scopes_nest_and_end() -> None:
     assert held() == "none"
 
 
+def opened(dtype: str) -> Any:
+    """A generator that is in a scope."""
+
+    def scoped() -> Any:
+        with AutocastScope(dtype):
+            yield
+
+    generator = scoped()
+    next(generator)
+    return generator
+
+
+def test_scopes_may_end_in_another_order() -> None:
+    """As those of generators do, which are closed when nobody needs them any more."""
+    first = opened("float16")
+    with AutocastScope("bfloat16"):
+        second = opened("float64")
+        first.close()
+        assert held() == "float64"
+        second.close()
+        assert held() == "bfloat16"
+    assert held() == "none"
+
+
+def test_a_scope_that_outlives_a_call_does_not_keep_the_calls() -> None:
+    class Opens(Layer):
+        def call(self, x: Any) -> Any:
+            self.open = opened("float64")
+            assert held() == "float64"
+            return x
+
+    layer = Opens(dtype="mixed_float16")
+    with enable_auto_cast_variables("bfloat16"):
+        layer(np.ones(1))
+        assert held() == "bfloat16"
+        layer.open.close()
+        assert held() == "bfloat16"
+    assert held() == "none"
+
+
+def test_a_scope_is_not_left_from_another_thread() -> None:
+    generator, seen = opened("float16"), []
+
+    def close() -> None:
+        with AutocastScope("bfloat16"):
+            generator.close()
+            seen.append(held())
+        seen.append(held())
+
+    def inside() -> None:
+        opened_here = contextvars.copy_context()
+        thread = threading.Thread(target=opened_here.run, args=(close,))
+        with AutocastScope("float32"):
+            thread.start()
+            thread.join()
+            assert held() == "float32"
+
+    try:
+        inside()
+        assert seen == ["bfloat16", "none"]
+        assert held() == "float16"  # entered in this thread, and left in none
+    finally:
+        AutocastScope.__exit__(get_autocast_scope())
+    assert held() == "none"
+
+
 def test_scopes_end_with_exceptions() -> None:
     class Broken(Layer):
         def call(self, x: Any) -> Any:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from castwise.autocast.scope import Frame, current, enter, leave
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from castwise.autocast.dialects import Rules
     from castwise.autocast.layer import Layer
 
-_locks: dict[int, threading.RLock] = {}
+_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Of layers that are being built, by identity: what is in a layer is copied and pickled."""
 
 _of_locks = threading.Lock()
@@ -27,9 +28,6 @@ def _one_at_a_time(layer: Layer) -> Iterator[None]:
         lock = _locks.setdefault(id(layer), threading.RLock())
     with lock:
         yield
-    if layer.built:  # who waits sees it, too
-        with _of_locks:
-            _locks.pop(id(layer), None)
 
 
 def first_call(
@@ -63,18 +61,18 @@ def wrapped(build: Callable[..., None]) -> Callable[..., None]:
             return
         outer = current()
         with _one_at_a_time(self), _located(self, outer):
-            before = len(self._variables)
-            enter(outer.scope, self._path or "", outer.in_call)
+            count = len(self._variables)
+            before = enter(outer.scope, self._path or "", outer.in_call)
             self._building = True
             try:
                 build(self, *args, **kwargs)
             except BaseException:
-                del self._variables[before:]
+                del self._variables[count:]
                 self.built = False
                 raise
             finally:
                 self._building = False
-                leave()
+                leave(before)
             _finish(self)
 
     build_layer._castwise_final = True  # type: ignore[attr-defined]

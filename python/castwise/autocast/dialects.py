@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from castwise.autocast.scope import AutocastScope
@@ -72,10 +71,9 @@ class Rules(ABC):
         """What a new weight is stored in."""
 
 
-@cache
 def rules(dialect: str) -> Rules:
     """The rules of a dialect. ValueError if there is no such dialect."""
-    if dialect not in _MODULES:
+    if not isinstance(dialect, str) or dialect not in _MODULES:
         raise ValueError(
             f"dialect={dialect!r} is not known; use one of {', '.join(map(repr, _MODULES))}."
         )

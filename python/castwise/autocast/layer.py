@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from castwise.autocast import building, dialects, names
 from castwise.autocast.holder import Holder
-from castwise.autocast.narrow import plain
+from castwise.autocast.narrow import NarrowArray, plain
 from castwise.autocast.scope import current, enter, leave
-from castwise.autocast.structures import each, is_structure
+from castwise.autocast.structures import each, is_structure, leaves
 from castwise.autocast.values import checked_shape
 from castwise.autocast.variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
+
+_INIT_FIRST = "call super().__init__() first in its __init__."
 
 
 class Layer(Holder):
@@ -46,7 +48,12 @@ class Layer(Holder):
     -----
     The path is known from the first call, or `build`, on: the path of the layer in whose call or
     build that happened, a "/", and the name. Layers may be called by several threads; each call has
-    its own scope. Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS.
+    its own scope. The body of a generator or coroutine runs after the call, outside of its scope.
+
+    Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS. bfloat16 and float8
+    have float16's rules in what a call gets and computes of it, in `numpy.zeros_like` of that, and
+    in `AutoCastVariable.astype`; what a call makes anew, as by `numpy.zeros`, gets them from
+    `cast_inputs`.
 
     Examples
     --------
@@ -119,11 +126,12 @@ class Layer(Holder):
 
     @dtype_policy.setter
     def dtype_policy(self, value: Any) -> None:
-        if not self._rules.sets_policy:
+        rules = self._checked_rules()
+        if not rules.sets_policy:
             raise AttributeError(
                 f"dtype_policy of layer {self.name!r} cannot be set; give dtype= when you make it."
             )
-        policy = self._rules.policy(value)
+        policy = rules.policy(value)
         if self._by_path and self._path is not None:
             self._dtype_policy.pop(self._path, None)
             self._dtype_policy[self._path] = policy
@@ -286,21 +294,24 @@ class Layer(Holder):
             args, kwargs = building.first_call(self, rules, outer, args, kwargs)
         else:
             args, kwargs = rules.arguments(self, args, kwargs)
-        enter(rules.scope(self, outer.scope), self._path or "", True)
+        before = enter(rules.scope(self, outer.scope), self._path or "", True)
         try:
             outputs = self.call(*args, **kwargs)
         finally:
-            leave()
+            leave(before)
         # Layers within a call go on with arrays that stay narrow; their users get numpy's.
         return outputs if outer.in_call else _without_rules(outputs)
 
     def _checked_rules(self) -> Any:
         if self._rules is None:
-            raise RuntimeError(
-                f"{type(self).__name__} has no policy yet: call super().__init__() first in its "
-                "__init__."
-            )
+            raise RuntimeError(f"{type(self).__name__} has no policy yet: {_INIT_FIRST}")
         return self._rules
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached where there is no such attribute, or a property has not found what it needs.
+        if self._rules is None and not name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no {name!r} yet: {_INIT_FIRST}")
+        return object.__getattribute__(self, name)  # with Python's message, or the property's
 
     # How it is written down.
 
@@ -323,6 +334,8 @@ class Layer(Holder):
 
 
 def _without_rules(outputs: Any) -> Any:
-    if is_structure(outputs):
+    if not is_structure(outputs):
+        return plain(outputs)
+    if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):
         return each(plain, outputs)
-    return plain(outputs)
+    return outputs  # the author's own, of whatever class

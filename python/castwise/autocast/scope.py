@@ -33,6 +33,8 @@ class Frame(NamedTuple):
 
     in_call: bool
     outer: Frame | None
+    with_block: bool = False
+    """Whether a scope's, which a generator may leave when others have been entered."""
 
 
 _OUTSIDE = Frame(0, None, "", False, None)
@@ -45,14 +47,33 @@ def current() -> Frame:
     return frame if frame.thread == get_ident() else _OUTSIDE
 
 
-def enter(scope: AutocastScope | None, path: str, in_call: bool) -> None:
-    """Let something else hold, until `leave`."""
-    _frame.set(Frame(get_ident(), scope, path, in_call, _frame.get()))
+def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
+    """Let something else hold, until what is returned is given to `leave`."""
+    before = _frame.get()
+    _frame.set(Frame(get_ident(), scope, path, in_call, before))
+    return before
 
 
-def leave() -> None:
-    """Bring back what held before the last `enter`."""
-    _frame.set(_frame.get().outer or _OUTSIDE)
+def leave(before: Frame) -> None:
+    """Bring back what held before an `enter`, whatever has been entered since."""
+    _frame.set(before)
+
+
+def _leave_block(scope: AutocastScope) -> None:
+    """Take the innermost `with` block of a scope out; those in it that are not left yet stay.
+
+    Where it is none of this thread, or went with the call that it was in, nothing is left.
+    """
+    inner: list[Frame] = []
+    frame: Frame | None = current()
+    while frame is not None and not (frame.with_block and frame.scope is scope):
+        inner.append(frame)
+        frame = frame.outer
+    if frame is not None:
+        held = frame.outer or _OUTSIDE
+        for left in reversed(inner):
+            held = left._replace(outer=held)
+        _frame.set(held)
 
 
 class AutocastScope:
@@ -114,12 +135,12 @@ class AutocastScope:
         return self._numpy_dtype
 
     def __enter__(self) -> AutocastScope:
-        frame = current()
-        enter(self, frame.path, frame.in_call)
+        here = current()
+        _frame.set(Frame(get_ident(), self, here.path, here.in_call, _frame.get(), True))
         return self
 
     def __exit__(self, *_: object) -> None:
-        leave()
+        _leave_block(self)
 
     def __repr__(self) -> str:
         return f"<AutocastScope {self._dtype!r}>"
