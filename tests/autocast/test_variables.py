@@ -244,9 +244,23 @@ def test_values_cannot_be_changed_behind_its_back() -> None:
         lambda: operator.setitem(variable, 0, 9),
         lambda: np.add(variable, 1, out=variable),
         lambda: np.cumsum(np.ones(2), out=variable),
+        lambda: np.add.at(variable, [0], 1),  # numpy's own does, read-only or not
     ):
         with pytest.raises(TypeError, match="assign"):
             change()
+    writes: tuple[Callable[[Any], Any], ...] = (
+        lambda v: operator.setitem(v.value, 0, 9),
+        lambda v: operator.iadd(v[:1], 1),
+        lambda v: np.copyto(v, 9),
+        lambda v: np.put(v, [0], 9),
+        lambda v: np.cumsum(np.ones(2, np.float32), 0, None, v),
+    )
+    # In a scope, too, where they would be lost.
+    for dtype in ("float16", "bfloat16", "float32"):
+        with AutocastScope(dtype):
+            for write in writes:
+                with pytest.raises(ValueError, match="read-only"):
+                    write(variable)
     copied = variable.numpy()
     copied[0] = 9
     assert variable.value.tolist() == [1, 1]
@@ -293,6 +307,7 @@ def test_copies_and_pickles() -> None:
         variable = AutoCastVariable([1.0, 2.0], dtype=dtype, name="v")
         for again in (copy.deepcopy(variable), pickle.loads(pickle.dumps(variable))):  # noqa: S301
             assert (again.name, again.dtype) == ("v", dtype)
+            assert not again.value.flags.writeable
             again.assign([3.0, 4.0])
             assert variable.value.tolist() == [1, 2]
 
@@ -304,6 +319,29 @@ def test_integers_take_what_fits() -> None:
         ours.assign_add(delta)
         theirs.assign_add(delta)
         assert int(ours) == int(theirs)
+
+
+def test_integers_that_do_not_fit_are_refused_as_numpy_does() -> None:
+    for first, dtype in (([2**40], None), ([300], "int8"), (-1, "uint8")):
+        for system in ("ours", "keras"):
+            with pytest.raises((ValueError, OverflowError), match=r"fit in u?int|out of bounds"):
+                made(system, first, dtype=dtype)
+    variable = made("ours", [1, 2])
+    with pytest.raises(ValueError, match=r"value=\[1, 2147483648\].*int32.*'v'"):
+        variable.assign([1, 2**31])
+    assert variable.value.tolist() == [1, 2]
+
+
+def test_storage_has_the_byte_order_of_the_machine() -> None:
+    assert AutoCastVariable(np.ones(2, ">f4")).value.dtype == np.dtype("=f4")
+    assert AutoCastVariable(np.ones(2, ">f4")).value.dtype.isnative
+
+
+def test_astype_has_the_rules_of_the_call() -> None:
+    """As a layer's author would cast a weight that is not cast: statistics of a batch, say."""
+    mean = AutoCastVariable(np.ones(2, np.float32), autocast=False)
+    with AutocastScope("bfloat16"):
+        assert (mean.astype(ml_dtypes.bfloat16) + 1e-3).dtype == ml_dtypes.bfloat16
 
 
 def test_bfloat16_storage_adds_in_bfloat16() -> None:

@@ -10,10 +10,10 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise.autocast.narrow import plain
+from castwise.autocast.narrow import narrowed, plain
 
 _OF_THE_VALUE = frozenset(
-    ("T", "astype", "dot", "max", "mean", "min", "reshape", "size", "sum", "tolist", "transpose")
+    ("T", "dot", "max", "mean", "min", "reshape", "size", "sum", "tolist", "transpose")
 )
 """What a variable has because its value has it; nothing that changes an array."""
 
@@ -42,6 +42,8 @@ class NumpyProtocol(NDArrayOperatorsMixin):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: Any, *inputs: Any, out: Any = None, **options: Any
     ) -> Any:
+        if method == "at" and isinstance(inputs[0], NumpyProtocol):
+            _refuse_in_place()
         if out is not None:
             if any(isinstance(target, NumpyProtocol) for target in out):
                 _refuse_in_place()
@@ -61,6 +63,10 @@ class NumpyProtocol(NDArrayOperatorsMixin):
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}; its `value` is the array."
         )
+
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
+        """The value in another dtype, as `numpy.ndarray.astype`."""
+        return narrowed(self.value.astype(*args, **kwargs))
 
     def __getitem__(self, index: Any) -> Any:
         return self.value[index]

@@ -38,7 +38,20 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
             f"{argument}={short(value)} is complex, and variable {owner!r} {dtype.name}; "
             "give its real or its imaginary part."
         )
-    return cast(array, dtype)
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(  # noqa: TRY004 - as for other values
+            f"{argument}={short(value)} is a masked array, and variable {owner!r} has no mask; "
+            "give its `data` or its `filled(value)`."
+        )
+    stored = cast(array, dtype)
+    # Python's integers have no dtype that could be expected to overflow; numpy refuses them, too.
+    counts = array.dtype.kind in "iu" and stored.dtype.kind in "iu" and not hasattr(value, "dtype")
+    if counts and not np.array_equal(stored, array):
+        raise ValueError(
+            f"{argument}={short(value)} does not fit in {dtype.name}, which variable {owner!r} "
+            "is; give dtype= or smaller numbers."
+        )
+    return stored
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
@@ -58,7 +71,7 @@ def natural_dtype(value: Any) -> np.dtype[Any]:
     """What a value is stored in where nothing else is said: as it is, or as Keras has Python's."""
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype):
-        return dtype
+        return dtype.newbyteorder("=")
     try:
         kind = np.asarray(value).dtype.kind
     except (TypeError, ValueError):

@@ -150,13 +150,13 @@ class AutoCastVariable(NumpyProtocol):
 
     @property
     def value(self) -> Any:
-        """The array, in the dtype of the scope; read-only where it is the stored one."""
+        """The array, in the dtype of the scope; read-only."""
         if not self._casts:
             return self._array
         scope = current().scope
         if scope is None or scope.numpy_dtype is None or scope.numpy_dtype == self._array.dtype:
             return self._array
-        return narrowed(cast(self._array, scope.numpy_dtype))
+        return _frozen(cast(self._array, scope.numpy_dtype))
 
     def read_value(self) -> Any:
         """The same as `value`, under TF's name."""
@@ -211,6 +211,10 @@ class AutoCastVariable(NumpyProtocol):
 
     def _numbers(self, argument: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return numbers(argument, _stored(value), dtype, self._path)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _frozen(self._array)  # copies of arrays, by pickle too, are writable
 
     def __repr__(self) -> str:
         return (
