@@ -34,6 +34,10 @@ _METHODS = ("argpartition", "argsort", "dot", "mean", "searchsorted", "std", "va
 """Methods that numpy computes itself, without asking `NarrowArray`; its functions do."""
 
 
+_WITHOUT_RULES = frozenset((np.ndarray, np.memmap))
+"""Classes of arrays that are given those rules; other subclasses have their own."""
+
+
 def is_narrow(dtype: np.dtype[Any]) -> bool:
     """Whether a real float of ml_dtypes."""
     return dtype.isbuiltin == _USER_DTYPE and is_floating(dtype)
@@ -44,7 +48,7 @@ def narrowed(value: Any) -> Any:
 
     A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
     """
-    if type(value) in (np.ndarray, np.memmap):  # another subclass has rules of its own
+    if type(value) in _WITHOUT_RULES:
         return value.view(NarrowArray) if is_narrow(value.dtype) else value
     if isinstance(value, np.generic) and is_narrow(value.dtype):
         return np.asarray(value).view(NarrowArray)
