@@ -12,12 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from castwise._core import cast
+from castwise._core import cast, finfo, formats
 from castwise.adapters.framework import require
 from castwise.loss_scale.unscaling import all_finite
 
-_SOURCES = frozenset({"float16", "bfloat16", "float32", "float64"})
-_TARGETS = frozenset({"float16", "bfloat16", "float32"})
+_BITS = {
+    name: finfo(name).bits
+    for name in formats()
+    if finfo(name).kind == "float" and finfo(name).bits >= np.finfo(np.float16).bits
+}
+"""How wide the floats are that all backends compute in."""
+
+_DOUBLE = np.finfo(np.float64).bits
+_USER_DTYPE = 2
+"""What `dtype.isbuiltin` is for the dtypes of other packages than numpy."""
 
 _WORTHWHILE = 512
 """Elements from which a kernel and the check take less time than what Keras does."""
@@ -39,12 +47,12 @@ def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None
     if type(x) is not np.ndarray or type(dtype) is not str or x.size < _WORTHWHILE:
         return None
     source = x.dtype.name
-    if dtype not in _TARGETS or source not in _SOURCES or source == dtype:
+    if dtype not in _BITS or source not in _BITS or source == dtype or _BITS[dtype] == _DOUBLE:
         return None
-    if source == "float64":
+    if _BITS[source] == _DOUBLE:
         if backend == "tensorflow":
             return None
-        if dtype == "bfloat16" or (dtype == "float16" and backend != "numpy"):
+        if dtype != "float32" and (dtype, backend) != ("float16", "numpy"):
             x = cast(x, "float32")
     y: np.ndarray[Any, Any] = cast(x, dtype)
     return y if all_finite(y) else None
@@ -53,7 +61,7 @@ def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None
 def to_tensor(x: np.ndarray[Any, Any], backend: str) -> Any:
     """An array as the backend's tensor, bit by bit."""
     keras = require("keras")
-    if backend == "torch" and x.dtype.name == "bfloat16":  # torch takes no such arrays
+    if backend == "torch" and x.dtype.isbuiltin == _USER_DTYPE:  # torch takes no such arrays
         torch = require("torch")
         return keras.ops.convert_to_tensor(x.view(np.int16)).view(torch.bfloat16)
     return keras.ops.convert_to_tensor(x)
