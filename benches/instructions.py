@@ -54,6 +54,14 @@ def program() -> Path:
     return Path(next(found["executable"] for found in built if found.get("executable")))
 
 
+def rustc() -> str:
+    """The compiler: another one makes other code, which is nobody's regression."""
+    done = subprocess.run(
+        ["rustc", "--version"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
 def count(executable: Path, pair: str, times: int) -> int:
     """Instructions of a whole run."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
@@ -77,8 +85,12 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("instructions.py: no valgrind here, so nothing is counted")
         return 0
-    executable = program()
-    old = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    executable, compiler = program(), rustc()
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    old = record.get("instructions per element", {})
+    if record.get("compiler") != compiler:
+        print(f"the record is of {record.get('compiler')}, this is {compiler}: not compared")
+        old = {}
     new = {pair: per_element(executable, pair) for pair in PAIRS}
     grown = [pair for pair in PAIRS if new[pair] > old.get(pair, 1e9) * (1 + options.tolerance)]
     for pair in PAIRS:
@@ -87,7 +99,8 @@ def main() -> int:
             f"{pair:<30}{new[pair]:>9.3f} instructions per element, was {old.get(pair)} {verdict}"
         )
     if options.record:
-        RECORD.write_text(json.dumps(new, indent=2) + "\n")
+        written = {"compiler": compiler, "instructions per element": new}
+        RECORD.write_text(json.dumps(written, indent=2) + "\n")
         return 0
     return int(bool(grown))
 
