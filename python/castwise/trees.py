@@ -17,11 +17,14 @@ Leaf: TypeAlias = tuple[str, Any]
 """A leaf with its path."""
 
 
+_NODES = (dict, list, tuple, Mapping)
+"""The commonest first: asking an abstract class takes long."""
+
+
 def is_node(tree: Any) -> bool:
     """Whether structure: a mapping, list, tuple, namedtuple or dataclass instance."""
-    return isinstance(tree, Mapping | list | tuple) or (
-        dataclasses.is_dataclass(tree) and not isinstance(tree, type)
-    )
+    # Of the class, so that a dataclass itself is a leaf.
+    return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree))
 
 
 def leaves(tree: Any) -> Iterator[Leaf]:
@@ -57,24 +60,25 @@ def map_leaves(
     function: Callable[[Any, str], Any],
     *,
     is_node: Callable[[Any], bool] = is_node,
+    shared: bool = False,
 ) -> Any:
     """A structure of the same classes, with `function(leaf, path)` in the place of each leaf.
 
     The tree is not changed; mappings that cannot be copied with other values become plain dicts.
+    If `shared`, nodes below which every leaf stays the same object are those of the tree.
     """
+
+    def mapped(node: Any, path: str) -> Any:
+        if not is_node(node):
+            return function(node, path)
+        children = _children(node)
+        parts = [(key, mapped(child, _join(path, key))) for key, child in children]
+        if shared and all(new is old for (_, new), (_, old) in zip(parts, children, strict=True)):
+            return node
+        return _rebuild(node, parts)
+
     with _bounded(tree, is_node):
-        return _map(tree, function, is_node, "")
-
-
-def _map(
-    tree: Any, function: Callable[[Any, str], Any], is_node: Callable[[Any], bool], path: str
-) -> Any:
-    if not is_node(tree):
-        return function(tree, path)
-    return _rebuild(
-        tree,
-        [(key, _map(child, function, is_node, _join(path, key))) for key, child in _children(tree)],
-    )
+        return mapped(tree, "")
 
 
 def replace(tree: Any, values: Iterator[Any]) -> Any:
@@ -176,7 +180,8 @@ def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
         if not isinstance(node, MutableMapping):
             return dict(parts)
         mapping = copy.copy(node)
-        mapping.update(parts)
+        for key, value in parts:  # what every such class has; some refuse `update`
+            mapping[key] = value
         return mapping
     children = [value for _, value in parts]
     if isinstance(node, list | tuple):

@@ -7,7 +7,7 @@ dtypes; autograd sees the casts, so that gradients arrive in the dtype of the pa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -16,7 +16,7 @@ from castwise._core import finfo
 from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import dtype_name, numpy_dtype, torch_dtype
 from castwise.adapters.torch.plan import Named, NameMap, Summary, TensorCast, refuse_lazy
-from castwise.trees import map_leaves
+from castwise.trees import is_node, map_leaves
 
 torch: Any = require("torch")
 
@@ -49,14 +49,17 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
     Raises
     ------
     TypeError, ValueError
-        It is no module, or means no dtype that torch computes in; two keys match a path.
+        It is no module, or one whose calls torch.jit compiled; it means no dtype that torch
+        computes in; two keys match a path; a module has two names that are given two dtypes.
 
     Notes
     -----
     Of several on the same module the last is in force. Batch and instance norms keep their
-    variables in float32 beside 16-bit inputs, as torch's own kernels for them want it. A buffer
-    that a call changes is cast back. Where parameters have to be cast, calls in several threads
-    wait for each other; `torch.nn.DataParallel`, which calls copies of modules, is not supported.
+    variables in float32 beside 16-bit inputs, as torch's own kernels for them want it. Elements of
+    a buffer or parameter that a call changes are cast back. Where parameters have to be cast, calls
+    in several threads wait for each other; so a `forward` must not wait for a thread that calls
+    modules of the same model. `torch.nn.DataParallel`, which calls copies of modules, is not
+    supported. Dicts, lists and the like are copied where an input in them is cast.
 
     Examples
     --------
@@ -96,17 +99,18 @@ class Autocast:
         names = NameMap.of(dtype_or_policy_or_map, "compute")
         for path, parameter in module.named_parameters():
             refuse_lazy(path, parameter)
-        modules = dict(module.named_modules())
-        found = {path: compute_dtype(path, child, names) for path, child in modules.items()}
-        dtypes = {path: dtype for path, (dtype, _) in found.items() if dtype is not None}
-        shown = {path: dtype_name(dtype) for path, dtype in dtypes.items()}
+        chosen = compute_dtypes(module, names)
         self.summary = names.summary(
-            {path: TensorCast("", name, found[path][1]) for path, name in shown.items()}
+            {
+                path: TensorCast("", dtype_name(each.dtype), each.key)
+                for path, each in chosen.items()
+            }
         )
         self.__setstate__({})
-        for path, dtype in dtypes.items():
-            Call.link(self, modules[path], dtype)
-            self._modules.add(modules[path])
+        for each in chosen.values():
+            if each.module not in self._modules:
+                Call.link(self, each.module, each.dtype)
+                self._modules.add(each.module)
 
     def remove(self) -> None:
         """Let the modules compute as before; nothing happens if they do."""
@@ -123,22 +127,26 @@ class Autocast:
         """A call of a module: inputs and variables cast, `forward`, variables back."""
         args = tuple(_cast_floating(value, call.dtype) for value in args)
         kwargs = {name: _cast_floating(value, call.dtype) for name, value in kwargs.items()}
-        if call.module in getattr(self._thread, "covered", ()):
+        covered: frozenset[Any] = getattr(self._thread, "covered", frozenset())
+        if call.module in covered:
             return call.original(*args, **kwargs)
-        # While one thread has variables cast, no other may see them so, nor cast them itself.
-        with self._lock:
-            slots = list(self._slots(call.module))
-            if slots:
-                with self._presented(call.module, slots):
-                    return call.original(*args, **kwargs)
-        return call.original(*args, **kwargs)
+        try:
+            # While one thread has variables cast, no other may see them so, nor cast them itself.
+            with self._lock:
+                self._thread.covered = covered.union(call.module.modules())
+                slots = list(self._slots(self._thread.covered - covered))
+                if slots:
+                    with _presented(slots):
+                        return call.original(*args, **kwargs)
+            return call.original(*args, **kwargs)
+        finally:
+            self._thread.covered = covered
 
-    def _slots(self, module: Any) -> Iterator[Slot]:
-        """What is to be cast for a call: of the modules below where this autocast is in force."""
-        covered = getattr(self._thread, "covered", ())
-        for owner in module.modules():
+    def _slots(self, owners: Iterable[Any]) -> Iterator[Slot]:
+        """What is to be cast for a call: of the modules where this autocast is in force."""
+        for owner in owners:
             call = owner.__dict__.get("forward")
-            if not isinstance(call, Call) or call.autocast is not self or owner in covered:
+            if not isinstance(call, Call) or call.autocast is not self:
                 continue
             if _keeps_variables(owner, call.dtype):
                 continue
@@ -148,30 +156,6 @@ class Autocast:
                         continue
                     if tensor.dtype != call.dtype:
                         yield Slot(holder, name, call.dtype, owner)
-
-    @contextmanager
-    def _presented(self, module: Any, slots: list[Slot]) -> Iterator[None]:
-        before: frozenset[Any] = getattr(self._thread, "covered", frozenset())
-        put: list[tuple[Slot, Any, Any, int]] = []
-        casts: dict[tuple[int, Any], Any] = {}
-        try:
-            self._thread.covered = before.union(module.modules())
-            for slot in slots:
-                kept = slot.holder[slot.name]
-                # Tied ones stay tied, and are cast once.
-                key = (id(kept), slot.dtype)
-                if key not in casts:
-                    casts[key] = kept.to(slot.dtype)
-                cast = casts[key]
-                slot.holder[slot.name] = cast
-                put.append((slot, kept, cast, cast._version))
-            _renew_flat_weights(slots)
-            yield
-        finally:
-            for each in reversed(put):
-                _put_back(*each)
-            _renew_flat_weights(slots)
-            self._thread.covered = before
 
     def __getstate__(self) -> dict[str, Any]:
         return {"summary": self.summary}
@@ -228,6 +212,82 @@ class Call:
             call, later = call.previous, call
 
 
+@contextmanager
+def _presented(slots: list[Slot]) -> Iterator[None]:
+    """Every slot with its cast in it."""
+    put: list[tuple[Slot, Any, Any, int]] = []
+    casts: dict[tuple[int, Any], Any] = {}
+    try:
+        for slot in slots:
+            kept = slot.holder[slot.name]
+            # Tied ones stay tied, and are cast once.
+            key = (id(kept), slot.dtype)
+            if key not in casts:
+                casts[key] = _tracked_cast(kept, slot.dtype)
+            cast = casts[key]
+            slot.holder[slot.name] = cast
+            put.append((slot, kept, cast, cast._version))
+        _renew_flat_weights(slots)
+        yield
+    finally:
+        changed = [_put_back(*each) for each in reversed(put)]
+        _renew_flat_weights(slots)
+        for kept, cast in filter(None, changed):
+            _take_over(kept, cast)
+
+
+class Computing(NamedTuple):
+    """A module with what it computes in, and the key that says so."""
+
+    module: Any
+    dtype: Any
+    key: str | None
+
+
+def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
+    """The modules that compute in a dtype, under each of their names.
+
+    Raises
+    ------
+    TypeError
+        torch.jit has compiled the calls of one.
+    ValueError
+        It is a dtype that torch only stores; a module has two names that are given two dtypes.
+
+    """
+    found: dict[str, Computing] = {}
+    first: dict[Any, tuple[str, Any]] = {}
+    for path, child in module.named_modules(remove_duplicate=False):
+        dtype, key = compute_dtype(path, child, names)
+        other_path, other = first.setdefault(child, (path, dtype))
+        if other != dtype:
+            raise ValueError(
+                f"{other_path!r} and {path!r} are one module, and are to compute in "
+                f"{_shown(other)} and {_shown(dtype)}; give both the same dtype."
+            )
+        if dtype is None or _COMPILED in child._modules:
+            continue
+        if isinstance(child, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{_where(path)} is compiled by torch.jit, whose calls cannot be changed; do this "
+                "before it is scripted, or give cast_module inputs=False."
+            )
+        found[path] = Computing(child, dtype, key)
+    return found
+
+
+_COMPILED = "_orig_mod"
+"""What torch.compile calls the module that its own one runs; inputs are cast in there."""
+
+
+def _where(path: str) -> str:
+    return f"module {path!r}" if path else "the module"
+
+
+def _shown(dtype: Any) -> str:
+    return "the dtype of its inputs" if dtype is None else dtype_name(dtype)
+
+
 def compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
     """What a module computes in, and the key that says so; None for no dtype in particular.
 
@@ -251,10 +311,9 @@ def compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | No
                     continue  # whoever put it there sees to it
                 dtype = other if dtype is None else _promoted(dtype, other)
     if dtype is not None and not _computable(dtype):
-        where = f"module {path!r}" if path else "the module"
         raise ValueError(
-            f"{where} would compute in {dtype}, in which torch does not; say what to compute in, "
-            "as inputs='bfloat16' of cast_module."
+            f"{_where(path)} would compute in {dtype}, in which torch does not; say what to compute "
+            "in, as inputs='bfloat16' of cast_module."
         )
     return dtype, key
 
@@ -284,7 +343,10 @@ def _cast_floating(value: Any, dtype: Any) -> Any:
             return leaf.to(dtype)
         return leaf
 
-    return cast(value) if isinstance(value, tensor_class) else map_leaves(value, cast)
+    if isinstance(value, tensor_class):
+        return cast(value)
+    # The callee may put things into a dict or list: where nothing is cast, that is the caller's.
+    return map_leaves(value, cast, shared=True) if is_node(value) else value
 
 
 def _keeps_variables(module: Any, dtype: Any) -> bool:
@@ -300,13 +362,27 @@ def _renew_flat_weights(slots: list[Slot]) -> None:
             owner._flat_weights = [getattr(owner, name) for name in owner._flat_weights_names]
 
 
-def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> None:
-    """End a slot's presentation; a buffer that the call changed is changed in its own dtype."""
+def _tracked_cast(tensor: Any, dtype: Any) -> Any:
+    """The cast, which counts the changes made to it; so it is made outside of inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return tensor.to(dtype)
+    with torch.inference_mode(False), torch.no_grad():
+        return tensor.to(dtype)
+
+
+def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
+    """End a slot's presentation; the two tensors if the call changed elements."""
     found: Any = slot.holder.get(slot.name)
-    if found is cast and found is not None:
+    if found is cast:
         slot.holder[slot.name] = kept
-        if slot.holder is slot.owner._buffers and cast._version != version:
-            with torch.no_grad():
-                kept.copy_(cast)
-    elif found is not None and slot.holder is slot.owner._buffers:
+        return (kept, cast) if cast._version != version else None
+    if found is not None and slot.holder is slot.owner._buffers:
         slot.holder[slot.name] = found.to(kept.dtype)
+    return None
+
+
+def _take_over(kept: Any, cast: Any) -> None:
+    """Change the elements that a call changed in the cast; others keep all their digits."""
+    with torch.no_grad():
+        same = cast == kept.to(cast.dtype)
+        kept.copy_(torch.where(same, kept, cast.to(kept.dtype)))
