@@ -197,6 +197,9 @@ def test_nothing_is_changed_where_anything_is_refused() -> None:
     for raised, options in (
         (pytest.raises(OverflowError, match=r"'head\.bias'"), {"overflow": "raise"}),
         (pytest.raises(ValueError, match="rounding"), {"rounding": "up"}),
+        (pytest.raises(ValueError, match=r"'shift': scale"), {"scale": np.ones((8, 1))}),
+        (pytest.raises(TypeError, match=r"inputs='half16': .*format"), {"inputs": "half16"}),
+        (pytest.raises(TypeError, match=r"inputs=None: dtype=None"), {"inputs": None}),
         (pytest.raises(TypeError, match="report= is about one array"), {"report": True}),
     ):
         with raised:

@@ -76,7 +76,7 @@ def cast_module(
         parameters in float8.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in
-        `castwise.cast_tree`. With ``"raise"`` nothing is changed if any element is refused.
+        `castwise.cast_tree`. Nothing is changed if they refuse any tensor.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def cast_module(
     # It looks at everything before it changes anything; so the two succeed or fail together.
     autocast = None
     if inputs is not False:
-        autocast = Autocast(module, dtype_or_policy_or_map if inputs is True else inputs)
+        autocast = _autocast(module, dtype_or_policy_or_map, inputs)
     try:
         _cast_all(plan, options)
     except BaseException:
@@ -125,6 +125,16 @@ def cast_module(
         if isinstance(child, torch.nn.RNNBase):
             child.flatten_parameters()
     return ModuleCast(summary, autocast)
+
+
+def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast:
+    """What the argument `inputs` asks for."""
+    if inputs is True:
+        return Autocast(module, dtype_or_policy_or_map)
+    try:
+        return Autocast(module, inputs)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"inputs={inputs!r}: {error}") from error
 
 
 def explain(
@@ -158,7 +168,7 @@ def named_tensors(module: Any) -> Iterator[Named]:
 
 def _cast_all(plan: list[Any], options: dict[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
-    refusable = "raise" in (options.get("overflow"), options.get("nan"))
+    refusable = bool(options)
     tensors = {id(named.tensor): (named, target) for named, _, target in plan if target is not None}
     # Several objects may be one memory; the address stands for it while the old one is held.
     places = {key: memory(named.tensor) for key, (named, _) in tensors.items()}
