@@ -15,10 +15,18 @@ if TYPE_CHECKING:
 
     from castwise.adapters.protocol import Adapter
 
-__all__ = ["GROUP", "array_adapter", "find", "offer", "register"]
+__all__ = ["GROUP", "array_adapter", "find", "register"]
 
 GROUP = "castwise.adapters"
 """The group of entry points by which packages offer adapters."""
+
+_OWN = {
+    "jax": "castwise.adapters.jax.adapter:ADAPTER",
+    "jaxlib": "castwise.adapters.jax.adapter:ADAPTER",
+    "torch": "castwise.adapters.torch.adapter:ADAPTER",
+}
+"""castwise's own, written as entry points are. They need no metadata, which a program that was
+packed into one file, or a folder on the path, does not have."""
 
 _NEVER = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})
 """Modules whose classes need none, so that nothing is looked for on behalf of them."""
@@ -51,12 +59,6 @@ def register(module: str, adapter: Adapter | type[Adapter]) -> None:
         raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
     _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
     _found.clear()
-
-
-def offer(module: str, adapter: Adapter) -> None:
-    """As `register`, unless there is one already."""
-    if module not in _adapters:
-        register(module, adapter)
 
 
 def find(cls: type) -> Adapter | None:
@@ -97,11 +99,15 @@ def _search(cls: type) -> Adapter | None:
 
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
-    """The entry points by name. Of several for one module, the first by package; with a warning."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 slow, and numpy needs none
+    """The entry points by name. Of several for one module, the first, with a warning.
 
+    castwise's own come first, then those of packages by name.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 slow, not for numpy
+
+    own = [EntryPoint(name, value, GROUP) for name, value in _OWN.items()]
     offered: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=GROUP), key=_package):
+    for entry in (*own, *sorted(entry_points(group=GROUP), key=_package)):
         first = offered.setdefault(entry.name, entry)
         if first.value != entry.value:
             warnings.warn(
@@ -135,4 +141,4 @@ def _checked(adapter: Any, what: str) -> Adapter:
 
 
 def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "?"
+    return entry.dist.name if entry.dist is not None else "castwise"

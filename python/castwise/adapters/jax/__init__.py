@@ -6,8 +6,6 @@ jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` t
 `castwise.compat.jmp`.
 """
 
-from castwise.adapters import registry
-from castwise.adapters.jax.adapter import ADAPTER
 from castwise.adapters.jax.casting import cast
 from castwise.adapters.jax.gradients import all_finite, select_tree, unscale
 from castwise.adapters.jax.scaling import LossScale, loss_scale
@@ -23,7 +21,3 @@ __all__ = [
     "select_tree",
     "unscale",
 ]
-
-# Entry points say the same, where castwise is installed with its metadata.
-for _module in ("jax", "jaxlib"):
-    registry.offer(_module, ADAPTER)

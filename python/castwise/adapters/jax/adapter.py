@@ -41,4 +41,4 @@ class JaxAdapter(Adapter):
 
 
 ADAPTER = JaxAdapter()
-"""What the entry points name."""
+"""What `castwise.adapters.registry` names."""

@@ -5,8 +5,6 @@ with all options of `castwise.cast`; `cast_module` and `autocast` give a model's
 of a map; `cast_state_dict` does that to what is saved; `GradScaler` is torch.amp's.
 """
 
-from castwise.adapters import registry
-from castwise.adapters.torch.adapter import ADAPTER
 from castwise.adapters.torch.autocast import Autocast, autocast
 from castwise.adapters.torch.bridge import from_numpy, to_numpy
 from castwise.adapters.torch.casting import cast
@@ -28,6 +26,3 @@ __all__ = [
     "from_numpy",
     "to_numpy",
 ]
-
-# Entry points say the same, where castwise is installed with its metadata.
-registry.offer("torch", ADAPTER)

@@ -51,4 +51,4 @@ class TorchAdapter(Adapter):
 
 
 ADAPTER = TorchAdapter()
-"""What the entry point names."""
+"""What `castwise.adapters.registry` names."""
