@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from castwise._core import PolicyMap, finfo
+from castwise.adapters.registry import find
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies.configs import named
 from castwise.dtype_policies.policy import plain_name
@@ -258,7 +261,7 @@ def _target(value: Any, role: str) -> str | None:
     if policy is not None:
         return _policy_target(policy, role)
     try:
-        row = finfo(value)
+        row = finfo(_name(value))
     except TypeError as error:
         if isinstance(value, str):
             raise TypeError(f"{error} Nor is it the name of a dtype policy.") from error
@@ -267,6 +270,12 @@ def _target(value: Any, role: str) -> str | None:
         raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes")
     name: str = row.name
     return name
+
+
+def _name(dtype: Any) -> Any:
+    """The format's name that another library's dtype means; other values as they are."""
+    adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
+    return dtype if adapter is None else adapter.format_of(dtype) or dtype
 
 
 def _policy_target(policy: Any, role: str) -> str | None:

@@ -168,3 +168,13 @@ def test_trees_of_tensors_and_arrays() -> None:
         castwise.cast_tree({"model": torch.nn.Linear(2, 2)}, "float16")
     with pytest.raises(OverflowError, match="'x/0'"):
         castwise.cast_tree({"x": [torch.tensor([1e9])]}, "float16", overflow="raise")
+
+
+@pytest.mark.parametrize(
+    "what", [torch.bfloat16, {"a": torch.bfloat16}, {"default": torch.bfloat16}]
+)
+def test_maps_for_trees_take_torchs_dtypes(what: Any) -> None:
+    tree = castwise.cast_tree({"a": torch.ones(2), "n": np.ones(2, np.int8)}, what)
+    assert (tree["a"].dtype, tree["n"].dtype) == (torch.bfloat16, np.int8)
+    with pytest.raises(TypeError, match=r"dtype=torch\.quint8 is not a dtype"):
+        castwise.cast_tree([], torch.quint8)

@@ -58,6 +58,14 @@ class Adapter(ABC):
     def dtype_of(self, array: Any) -> Any:
         """The dtype of an array: what `castwise.finfo` takes, or None if it has no such format."""
 
+    def format_of(self, dtype: Any) -> str | None:
+        """The name of the format that a dtype of the library's own class means; None if none.
+
+        For maps and `cast_tree`, if the library has dtypes that numpy does not understand.
+        """
+        del dtype
+        return None
+
     @abstractmethod
     def to_host(self, array: Any) -> NDArray[Any]:
         """The elements as a numpy array; without a copy, where that can be."""

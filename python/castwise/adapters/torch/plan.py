@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class NameMap:
 
         """
         policies = isinstance(value, DTypePolicyMap)
-        targets = DtypeMap.of(_without_torch(value), role)
+        targets = DtypeMap.of(value, role)
         items = targets.keys.items()
         for target in (targets.default, *(target for _, target in items)):
             if target is not None and torch_dtype(target) is None:
@@ -189,12 +189,3 @@ def memory(tensor: Any) -> Any:
     except RuntimeError:  # a class without memory of its own
         return id(tensor)
     return address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-
-def _without_torch(value: Any) -> Any:
-    """The argument, with the names of torch's dtypes in their places."""
-    if isinstance(value, torch.dtype):
-        return dtype_name(value)
-    if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
-        return {key: _without_torch(other) for key, other in value.items()}
-    return value
