@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -96,7 +97,13 @@ def check_tree_options(options: dict[str, Any], function: str) -> None:
     cast(nothing, nothing.dtype, **options)
 
 
-def cast_at(array: Any, target: Any, path: str, options: dict[str, Any]) -> Any:
+def cast_at(
+    array: Any,
+    target: Any,
+    path: str,
+    options: dict[str, Any],
+    cast: Callable[..., Any] = cast,
+) -> Any:
     """An array of a tree, cast; with draws of its own for a seed, and its path in errors."""
     if options.get("seed") is not None:
         options = {**options, "seed": tensor_seed(options["seed"], path)}

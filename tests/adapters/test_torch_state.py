@@ -10,7 +10,7 @@ import castwise
 import pytest
 import real_frameworks
 from castwise import DTypePolicyMap
-from castwise.adapters.torch import GradScaler, cast_state_dict
+from castwise.adapters.torch import GradScaler, cast_state_dict, explain
 from castwise.adapters.torch.scaling import _divide_by_torch
 from castwise.compat import torch as compat
 
@@ -60,6 +60,22 @@ def test_refusals_name_the_tensor() -> None:
     with pytest.raises(ValueError, match="one tensor"):
         cast_state_dict(both, {"x": "float16", "y": "bfloat16"})
     assert cast_state_dict({}, "float16") == {}
+
+
+def test_names_that_are_spelled_alike() -> None:
+    count, mean = torch.ones(2, dtype=torch.int64), torch.ones(2)
+    result = cast_state_dict({"a.b": count, "a": {"b": mean}, "c": None}, "bfloat16")
+    assert result["a.b"] is count
+    assert result["a"]["b"].dtype == torch.bfloat16
+
+
+def test_modules_are_no_state_dicts() -> None:
+    model = nn.Linear(2, 2)
+    words = r"a Linear is cast .*give its state_dict\(\)"
+    with pytest.raises(TypeError, match=words):
+        cast_state_dict(model, "bfloat16")
+    with pytest.raises(TypeError, match=words):
+        explain({"model": model}, "bfloat16")
 
 
 def run(scaler: Any, steps: list[float]) -> tuple[list[float], Any, list[Any]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from castwise.adapters.framework import require
 from castwise.adapters.protocol import Adapter
 from castwise.adapters.torch.bridge import from_numpy, numpy_dtype, to_numpy
-from castwise.adapters.torch.casting import cast
+from castwise.adapters.torch.casting import cast, refuse_module
 
 torch: Any = require("torch")
 
@@ -48,10 +48,7 @@ class TorchAdapter(Adapter):
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
         """None: tensors are in dicts, lists and tuples. TypeError for a module."""
         if isinstance(node, torch.nn.Module):
-            raise TypeError(
-                f"a {type(node).__name__} is cast where it is, by "
-                "castwise.adapters.torch.cast_module; or give its state_dict()."
-            )
+            refuse_module(node)
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 from castwise import _core
 from castwise._core import finfo
@@ -96,6 +96,14 @@ def is_on_host(tensor: Any) -> bool:
         and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def refuse_module(module: Any) -> NoReturn:
+    """TypeError for a module where tensors should be."""
+    raise TypeError(
+        f"a {type(module).__name__} is cast where it is, by "
+        "castwise.adapters.torch.cast_module; or give its state_dict()."
     )
 
 

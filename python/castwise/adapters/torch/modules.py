@@ -9,7 +9,8 @@ from typing import Any
 
 from castwise.adapters.framework import require
 from castwise.adapters.torch.autocast import Autocast
-from castwise.adapters.torch.plan import Named, NameMap, Summary, decide, memory
+from castwise.adapters.torch.casting import cast
+from castwise.adapters.torch.plan import Named, NameMap, Planned, Summary, decide
 from castwise.adapters.torch.state import state_tensors
 from castwise.casting import cast_at, check_tree_options
 
@@ -104,13 +105,13 @@ def cast_module(
     check_tree_options(options, "cast_module")
     names = NameMap.of(dtype_or_policy_or_map, "variable")
     plan = list(decide(named_tensors(module), names))
-    for named, _, target in plan:
+    for named, _, target, _ in plan:
         if target is not None and named.tensor.requires_grad and not target.is_floating_point:
             raise TypeError(
                 f"{named.path!r} requires a gradient, which {target} has not; give it a floating "
                 'dtype or "keep", or call requires_grad_(False).'
             )
-    summary = names.summary({named.path: account for named, account, _ in plan})
+    summary = names.summary({each.named.path: each.account for each in plan})
     # It looks at everything before it changes anything; so the two succeed or fail together.
     autocast = None
     if inputs is not False:
@@ -154,7 +155,7 @@ def explain(
     else:
         found = list(state_tensors(module_or_state))
     plan = decide(found, names)
-    return names.summary({named.path: account for named, account, _ in plan})
+    return names.summary({each.named.path: each.account for each in plan})
 
 
 def named_tensors(module: Any) -> Iterator[Named]:
@@ -166,21 +167,21 @@ def named_tensors(module: Any) -> Iterator[Named]:
                     yield Named(f"{path}.{name}" if path else name, path, tensor)
 
 
-def _cast_all(plan: list[Any], options: dict[str, Any]) -> None:
+def _cast_all(plan: list[Planned], options: dict[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
-    tensors = {id(named.tensor): (named, target) for named, _, target in plan if target is not None}
+    tensors = {id(each.named.tensor): each for each in plan if each.target is not None}
     # Several objects may be one memory; the address stands for it while the old one is held.
-    places = {key: memory(named.tensor) for key, (named, _) in tensors.items()}
-    shared = {place for place, count in Counter(places.values()).items() if count > 1}
+    places = Counter(each.place for each in tensors.values())
+    shared = {place for place, count in places.items() if count > 1}
     done: dict[Any, tuple[Any, Any]] = {}
     pending: list[tuple[Any, Any]] = []
-    for key, (named, target) in tensors.items():
-        tensor, place = named.tensor, places[key]
+    for named, _, target, place in tensors.values():
+        tensor = named.tensor
         if place in done:
             new = done[place][1]
         else:
-            new = cast_at(tensor.detach(), target, named.path, options)
+            new = cast_at(tensor.detach(), target, named.path, options, cast)
             if place in shared:
                 done[place] = tensor.data, new
         pending.append((tensor, new))

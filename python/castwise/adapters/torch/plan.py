@@ -33,6 +33,17 @@ class TensorCast(NamedTuple):
     key: str | None
 
 
+class Planned(NamedTuple):
+    """A tensor with what becomes of it."""
+
+    named: Named
+    account: TensorCast
+    target: Any
+    """The torch dtype to cast to; None to leave it alone."""
+    place: Any
+    """Equal for tensors that are the same elements."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """What a map says of the tensors of a module or a state dict. Prints as a table.
@@ -147,8 +158,8 @@ class NameMap:
         return path.replace(".", "/") if self.slashed else path
 
 
-def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, TensorCast, Any]]:
-    """Every tensor with its cast and the torch dtype to cast to, None to leave it alone.
+def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
+    """Every tensor with what a map makes of it.
 
     Raises
     ------
@@ -162,14 +173,15 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[tuple[Named, Te
         refuse_lazy(named.path, named.tensor)
         target, key = names.tensor(named)
         dtype = named.tensor.dtype if target is None else torch_dtype(target)
-        path, other = chosen.setdefault(memory(named.tensor), (named.path, dtype))
+        place = _place(named.tensor)
+        path, other = chosen.setdefault(place, (named.path, dtype))
         if other != dtype:
             raise ValueError(
                 f"{path!r} and {named.path!r} are one tensor, and are to be {dtype_name(other)} "
                 f"and {dtype_name(dtype)}; give both the same dtype."
             )
         account = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
-        yield named, account, None if dtype == named.tensor.dtype else dtype
+        yield Planned(named, account, None if dtype == named.tensor.dtype else dtype, place)
 
 
 def refuse_lazy(path: str, tensor: Any) -> None:
@@ -180,7 +192,7 @@ def refuse_lazy(path: str, tensor: Any) -> None:
         )
 
 
-def memory(tensor: Any) -> Any:
+def _place(tensor: Any) -> Any:
     """Equal for tensors that are the same elements: the same object, or the same memory."""
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return id(tensor)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from castwise.adapters.framework import require
-from castwise.adapters.torch.plan import Named, NameMap, decide, memory
+from castwise.adapters.torch.casting import cast, refuse_module
+from castwise.adapters.torch.plan import Named, NameMap, decide
 from castwise.casting import cast_at, check_tree_options
 from castwise.trees import leaves, map_leaves
 
@@ -45,7 +46,7 @@ def cast_state_dict(
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As `castwise.cast_tree`; the message has the name of the tensor.
+        As `castwise.cast_tree`; the message has the name of the tensor. TypeError for a module.
 
     Examples
     --------
@@ -56,16 +57,19 @@ def cast_state_dict(
     check_tree_options(options, "cast_state_dict")
     tensor_class = torch.Tensor
     names = NameMap.of(dtype_or_policy_or_map, role)
-    targets = {named.path: target for named, _, target in decide(state_tensors(state), names)}
+    # Everything is looked at before anything is cast; both walks go the same way.
+    plan = iter(list(decide(state_tensors(state), names)))
     done: dict[Any, Any] = {}
 
     def leaf_cast(leaf: Any, path: str) -> Any:
-        target = targets.get(path.replace("/", ".")) if isinstance(leaf, tensor_class) else None
+        del path
+        if not isinstance(leaf, tensor_class):
+            return leaf
+        named, _, target, place = next(plan)
         if target is None:
             return leaf
-        place = memory(leaf)
         if place not in done:
-            done[place] = cast_at(leaf.detach(), target, path.replace("/", "."), options)
+            done[place] = cast_at(leaf.detach(), target, named.path, options, cast)
         return done[place]
 
     result: State = map_leaves(state, leaf_cast)
@@ -73,8 +77,17 @@ def cast_state_dict(
 
 
 def state_tensors(state: Any) -> Iterator[Named]:
-    """Every tensor of a state dict, by name."""
+    """Every tensor of a state dict, by name.
+
+    Raises
+    ------
+    TypeError
+        There is a module in it.
+
+    """
     tensor_class = torch.Tensor
     for path, leaf in leaves(state):
         if isinstance(leaf, tensor_class):
             yield Named(path.replace("/", "."), None, leaf)
+        elif isinstance(leaf, torch.nn.Module):
+            refuse_module(leaf)
