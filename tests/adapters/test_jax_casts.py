@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
 from typing import Any, NamedTuple
 
 import castwise
@@ -213,3 +217,28 @@ def test_a_leaf_in_several_places_is_cast_once() -> None:
     array = jnp.ones(3)
     result = cast_tree(collections.OrderedDict(a=array, b=[array]), "float16")
     assert result["a"] is result["b"][0]
+
+
+def test_arrays_that_may_go_to_any_device_may_still() -> None:
+    program = """
+        import castwise, jax
+        first, second = jax.devices()
+        there = jax.device_put(jax.numpy.ones(3), second)
+        free = castwise.cast(jax.numpy.ones(3), "bfloat16")
+        with jax.default_device(second):
+            other = castwise.cast(there, "bfloat16")
+            assert free.devices() == castwise.cast(free, "float32").devices() == {first}
+        assert (free + there).devices() == other.devices() == {second}
+        assert (free.committed, other.committed) == (False, True)
+    """
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    subprocess.run(command, check=True, env=environment)
+
+
+def test_a_traced_cast_keeps_imaginary_parts_too() -> None:
+    array = jnp.ones(2, "complex64")
+    assert jax.jit(lambda x: cast(x, "complex64"))(array).dtype == "complex64"
+    for function in (cast, jax.jit(cast, static_argnums=1)):
+        with pytest.raises(TypeError, match="imaginary part would be lost"):
+            function(array, "float32")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -249,3 +253,25 @@ def test_float16_training_in_one_program() -> None:
     assert not all(outcomes)
     assert all(outcomes[-20:])
     np.testing.assert_allclose(params["w"], true, atol=5e-3)
+
+
+def test_one_that_is_unpickled_is_a_pytree_wherever() -> None:
+    program = """
+        import pickle, sys
+        scale = pickle.loads(sys.stdin.buffer.read())
+        import jax
+        assert jax.jit(lambda scale: scale.next(False)[0])(scale).scale == 4
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    pickled = pickle.dumps(loss_scale(DynamicLossScale(initial_scale=8.0)))
+    subprocess.run(command, check=True, input=pickled)
+
+
+def test_gradients_and_predicates_that_are_pythons() -> None:
+    grads, finite = unscale({"a": 3.0, "b": None}, 2.0)
+    assert (float(grads["a"]), grads["b"], bool(finite)) == (1.5, None, True)
+    assert select_tree(False, {"a": 1.0}, {"a": 2.0})["a"] == 2
+    with pytest.raises(TypeError, match=r"pred has shape \(2,\); give one boolean"):
+        select_tree(jnp.ones(2, bool), {"a": 1.0}, {"a": 2.0})
+    with pytest.raises(TypeError, match=r"at \['n'\] is no floating array; give None there"):
+        unscale({"n": np.zeros(2, jax.dtypes.float0)}, 2.0)

@@ -106,8 +106,14 @@ def to_host(array: Any) -> NDArray[Any]:
 
 
 def from_host(array: NDArray[Any], like: Any) -> Any:
-    """An array that nobody else has as one of jax's, without a copy where its address allows."""
-    return jax.device_put(array, like.sharding)
+    """An array that nobody else has as one of jax's, without a copy where its address allows.
+
+    Where `like` is; and free to go to another device with other arrays, if `like` is that.
+    """
+    if getattr(like, "committed", True):
+        return jax.device_put(array, like.sharding)
+    with jax.default_device(next(iter(like.devices()))):
+        return jax.device_put(array)
 
 
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
@@ -152,6 +158,8 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             raise ValueError(
                 f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
             )
+    if np.issubdtype(array.dtype, np.complexfloating):  # the kernels know to what it may be cast
+        _core.cast(np.empty(0, array.dtype), target)
     if options.get("overflow") != "saturate":
         return array.astype(target)
     row = finfo(target)

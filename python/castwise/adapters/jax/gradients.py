@@ -42,8 +42,11 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
     def divide(path: Any, grad: Any) -> Any:
         if not jnp.issubdtype(jnp.result_type(grad), jnp.floating):
             where = jax.tree_util.keystr(path)
-            raise TypeError(f"the gradient at {where or 'the root'} is no floating array.")
-        return jnp.asarray(grad) * inverse.astype(jnp.promote_types(grad.dtype, jnp.float32))
+            raise TypeError(
+                f"the gradient at {where or 'the root'} is no floating array; give None there."
+            )
+        grad = jnp.asarray(grad)
+        return grad * inverse.astype(jnp.promote_types(grad.dtype, jnp.float32))
 
     divided: Tree = jax.tree_util.tree_map_with_path(divide, grads)
     return divided, all_finite((grads, divided))
@@ -65,10 +68,12 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     Raises
     ------
     ValueError, TypeError
-        Structures, or shapes or dtypes, differ.
+        Structures, or shapes or dtypes, differ; `pred` is not of rank 0.
 
     """
     jnp = jax.numpy
+    if jnp.shape(pred) != ():
+        raise TypeError(f"pred has shape {jnp.shape(pred)}; give one boolean, as all_finite does.")
 
     def choose(path: Any, first: Any, second: Any) -> Any:
         kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (first, second)]

@@ -6,7 +6,6 @@ The state is arrays; how a step is taken comes from the same table as for the ma
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
 
     """
     machine = get(value)
-    _register()
     wide = jax.config.jax_enable_x64
     if isinstance(machine, FixedLossScale):
         none = np.int32(0)
@@ -201,19 +199,15 @@ def _sixty_four_bits() -> Any:
     return jax.experimental.enable_x64()  # where it was before
 
 
-@functools.cache
-def _register() -> None:
-    """Tell jax that a loss scale is a pytree; its machine is static."""
+def _named(value: LossScale) -> Any:
+    keys = map(jax.tree_util.GetAttrKey, _FIELDS)
+    return list(zip(keys, value._arrays(), strict=True)), value.machine
 
-    def named(value: LossScale) -> Any:
-        keys = map(jax.tree_util.GetAttrKey, _FIELDS)
-        return list(zip(keys, value._arrays(), strict=True)), value.machine
 
-    jax.tree_util.register_pytree_with_keys(
-        LossScale,
-        named,
-        lambda machine, arrays: LossScale(
-            **dict(zip(_FIELDS, arrays, strict=True)), machine=machine
-        ),
-        lambda value: (value._arrays(), value.machine),
-    )
+# With the class, so that one that was pickled is a pytree wherever it is loaded.
+jax.tree_util.register_pytree_with_keys(
+    LossScale,
+    _named,
+    lambda machine, arrays: LossScale(**dict(zip(_FIELDS, arrays, strict=True)), machine=machine),
+    lambda value: (value._arrays(), value.machine),
+)
