@@ -121,6 +121,13 @@ def test_other_byte_orders_and_odd_strides() -> None:
     assert from_numpy(odd, copy=None).tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("code", "bBhHiIlLqQ?")
+def test_all_of_cs_integers(code: str) -> None:
+    array = np.ones(3, code)
+    tensor = from_numpy(array)
+    assert (to_numpy(tensor).dtype, tensor.data_ptr()) == (array.dtype, array.ctypes.data)
+
+
 def test_copies_on_demand() -> None:
     array = np.ones(3, np.float32)
     assert from_numpy(array, copy=True).data_ptr() != array.ctypes.data
@@ -150,12 +157,14 @@ def test_no_array_of_torchs(refused: Any) -> None:
         from_numpy(refused)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: torch.ones(2, requires_grad=True), r"autograd; give tensor\.detach\(\)"),
         (lambda: torch.ones(2, device="meta"), r"device meta; give tensor\.cpu\(\)"),
         (lambda: torch.eye(2).to_sparse(), r"to_dense\(\)"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)]), r"nested; give .*unbind\(\)"),
         (lambda: torch.ones(2, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
         (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, r"resolve_neg\(\)"),
     ],

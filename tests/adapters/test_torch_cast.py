@@ -178,3 +178,26 @@ def test_maps_for_trees_take_torchs_dtypes(what: Any) -> None:
     assert (tree["a"].dtype, tree["n"].dtype) == (torch.bfloat16, np.int8)
     with pytest.raises(TypeError, match=r"dtype=torch\.quint8 is not a dtype"):
         castwise.cast_tree([], torch.quint8)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_of_other_layouts() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert [each.dtype for each in castwise.cast(nested, "bfloat16").unbind()] == [
+        torch.bfloat16
+    ] * 2
+    sparse = torch.eye(2).to_sparse()
+    assert castwise.cast(sparse, "float16").dtype == torch.float16
+    for options in ({"dtype": "float8_e4m3fn"}, {"dtype": "float16", "overflow": "saturate"}):
+        with pytest.raises(
+            ValueError, match=r"layout torch\.sparse_coo.*give tensor\.to_dense\(\)"
+        ):
+            castwise.cast(sparse, **options)
+
+
+def test_imaginary_parts_are_not_lost_elsewhere_either() -> None:
+    here = torch.ones(2, dtype=torch.complex64)
+    for tensor in (here, here.to("meta")):
+        with pytest.raises(TypeError, match="imaginary part would be lost"):
+            castwise.cast(tensor, "float32")
+        assert castwise.cast(tensor, "complex128").dtype == torch.complex128

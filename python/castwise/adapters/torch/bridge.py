@@ -38,8 +38,8 @@ def to_numpy(tensor: Any) -> NDArray[Any]:
     TypeError
         It is no tensor, or of a dtype that only torch has.
     ValueError
-        Its elements are on another device, not laid out by strides, tracked by autograd, or still
-        to be conjugated or negated; the message has what to call.
+        Its elements are on another device, not laid out by strides, nested, tracked by autograd, or
+        still to be conjugated or negated; the message has what to call.
 
     """
     if not isinstance(tensor, torch.Tensor):
@@ -48,10 +48,16 @@ def to_numpy(tensor: Any) -> NDArray[Any]:
         tensor.requires_grad
         or not tensor.is_cpu
         or tensor.layout is not torch.strided
+        or tensor.is_nested
         or tensor.is_conj()
         or tensor.is_neg()
     ):
         raise ValueError(f"tensor {_hidden(tensor)}.")
+    return plain_array(tensor)
+
+
+def plain_array(tensor: Any) -> NDArray[Any]:
+    """As `to_numpy`, of a tensor that is known to be one that numpy can look at."""
     known = _numpy_dtypes().get(tensor.dtype)
     if known is None:
         raise TypeError(
@@ -111,7 +117,8 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
     if copy or obstacle is not None:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     if array.dtype.isbuiltin == 1:
-        return torch.from_numpy(array)
+        # numpy has two names for one of C's integers; torch knows the one of `finfo` only.
+        return torch.from_numpy(array.view(_numpy_dtypes()[dtype][0]))
     return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
 
 
@@ -170,6 +177,8 @@ def _hidden(tensor: Any) -> str:
         return f"is on device {tensor.device}; give tensor.cpu()"
     if tensor.layout is not torch.strided:
         return f"has the layout {tensor.layout}; give tensor.to_dense()"
+    if tensor.is_nested:
+        return "is nested; give tensor.to_padded_tensor(0.0), or those of tensor.unbind()"
     if tensor.is_conj():
         return "waits to be conjugated; give tensor.resolve_conj()"
     return "waits to be negated; give tensor.resolve_neg()"

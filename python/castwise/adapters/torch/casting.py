@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
+import numpy as np
+
 from castwise import _core
 from castwise._core import finfo
 from castwise.adapters.framework import require
-from castwise.adapters.torch.bridge import from_numpy, numpy_dtype, to_numpy, torch_dtype
+from castwise.adapters.torch.bridge import (
+    from_numpy,
+    numpy_dtype,
+    plain_array,
+    to_numpy,
+    torch_dtype,
+)
 
 torch: Any = require("torch")
 
@@ -91,6 +99,7 @@ def is_on_host(tensor: Any) -> bool:
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         # Classes that take torch's calls over may have their elements elsewhere, or none; so do
         # the tensors inside of torch.func's transformations, and those of a compiler.
         and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -115,14 +124,14 @@ def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
     if out.requires_grad:
         raise ValueError("out is tracked by autograd; give out.detach().")
     name = None if dtype is None else numpy_dtype(target_dtype(dtype))
-    source = to_numpy(_plain(tensor.detach()))
+    source = plain_array(_plain(tensor.detach()))
     found = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
     return (out, found[1]) if options.get("report") else out
 
 
 def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     options = _for_numpy(options)
-    source = to_numpy(_plain(tensor))
+    source = plain_array(_plain(tensor))
     if "order" in options or "copy" in options:
         found = _core.cast(source, numpy_dtype(target), **options)
         array, *report = found if options.get("report") else (found,)
@@ -130,7 +139,7 @@ def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
         result = tensor if array is source else from_numpy(array)
     else:
         result = torch.empty_like(tensor, dtype=target, requires_grad=False)
-        found = _core.cast(source, out=to_numpy(result), **options)
+        found = _core.cast(source, out=plain_array(result), **options)
         report = list(found[1:]) if options.get("report") else []
     return (result, *report) if report else result
 
@@ -157,6 +166,8 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
                 f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
                 f"tensor.cpu(), or leave {name} out."
             )
+    if tensor.is_complex():  # the kernels know to what it may be cast
+        _core.cast(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
     saturates = options.get("overflow") == "saturate"
     if not (tensor.is_floating_point() and target.is_floating_point):
         if saturates:
@@ -191,6 +202,11 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
 
 def _wide(tensor: Any, target: Any) -> Any:
     """The tensor in a dtype that has all its values, and the limits of the target."""
+    if tensor.layout not in (torch.strided, torch.jagged):
+        raise ValueError(
+            f"tensor has the layout {tensor.layout}, in which torch cannot limit it to what "
+            f"{target} has; give tensor.to_dense(), or its values()."
+        )
     double = torch.float64 in (tensor.dtype, target)
     return tensor.to(torch.float64 if double else torch.float32)
 
