@@ -7,7 +7,7 @@ thread or asyncio task that opened it, and hides the thread's policy while it is
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -32,17 +32,31 @@ def set_floatx(name: str) -> None:
 
 
 def current_policy() -> Any:
-    """The policy in force here, or None if none was ever set or read."""
+    """The policy that was put in force here, or None if none was."""
     scoped = _scope_here()
     return getattr(_thread, "policy", None) if scoped is None else scoped[1]
 
 
+def default_policy(make: Callable[[str], Any]) -> Any:
+    """What this thread's first call of this made of floatx; since a policy was set, the next's."""
+    policy = getattr(_thread, "default", None)
+    if policy is None:
+        policy = _thread.default = make(floatx())
+    return policy
+
+
 def set_current_policy(policy: Any) -> None:
     """Put a policy in force: in the scope that is open here, else in this thread."""
-    if _scope_here() is None:
+    _thread.default = None
+    if not in_scope():
         _thread.policy = policy
     else:
         _scoped.set((threading.get_ident(), policy))
+
+
+def in_scope() -> bool:
+    """Whether a scope is open here."""
+    return _scope_here() is not None
 
 
 def _scope_here() -> tuple[int, Any] | None:

@@ -45,18 +45,19 @@ def require(name: str) -> ModuleType:
     oldest, newest = _TESTED[name]
     if release and not oldest <= release <= newest:
         warnings.warn(
-            f"castwise.adapters.{name} is tested with {name} {_shown(oldest)} to {_shown(newest)}, "
-            f"and {version} is installed; if something fails, install one of those.",
+            f"castwise.adapters.{name} is tested with {name} {tested_releases(name)}, and "
+            f"{version} is installed; if something fails, install one of those.",
             UserWarning,
             stacklevel=3,
         )
     return module
 
 
+def tested_releases(name: str) -> str:
+    """The releases of a framework that its adapter is tested with, for people to read."""
+    return " to ".join(".".join(map(str, release)) for release in _TESTED[name])
+
+
 def _release(version: str) -> tuple[int, int] | None:
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _shown(release: tuple[int, int]) -> str:
-    return ".".join(map(str, release))

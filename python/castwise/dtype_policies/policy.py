@@ -8,7 +8,7 @@ import numpy as np
 
 from castwise._core import PolicyBase, cast
 from castwise.floating import is_floating
-from castwise.global_state import current_policy, floatx, set_current_policy
+from castwise.global_state import current_policy, default_policy
 from castwise.standard_dtype import standardize_dtype
 
 
@@ -142,7 +142,4 @@ def dtype_policy() -> DTypePolicy:
     <DTypePolicy "mixed_float16">
     """
     policy: DTypePolicy | None = current_policy()
-    if policy is None:
-        policy = DTypePolicy(floatx())
-        set_current_policy(policy)
-    return policy
+    return default_policy(DTypePolicy) if policy is None else policy

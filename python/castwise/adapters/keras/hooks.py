@@ -15,22 +15,24 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 Original = Callable[..., Any]
 
-_PAIR = "castwise_dtype_policy"
-"""Keras' global attribute with castwise's policy that was in force last, and the one it became."""
+_KNOWN = "castwise_dtype_policy"
+"""Keras' global attribute with the policy that was in force last: castwise's, Keras', and whether
+castwise took it from Keras."""
 
 
 def _keras_state() -> Any:
     return import_module("keras.src.backend.common.global_state")
 
 
-def get(original: Original, identifier: Any) -> Any:
-    """``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer."""
-    return original(_for_keras(identifier))
+def with_policies_of_keras(original: Original, *args: Any, **kwargs: Any) -> Any:
+    """Functions of Keras that take policies.
 
-
-def serialize(original: Original, obj: Any) -> Any:
-    """``keras.saving.serialize_keras_object``: policies within the configs of layers."""
-    return original(_for_keras(obj))
+    ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer;
+    ``keras.saving.serialize_keras_object``, for the configs of layers.
+    """
+    return original(
+        *map(_for_keras, args), **{name: _for_keras(value) for name, value in kwargs.items()}
+    )
 
 
 def read_policy(value: Any) -> DTypePolicy | None:
@@ -46,35 +48,50 @@ def _for_keras(value: Any) -> Any:
 def dtype_policy(original: Original) -> Any:
     """``keras.config.dtype_policy``: what is in force in castwise.
 
-    Where nothing was ever set there, it is what is in force in Keras, from now on in both.
+    Where nothing was set there, it is what is in force in Keras, from now on in both; also where
+    what is in force in castwise came from Keras, which has had another one set since.
     """
-    policy = global_state.current_policy()
-    if policy is None:
-        policy = original()
-        config.set_dtype_policy(from_keras(policy))
-        return _remembered(policy)
-    known, converted = _keras_state().get_global_attribute(_PAIR, (None, None))
-    return converted if known is policy else _remembered(to_keras(policy))
+    state, policy = _keras_state(), global_state.current_policy()
+    ours, theirs, taken = state.get_global_attribute(_KNOWN, (None, None, False))
+    known = policy is ours
+    if policy is None or (
+        known and taken and state.get_global_attribute("dtype_policy") is not theirs
+    ):
+        converted = original()
+        config.set_dtype_policy(from_keras(converted))
+        return _remembered(converted, taken=True)
+    return theirs if known else _remembered(to_keras(policy), taken=False)
 
 
-def set_dtype_policy(original: Original, policy: Any) -> None:
-    """``keras.config.set_dtype_policy``: in Keras and in castwise."""
+def adopt() -> None:
+    """Put in force in castwise what is in force in this thread of Keras, if castwise has none."""
+    if _keras_state().get_global_attribute("dtype_policy") is not None:
+        require("keras").config.dtype_policy()
+
+
+def set_dtype_policy(original: Original, *args: Any, **kwargs: Any) -> None:
+    """``keras.config.set_dtype_policy``: in Keras and in castwise.
+
+    Within a scope of castwise in castwise alone, which forgets it at the scope's end.
+    """
     state = _keras_state()
     before = state.get_global_attribute("dtype_policy")
-    original(_for_keras(policy))
+    with_policies_of_keras(original, *args, **kwargs)
     after = state.get_global_attribute("dtype_policy")
+    stays = False
     try:
         config.set_dtype_policy(from_keras(after))
-    except (TypeError, ValueError):
-        state.set_global_attribute("dtype_policy", before)
-        raise
-    _remembered(after)
+        stays = not global_state.in_scope()
+    finally:
+        if not stays:
+            state.set_global_attribute("dtype_policy", before)
+    _remembered(after, taken=stays)
 
 
-def _remembered(converted: Any) -> Any:
+def _remembered(converted: Any, taken: bool) -> Any:
     """Give the same policy of Keras again, as long as the same one of castwise is in force."""
-    pair = global_state.current_policy(), converted
-    _keras_state().set_global_attribute(_PAIR, pair)
+    known = global_state.current_policy(), converted, taken
+    _keras_state().set_global_attribute(_KNOWN, known)
     return converted
 
 

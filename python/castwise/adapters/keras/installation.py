@@ -9,7 +9,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
-from castwise.adapters.framework import require
+from castwise.adapters.framework import require, tested_releases
 from castwise.adapters.keras import hooks
 from castwise.adapters.keras.replaced_function import ReplacedFunction
 from castwise.dtype_policies import configs
@@ -18,10 +18,15 @@ from castwise.dtype_policies import configs
 class _State:
     """How many calls of `install` are in force, since which `uninstall`, and how to undo them."""
 
-    calls = 0
-    epoch = 0
-    undo = ExitStack()
-    lock = threading.RLock()
+    def __init__(self) -> None:
+        self.calls = 0
+        self.epoch = 0
+        self.undo = ExitStack()
+        self.lock = threading.RLock()
+
+
+# The same one where this module is loaded again: what was installed before can still be undone.
+_STATE: _State = globals().get("_STATE") or _State()
 
 
 class Installation:
@@ -32,12 +37,12 @@ class Installation:
         self._begin()
 
     def _begin(self) -> None:
-        with _State.lock:
-            if self._epoch != _State.epoch:
-                if _State.calls == 0:
-                    _State.undo = _hooked()
-                _State.calls += 1
-                self._epoch = _State.epoch
+        with _STATE.lock:
+            if self._epoch != _STATE.epoch:
+                if _STATE.calls == 0:
+                    _STATE.undo = _hooked()
+                _STATE.calls += 1
+                self._epoch = _STATE.epoch
 
     def __enter__(self) -> Self:
         self._begin()
@@ -49,13 +54,13 @@ class Installation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with _State.lock:
-            if self._epoch != _State.epoch:
+        with _STATE.lock:
+            if self._epoch != _STATE.epoch:
                 return  # uninstall() has undone it
             self._epoch = None
-            _State.calls -= 1
-            if _State.calls == 0:
-                _State.undo.close()
+            _STATE.calls -= 1
+            if _STATE.calls == 0:
+                _STATE.undo.close()
 
 
 def install() -> Installation:
@@ -73,7 +78,9 @@ def install() -> Installation:
       kernels, on the numpy backend also wherever Keras casts, to the very bits of Keras' own
       casts. (Small ones, NaN and infinity, and 8-bit floats are left to Keras.)
 
-    Policies that are set stay what they are in both after `uninstall`.
+    A policy that is set in Keras stays in force in both after `uninstall`; one that is set by
+    `castwise.config` is castwise's again. What is set in Keras within a
+    ``castwise.config.dtype_policy_scope`` ends with the scope, in both.
 
     Calling it again changes nothing. `uninstall` undoes all calls; as a context manager, a call
     undoes itself.
@@ -87,6 +94,8 @@ def install() -> Installation:
     ------
     ImportError
         Keras is not installed.
+    RuntimeError
+        It is a release that lacks what castwise hooks into; nothing was changed in it.
 
     """
     return Installation()
@@ -94,23 +103,36 @@ def install() -> Installation:
 
 def uninstall() -> None:
     """Make Keras' functions what they were, however often `install` was called."""
-    with _State.lock:
-        _State.epoch += 1
-        if _State.calls:
-            _State.calls = 0
-            _State.undo.close()
+    with _STATE.lock:
+        _STATE.epoch += 1
+        if _STATE.calls:
+            _STATE.calls = 0
+            _STATE.undo.close()
 
 
 def _hooked() -> ExitStack:
     """Put the hooks in their places; closing the result takes them out again."""
     keras = require("keras")
+    try:
+        hooked = _hooked_in(keras)
+    except (AttributeError, ImportError, KeyError, TypeError) as error:
+        raise RuntimeError(
+            f"The installed keras {keras.__version__} is not made as those that castwise knows "
+            f"({error}), and was left as it was; install one of keras {tested_releases('keras')}."
+        ) from error
+    with hooked:
+        hooks.adopt()
+        return hooked.pop_all()
+
+
+def _hooked_in(keras: Any) -> ExitStack:
     policies = import_module("keras.src.dtype_policies")
     policy = import_module("keras.src.dtype_policies.dtype_policy")
     state = import_module("keras.src.backend.common.global_state")
     with ExitStack() as undo:
         for function, hook in (
-            (policies.get, hooks.get),
-            (keras.saving.serialize_keras_object, hooks.serialize),
+            (policies.get, hooks.with_policies_of_keras),
+            (keras.saving.serialize_keras_object, hooks.with_policies_of_keras),
             (policy.dtype_policy, hooks.dtype_policy),
             (policy.set_dtype_policy, hooks.set_dtype_policy),
             (state.clear_session, hooks.clear_session),

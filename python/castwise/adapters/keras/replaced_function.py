@@ -23,22 +23,38 @@ class ReplacedFunction:
     original
         What the function did before.
 
+    Raises
+    ------
+    TypeError
+        It is no function written in Python.
+
     """
 
     def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
         self._function = function
+        if not isinstance(function, FunctionType):
+            raise TypeError(f"function={function!r} is no function written in Python")
         self._code = function.__code__
         self._defaults = function.__defaults__, function.__kwdefaults__
         self.original = FunctionType(
-            self._code, function.__globals__, function.__name__, function.__defaults__
+            self._code,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
-        self._global_name = f"_castwise_{function.__name__}"
-        function.__signature__ = inspect.signature(function)
-        function.__globals__[self._global_name] = functools.partial(hook, self.original)
+        self._signature = vars(function).get("__signature__")
+        self._function.__signature__ = inspect.signature(function)
+        name = f"_castwise_{function.__name__}"
+        while name in self._code.co_names:  # replaced already, by another copy of this module
+            name += "_"
+        function.__globals__[name] = functools.partial(hook, self.original)
         # In this order, a call in another thread finds what its code needs.
         function.__code__ = _relay.__code__.replace(
-            co_names=(self._global_name,), co_name=self._code.co_name
+            co_names=(name,),
+            co_name=self._code.co_name,
+            co_freevars=self._code.co_freevars,  # not used; they must be as many as before
         )
         function.__defaults__ = function.__kwdefaults__ = None
 
@@ -46,7 +62,10 @@ class ReplacedFunction:
         """Make the function what it was."""
         self._function.__defaults__, self._function.__kwdefaults__ = self._defaults
         self._function.__code__ = self._code
-        del self._function.__signature__
+        if self._signature is None:
+            del self._function.__signature__
+        else:
+            self._function.__signature__ = self._signature
         # The hook stays in the module's namespace: a call in another thread may be on its way.
 
 
