@@ -210,6 +210,21 @@ def check_training_goes_on() -> None:
             assert model.predict(x, verbose=0).dtype.name == compute
 
 
+def check_every_float_can_be_kept() -> None:
+    """Also those of 8 bits, in which no layer computes."""
+    import keras  # noqa: PLC0415
+    from castwise.adapters.keras import cast_model  # noqa: PLC0415
+
+    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        layer = keras.layers.Dense(2)
+        layer.build((None, 3))
+        before = as_bits(layer.kernel.value)
+        assert cast_model(layer, dtype).variables
+        assert (layer.kernel.dtype, layer.kernel.shape) == (dtype, (3, 2))
+        cast_model(layer, "float32")
+        assert as_bits(layer.kernel.value)[:2] == before[:2]
+
+
 def check_paths_decide() -> None:
     """In models that are built, and in models that are not, as in models that Keras builds so."""
     import keras  # noqa: PLC0415

@@ -252,3 +252,46 @@ def test_an_optimizer_of_tf_keras_that_scales_nothing() -> None:
 class Foreign:
     def apply_gradients(self, pairs: Any) -> None:
         """Apply nothing."""
+
+
+def test_what_layers_have_learnt_is_given_on() -> None:
+    keras = peers.tf_keras()
+    layers, rows = keras.layers, np.array([[1.0, 2.0], [3.0, 9.0]], np.float32)
+    normal, bins = layers.Normalization(), layers.Discretization(num_bins=3)
+    normal.adapt(rows)
+    bins.adapt(rows)
+    words = layers.TextVectorization(output_sequence_length=2)
+    words.adapt(["b a", "b"])
+    rare = layers.StringLookup(output_mode="tf_idf")
+    rare.adapt([["b", "a"], ["b", "c"]])
+    texts = np.array([["a b"], ["b"]], dtype=object)
+    for layer, x in ((normal, rows), (bins, rows), (words, texts), (rare, texts)):
+        dtype = "string" if x is texts else "float32"
+        model = keras.Sequential([keras.Input(x.shape[1:], dtype=dtype), layer])
+        expected = model(x).numpy()
+        clone, _ = cast_model(model, "float64")
+        found = clone(x).numpy()
+        assert type(clone.layers[-1]) is type(layer)
+        assert clone.layers[-1] is not layer
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        assert (found.dtype == np.float64) is (expected.dtype == np.float32)
+
+
+def test_layers_that_compute_in_integers_stay() -> None:
+    keras = peers.tf_keras()
+    model = keras.Sequential([keras.layers.Hashing(5000, name="hash")])
+    x = np.array([[3001, 3003]])
+    clone, report = cast_model(model, "float16")
+    assert clone(x).numpy().tolist() == model(x).numpy().tolist()
+    assert clone.layers[0].dtype_policy.name == model.layers[0].dtype_policy.name
+    assert "hash" not in report.layers
+
+
+def test_a_graph_whose_dtypes_would_differ() -> None:
+    keras = peers.tf_keras()
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, inputs + keras.layers.Dense(3)(inputs), name="net")
+    with pytest.raises(ValueError, match=r"(?s)'net' cannot be made anew with these.*promote"):
+        cast_model(model, "mixed_bfloat16")
+    with pytest.raises(ValueError, match=r"policy_map=.* is not the config of a map"):
+        apply_policy_map(model, {"class_name": "DTypePolicyMap", "config": {}})

@@ -29,10 +29,12 @@ def derive_again(layers: list[Any]) -> None:
 
 
 def _follow_first_layer(sequential: Any) -> None:
-    first, *others = sequential._layers
-    if not others or not isinstance(first, require("keras").layers.InputLayer):
+    if len(sequential._layers) < 2:  # noqa: PLR2004 - an input, and what follows it
         return
-    source, target = first.dtype, others[0].compute_dtype
+    first, second, *_ = sequential._layers
+    if not isinstance(first, require("keras").layers.InputLayer):
+        return
+    source, target = first.dtype, second.compute_dtype
     if loses(source, target):
         first._dtype = target
         _set_dtype(first.output, target)

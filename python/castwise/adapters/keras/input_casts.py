@@ -24,11 +24,12 @@ _BITS = {
 """How wide the floats are that all backends compute in."""
 
 _DOUBLE = np.finfo(np.float64).bits
-_USER_DTYPE = 2
-"""What `dtype.isbuiltin` is for the dtypes of other packages than numpy."""
 
 _WORTHWHILE = 512
 """Elements from which a kernel and the check take less time than what Keras does."""
+
+_OF_ML_DTYPES = 2
+"""What numpy says of dtypes that others have registered: bfloat16 and the 8-bit floats."""
 
 
 def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None:
@@ -58,10 +59,10 @@ def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None
     return y if all_finite(y) else None
 
 
-def to_tensor(x: np.ndarray[Any, Any], backend: str) -> Any:
+def to_tensor(x: np.ndarray[Any, Any], backend: str, dtype: str | None = None) -> Any:
     """An array as the backend's tensor, bit by bit."""
     keras = require("keras")
-    if backend == "torch" and x.dtype.isbuiltin == _USER_DTYPE:  # torch takes no such arrays
-        torch = require("torch")
-        return keras.ops.convert_to_tensor(x.view(np.int16)).view(torch.bfloat16)
-    return keras.ops.convert_to_tensor(x)
+    if backend == "torch" and x.dtype.isbuiltin == _OF_ML_DTYPES:  # torch takes no such arrays
+        integers = keras.ops.convert_to_tensor(x.view(f"i{x.dtype.itemsize}"))
+        return integers.view(getattr(require("torch"), x.dtype.name))
+    return keras.ops.convert_to_tensor(x, dtype)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from castwise.adapters.framework import require
 from castwise.adapters.keras.derived_state import derive_again
+from castwise.adapters.keras.notes import (
+    casts_that_stay,
+    layers_not_built,
+    layers_that_stay,
+    overflows,
+)
 from castwise.adapters.keras.optimizers import known_variables, notes
 from castwise.adapters.keras.plan import LayerPlan, planned, policy_in_force
 from castwise.adapters.keras.policies import from_keras
 from castwise.adapters.keras.quantization import quantized
 from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.keras.variables import recast, stored_dtype
-from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.adapters.map_argument import as_policy_map
+from castwise.dtype_policies import DTypePolicyMap, get
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
@@ -57,6 +62,8 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     - Policies that quantize: layers that are built are quantized (``layer.quantize``), layers that
       are not will be built so. Layers whose class cannot be get the plain policy it stands on, for
       Keras fails to call them under another.
+    - Layers that compute in no floats (Hashing) keep their policy: their numbers are not to be
+      rounded.
     - An ``Input`` keeps its dtype; that which a Sequential model made for itself follows its first
       layer, where it would lose precision else.
     - Functions that the model has traced are traced anew.
@@ -66,7 +73,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     _check_model(model)
     explanation, plans = planned(model, policy_map)
     with known_variables(model):
-        variables = _recast_variables(plans)
+        variables, overflowed = _recast_variables(plans)
     for plan in plans:
         plan.layer._dtype_policy = plan.policy
     unquantized = [plan.path for plan in plans if plan.quantize is not None and not quantized(plan)]
@@ -82,7 +89,13 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         },
         {variable.path: dtypes for variable, dtypes in variables.values()},
         tuple(unquantized),
-        (*notes(model, set(variables)), *_casts_that_stay(layers)),
+        (
+            *notes(model, set(variables)),
+            *overflows(overflowed),
+            *casts_that_stay(layers),
+            *layers_that_stay(plans),
+            *layers_not_built(plans, len(policy_map)),
+        ),
     )
 
 
@@ -118,45 +131,27 @@ def cast_model(model: Any, policy: Any) -> AppliedPolicies:
     return apply_policy_map(model, DTypePolicyMap(policy))
 
 
-def _recast_variables(plans: list[LayerPlan]) -> dict[int, tuple[Any, tuple[str, str]]]:
-    """Cast each variable once, also where layers share it; by identity, the dtypes."""
+def _recast_variables(
+    plans: list[LayerPlan],
+) -> tuple[dict[int, tuple[Any, tuple[str, str]]], list[tuple[Any, str]]]:
+    """Cast each variable once, also where layers share it; by identity, the dtypes.
+
+    Also those that overflowed.
+    """
     done: dict[int, tuple[Any, tuple[str, str]]] = {}
+    overflowed = []
     for plan in plans:
         for variable, dtype in plan.recast:
             if id(variable) not in done:
                 done[id(variable)] = variable, (stored_dtype(variable), dtype)
-                recast(variable, dtype)
-    return done
-
-
-def _casts_that_stay(layers: list[Any]) -> Iterator[str]:
-    """Sentences on casts that somebody has put into the graph of a functional model."""
-    for layer in layers:
-        nodes = itertools.chain(*getattr(layer, "_nodes_by_depth", {}).values())
-        casts = [each for each in nodes if type(each.operation).__name__ == "Cast"]
-        if casts:
-            dtypes = sorted({str(each.output_tensors[0].dtype) for each in casts})
-            yield (
-                f"The graph of {layer.name!r} holds {len(casts)} casts to {', '.join(dtypes)}, "
-                "which stay; where they are not meant to, build the model anew."
-            )
+                if not recast(variable, dtype):
+                    overflowed.append((variable, dtype))
+    return done, overflowed
 
 
 def _map(policy_map: Any) -> DTypePolicyMap:
-    keras_policy = require("keras").dtype_policies.DTypePolicy
-    given = policy_map
-    if isinstance(policy_map, keras_policy):
-        policy_map = from_keras(policy_map)
-    elif isinstance(policy_map, dict) and "class_name" in policy_map:
-        policy_map = get(policy_map)
-    if isinstance(policy_map, DTypePolicyMap):
-        return policy_map
-    remedy = (
-        "cast_model(model, policy) is for one policy of all layers"
-        if isinstance(policy_map, DTypePolicy)
-        else "give DTypePolicyMap(default_policy, {path or pattern: policy, ...})"
-    )
-    raise TypeError(f"policy_map={given!r} is no map of policies; {remedy}")
+    is_keras = isinstance(policy_map, require("keras").dtype_policies.DTypePolicy)
+    return as_policy_map(from_keras(policy_map) if is_keras else policy_map, policy_map)
 
 
 def _check_model(model: Any) -> None:

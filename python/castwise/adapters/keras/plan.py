@@ -89,6 +89,8 @@ class _Planner:
             self._converted[wanted] = to_keras(wanted)
         policy = self._converted[wanted]
         before = policy_in_force(layer)
+        if not is_float_dtype(before.compute_dtype):
+            return LayerPlan(path, layer, before.name, layer._dtype_policy)
         if not layer.built and wanted.quantization_mode is not None and not can_be_quantized(layer):
             raise ValueError(
                 f"{path!r} is not built, so that nobody knows what in it can be quantized with "

@@ -6,6 +6,8 @@ from typing import Any
 
 from castwise._core import cast
 from castwise.adapters.framework import require
+from castwise.adapters.keras.input_casts import to_tensor
+from castwise.loss_scale.unscaling import all_finite
 
 
 def own_variables(layer: Any) -> list[Any]:
@@ -18,8 +20,10 @@ def stored_dtype(variable: Any) -> str:
     return str(variable._dtype)
 
 
-def recast(variable: Any, dtype: str) -> None:
-    """Keep a variable in another dtype from now on, its value rounded once.
+def recast(variable: Any, dtype: str) -> bool:
+    """Keep a variable in another dtype from now on; False if values that were finite are not now.
+
+    The value is rounded once.
 
     Everything that refers to the variable, the optimizer first of all, refers to the same object
     afterwards. With torch its parameter stays the same object too, without its gradient; with
@@ -28,12 +32,24 @@ def recast(variable: Any, dtype: str) -> None:
     keras = require("keras")
     if variable._value is None:  # made in a stateless scope, filled later
         variable._dtype = dtype
-        return
-    value = cast(keras.ops.convert_to_numpy(variable._value), dtype)
-    tensor = keras.ops.convert_to_tensor(value, dtype)
+        return True
+    before, backend = _array(variable._value), keras.config.backend()
+    value = cast(before, dtype)
+    tensor = to_tensor(value, backend, dtype)
     variable._dtype = dtype
-    if keras.config.backend() == "torch":
+    if backend == "torch":
         variable._value.grad = None
         variable._value.data = tensor
     else:
         variable._initialize(tensor)
+    return all_finite(value) or not all_finite(before)
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as an array of numpy; those of 8-bit floats torch gives as integers alone."""
+    keras = require("keras")
+    name = keras.backend.standardize_dtype(tensor.dtype)
+    if keras.config.backend() == "torch" and name.startswith("float8"):
+        integers = tensor.detach().view(require("torch").uint8)
+        return keras.ops.convert_to_numpy(integers).view(name)
+    return keras.ops.convert_to_numpy(tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +10,11 @@ from castwise._core import cast
 from castwise.adapters.framework import require
 from castwise.adapters.keras.derived_state import loses
 from castwise.adapters.keras.report import AppliedPolicies
+from castwise.adapters.map_argument import as_policy_map
+from castwise.adapters.tf_keras.layer_state import give_state
 from castwise.adapters.tf_keras.policies import to_tf_keras
 from castwise.config import is_float_dtype
-from castwise.dtype_policies import DTypePolicyMap, get
+from castwise.dtype_policies import DTypePolicyMap
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]:
@@ -41,22 +44,25 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
         `model` is no model of tf_keras, or `policy_map` no map.
     ValueError
         The model, or one within, is subclassed; several keys match a path; a policy is none of
-        TF 2.
+        TF 2; a layer cannot be made from its config; an operation would get several dtypes.
     ImportError
         tf_keras is not installed.
 
     Notes
     -----
     Weights that were in their layer's variable dtype are in the new one, each value rounded once.
-    An ``Input`` keeps its dtype.
+    An ``Input`` keeps its dtype, and layers that compute in no floats (Hashing, TextVectorization)
+    their policy. What layers have learnt beside their weights, such as a vocabulary, is given on.
 
     """
-    policy_map = _map(policy_map)
+    policy_map = as_policy_map(policy_map, policy_map)
     _check_model(model)
     cloner = _Cloner(policy_map)
     clone = cloner.clone(model, "")
     explanation = policy_map.explain(cloner.paths)
     variables = _give_weights(model, clone) if model.built else {}
+    for old, new in cloner.pairs():
+        give_state(old, new)
     notes = []
     if getattr(model, "optimizer", None) is not None:
         notes.append("The model that was given is compiled, the new one is not: compile it.")
@@ -100,6 +106,8 @@ def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
     """Give one model the weights of another, in its dtypes; by name, what was cast."""
     changed = {}
     for old, new in zip(model.weights, clone.weights, strict=True):
+        if not hasattr(old, "dtype"):
+            continue  # the table of a lookup: see `give_state`
         source, target = old.dtype.name, new.dtype.name
         value = old.numpy()
         if source != target and is_float_dtype(source):
@@ -116,7 +124,11 @@ class _Cloner:
     policy_map: DTypePolicyMap
     paths: list[str] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _made: dict[int, Any] = field(default_factory=dict)
+    _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def pairs(self) -> Iterable[tuple[Any, Any]]:
+        """Each layer, and the one made of it."""
+        return self._made.values()
 
     def clone(self, model: Any, prefix: str) -> Any:
         """A model, with its layers at paths that begin with `prefix`."""
@@ -145,16 +157,34 @@ class _Cloner:
                     model.inputs[0].shape, target if loses(source, target) else source
                 )
             return clone
-        return keras.models.clone_model(model, clone_function=clone_layer)
+        try:
+            return keras.models.clone_model(model, clone_function=clone_layer)
+        except TypeError as error:
+            raise ValueError(
+                f"{model.name!r} cannot be made anew with these policies: {error} TensorFlow does "
+                "not promote dtypes, so that inputs of one operation need layers of one compute "
+                "dtype; an Input keeps its own."
+            ) from error
 
     def _layer(self, layer: Any, path: str) -> Any:
         if id(layer) not in self._made:
             if hasattr(layer, "_flatten_layers") and isinstance(layer, require("tf_keras").Model):
-                self._made[id(layer)] = self.clone(layer, f"{path}/")
+                new = self.clone(layer, f"{path}/")
             else:
-                config = self._config(layer.get_config(), path, layer.dtype_policy.name)
-                self._made[id(layer)] = type(layer).from_config(config)
-        return self._made[id(layer)]
+                new = self._made_anew(layer, path)
+            self._made[id(layer)] = layer, new
+        return self._made[id(layer)][1]
+
+    def _made_anew(self, layer: Any, path: str) -> Any:
+        before, config = layer.dtype_policy, layer.get_config()
+        if before.compute_dtype is None or is_float_dtype(before.compute_dtype):
+            config = self._config(config, path, before.name)
+        try:
+            return type(layer).from_config(config)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path!r} cannot be made anew from its config, {config!r}: {error}"
+            ) from error
 
     def _config(self, config: dict[str, Any], path: str, before: str | None) -> dict[str, Any]:
         """A layer's config with the policies of its path, and of the layers that it describes."""
@@ -179,18 +209,6 @@ class _Cloner:
 
 def _can_be_cloned(model: Any) -> bool:
     return bool(model._is_graph_network or isinstance(model, require("tf_keras").Sequential))
-
-
-def _map(policy_map: Any) -> DTypePolicyMap:
-    given = policy_map
-    if isinstance(policy_map, dict) and "class_name" in policy_map:
-        policy_map = get(policy_map)
-    if isinstance(policy_map, DTypePolicyMap):
-        return policy_map
-    raise TypeError(
-        f"policy_map={given!r} is no map of policies; give DTypePolicyMap(default_policy, "
-        "{path or pattern: policy, ...}), or use cast_model for one policy"
-    )
 
 
 def _check_model(model: Any) -> None:
