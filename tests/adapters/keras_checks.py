@@ -288,10 +288,13 @@ def check_what_layers_derived_from_their_dtype_follows() -> None:
 
 def check_quantized_policies_quantize() -> None:
     """As ``quantize`` does; layers that cannot be are told."""
+    import keras  # noqa: PLC0415
     from castwise.adapters.keras import cast_model  # noqa: PLC0415
     from keras_models import convolutional, sequential  # noqa: PLC0415
 
-    for policy in ("int8_from_float32", "int4/2_from_mixed_bfloat16", "float8_from_float32"):
+    policies = ("int8_from_float32", "int4/2_from_mixed_bfloat16", "float8_from_float32")
+    # What differs by policy differs by no backend; jax compiles each operation of each.
+    for policy in policies[:1] if keras.config.backend() == "jax" else policies:
         mode, _, source = policy.partition("_from_")
         model, x = sequential()
         other, _ = sequential()
