@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,9 @@ from support import LEVELS, at_level
 
 settings.register_profile("castwise", deadline=None, derandomize=True, max_examples=200)
 settings.load_profile("castwise")
+
+# torch imports triton where it can, for GPUs: and its LLVM ends a process that has TensorFlow's.
+sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
 
