@@ -125,9 +125,10 @@ class NumKong(Peer):
         np.dtype(ml_dtypes.float6_e2m3fn): "e2m3",
         np.dtype(ml_dtypes.float6_e3m2fn): "e3m2",
     }
-    """Where they differ from the dtype's own; its "int4" is packed, two to a byte."""
+    """Where they differ from the dtype's own."""
 
-    packed = ("int4", "uint4")
+    other_meaning = ("int4", "uint4", "float8_e4m3")
+    """Its int4 is packed, two to a byte, and what it calls float8_e4m3 has no infinities."""
 
     def load(self, threads: int) -> None:
         """See Peer; it always uses one thread."""
@@ -136,7 +137,7 @@ class NumKong(Peer):
 
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
         """See Peer."""
-        if {x.dtype.name, target.name} & set(self.packed):
+        if {x.dtype.name, target.name} & set(self.other_meaning):
             return {}
         array = np.empty(x.shape, target)
         name = self.names.get(target, target.name)
