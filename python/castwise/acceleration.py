@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import threading
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple
 
 from castwise._core import accelerated_pairs, set_accelerated
+from castwise.switch import Switch, Turn
 
 ENVIRONMENT = "CASTWISE_ACCELERATE"
 
 
-class _State:
-    """How many calls of `accelerate` are in force, and which `restore` they came after."""
-
-    calls = 0
-    epoch = 0
-    lock = threading.Lock()
-
-    @classmethod
-    def renew_lock(cls) -> None:
-        """Forget who held the lock: after a fork, a thread that does not exist may."""
-        cls.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_State.renew_lock)
+def _turn_on() -> Callable[[], None]:
+    set_accelerated(True)
+    return functools.partial(set_accelerated, False)
 
 
 class CastPair(NamedTuple):
@@ -36,19 +25,10 @@ class CastPair(NamedTuple):
     target: str
 
 
-class Acceleration:
+class Acceleration(Turn):
     """One call of `accelerate`; as a context manager, it is undone at the end of the block."""
 
-    def __init__(self) -> None:
-        self._epoch: int | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        with _State.lock:
-            if self._epoch != _State.epoch:
-                set_accelerated(True)
-                _State.calls += 1
-                self._epoch = _State.epoch
+    switch = Switch(_turn_on)
 
     @property
     def pairs(self) -> tuple[CastPair, ...]:
@@ -63,24 +43,6 @@ class Acceleration:
         types); complex to real; and any whose results a release of ml_dtypes has changed.
         """
         return tuple(CastPair(*pair) for pair in accelerated_pairs()[1])
-
-    def __enter__(self) -> Self:
-        self._begin()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with _State.lock:
-            if self._epoch != _State.epoch:
-                return  # restore() has undone it
-            self._epoch = None
-            _State.calls -= 1
-            if _State.calls == 0:
-                set_accelerated(False)
 
     def __repr__(self) -> str:
         pairs, left_alone = (len(each) for each in accelerated_pairs())
@@ -116,10 +78,7 @@ def accelerate() -> Acceleration:
 
 def restore() -> None:
     """Put back every cast function that `accelerate` has replaced, however often it was called."""
-    with _State.lock:
-        _State.epoch += 1
-        _State.calls = 0
-        set_accelerated(False)
+    Acceleration.switch.turn_off()
 
 
 def accelerate_from_environment() -> None:

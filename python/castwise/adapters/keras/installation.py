@@ -3,64 +3,16 @@
 from __future__ import annotations
 
 import functools
-import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from castwise.adapters.framework import require, tested_releases
 from castwise.adapters.keras import hooks
 from castwise.adapters.keras.replaced_function import ReplacedFunction
 from castwise.dtype_policies import configs
-
-
-class _State:
-    """How many calls of `install` are in force, since which `uninstall`, and how to undo them."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.epoch = 0
-        self.undo = ExitStack()
-        self.lock = threading.RLock()
-
-
-# The same one where this module is loaded again: what was installed before can still be undone.
-_STATE: _State = globals().get("_STATE") or _State()
-
-
-class Installation:
-    """One call of `install`; as a context manager, it is undone at the end of the block."""
-
-    def __init__(self) -> None:
-        self._epoch: int | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        with _STATE.lock:
-            if self._epoch != _STATE.epoch:
-                if _STATE.calls == 0:
-                    _STATE.undo = _hooked()
-                _STATE.calls += 1
-                self._epoch = _STATE.epoch
-
-    def __enter__(self) -> Self:
-        self._begin()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with _STATE.lock:
-            if self._epoch != _STATE.epoch:
-                return  # uninstall() has undone it
-            self._epoch = None
-            _STATE.calls -= 1
-            if _STATE.calls == 0:
-                _STATE.undo.close()
+from castwise.switch import Switch, Turn
 
 
 def install() -> Installation:
@@ -103,15 +55,11 @@ def install() -> Installation:
 
 def uninstall() -> None:
     """Make Keras' functions what they were, however often `install` was called."""
-    with _STATE.lock:
-        _STATE.epoch += 1
-        if _STATE.calls:
-            _STATE.calls = 0
-            _STATE.undo.close()
+    Installation.switch.turn_off()
 
 
-def _hooked() -> ExitStack:
-    """Put the hooks in their places; closing the result takes them out again."""
+def _hooked() -> Callable[[], None]:
+    """Put the hooks in their places; the result takes them out again."""
     keras = require("keras")
     try:
         hooked = _hooked_in(keras)
@@ -122,7 +70,7 @@ def _hooked() -> ExitStack:
         ) from error
     with hooked:
         hooks.adopt()
-        return hooked.pop_all()
+        return hooked.pop_all().close
 
 
 def _hooked_in(keras: Any) -> ExitStack:
@@ -173,3 +121,13 @@ def _replace_class_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Orig
 
     setattr(cls, name, classmethod(method))
     undo.callback(setattr, cls, name, original)
+
+
+# The same one where this module is loaded again: what was installed before can still be undone.
+_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
+
+
+class Installation(Turn):
+    """One call of `install`; as a context manager, it is undone at the end of the block."""
+
+    switch = _SWITCH

@@ -1,0 +1,85 @@
+"""A change to the whole process that callers make by a call, and take back singly or together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar, Self
+
+
+class Switch:
+    """The change, and how many calls want it.
+
+    Parameters
+    ----------
+    turn_on : callable
+        Makes the change, and returns what undoes it. If it raises, nothing was changed.
+
+    """
+
+    def __init__(self, turn_on: Callable[[], Callable[[], object]]) -> None:
+        self._turn_on = turn_on
+        self._undo: Callable[[], object] | None = None
+        self._calls = 0
+        self._epoch = 0
+        self._renew_lock()
+        if hasattr(os, "register_at_fork"):
+            # A thread that does not exist in the child may hold the lock.
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
+
+    def begin(self, since: int | None) -> int:
+        """Count a call, unless it counts already since this epoch; returns the epoch."""
+        with self._lock:
+            if since != self._epoch:
+                if self._undo is None:
+                    self._undo = self._turn_on()
+                self._calls += 1
+            return self._epoch
+
+    def end(self, since: int | None) -> None:
+        """Take a call back, unless `turn_off` has done so since."""
+        with self._lock:
+            if since == self._epoch:
+                self._calls -= 1
+                if self._calls == 0:
+                    self._put_back()
+
+    def turn_off(self) -> None:
+        """Take all calls back."""
+        with self._lock:
+            self._epoch += 1
+            self._calls = 0
+            self._put_back()
+
+    def _put_back(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+
+class Turn:
+    """A call that wants the change; as a context manager, it is undone at the end of the block."""
+
+    switch: ClassVar[Switch]
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        self.__enter__()
+
+    def __enter__(self) -> Self:
+        self._since = self.switch.begin(self._since)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        since, self._since = self._since, None
+        self.switch.end(since)
