@@ -56,7 +56,12 @@ fn levels_agree() {
     let narrow = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "float6_e2m3fn"].map(named);
     for source in floats() {
         for target in narrow {
-            for rounding in [Rounding::NearestAway, Rounding::TowardsNegative, Rounding::TowardsPositive] {
+            for rounding in [
+                Rounding::NearestAway,
+                Rounding::TowardsZero,
+                Rounding::TowardsNegative,
+                Rounding::TowardsPositive,
+            ] {
                 for (overflow, nan) in [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
                 {
                     let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };

@@ -3,6 +3,7 @@
 //! Formats are found by their layout: float32, float32 with a shorter mantissa, and the half that machines convert
 //! themselves on one side; those and floats of 8 bits or fewer on the other.
 
+use super::by_cells;
 use super::factor::{Rounded, Times};
 use super::request::{Request, pivot_spec};
 use super::stage::Stage;
@@ -15,19 +16,26 @@ use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Avx2, Avx512, Vector};
 
+fn half(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
+    FloatSpec { signed: true, exponent_bits, mantissa_bits, bias, specials: Specials::Ieee }
+}
+
+/// The layout of upper halves of float32.
+pub(super) fn upper_spec() -> FloatSpec {
+    half(8, 7, 127)
+}
+
+/// The layout that machines convert themselves.
+pub(super) fn half_spec() -> FloatSpec {
+    half(5, 10, 15)
+}
+
 /// The layout of a format, if vectors know it.
 fn shape_of(spec: &FloatSpec) -> Option<Shape> {
-    let half = |exponent_bits, mantissa_bits, bias| FloatSpec {
-        signed: true,
-        exponent_bits,
-        mantissa_bits,
-        bias,
-        specials: Specials::Ieee,
-    };
     let known = [
         (Shape::Single, pivot_spec::<Binary32>()),
-        (Shape::UpperHalf, half(8, 7, 127)),
-        (Shape::IeeeHalf, half(5, 10, 15)),
+        (Shape::UpperHalf, upper_spec()),
+        (Shape::IeeeHalf, half_spec()),
     ];
     known.into_iter().find(|(_, known)| known == spec).map(|(shape, _)| shape)
 }
@@ -41,18 +49,46 @@ pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     }
 }
 
-fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+/// A level, with its best way to bytes.
+trait ToByte: Vector {
+    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>>;
+    /// From the halves that machines convert, without a conversion.
+    fn half_to_byte(_request: &Request) -> Option<Box<dyn Stage>> {
+        None
+    }
+}
+
+impl ToByte for Avx2 {
+    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+        to_byte::stage::<Self, F>(request, source)
+    }
+}
+
+impl ToByte for Avx512 {
+    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+        by_cells::of_upper_halves::<Self, F>(request, source)
+            .or_else(|| to_byte::stage::<Self, F>(request, source))
+    }
+    fn half_to_byte(request: &Request) -> Option<Box<dyn Stage>> {
+        by_cells::of_words::<Self>(request, half_spec())
+    }
+}
+
+fn on<V: ToByte>(request: &Request) -> Option<Box<dyn Stage>> {
     if request.watched() {
         return None;
     }
     match shape_of(&request.source.float()?)? {
         Shape::Single => from::<V, _>(request, Singles),
         Shape::UpperHalf => from::<V, _>(request, UpperHalves),
-        Shape::IeeeHalf => from::<V, _>(request, IeeeHalves),
+        Shape::IeeeHalf => {
+            let cells = (!request.scaled).then(|| V::half_to_byte(request)).flatten();
+            cells.or_else(|| from::<V, _>(request, IeeeHalves))
+        }
     }
 }
 
-fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+fn from<V: ToByte, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
     let target = request.target.float()?;
     if request.scaled {
         return scaled::<V, F>(request, source, &target);
@@ -64,12 +100,12 @@ fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn St
             to_half::rounded_stage::<V, F>(request, source, shape)
         }
         Some(shape) => to_half::stage::<V, F>(request, source, shape),
-        None => to_byte::stage::<V, F>(request, source),
+        None => V::to_byte(request, source),
     }
 }
 
 /// With one factor for all, which is not so extreme that products are.
-fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
+fn scaled<V: ToByte, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
     let factor = request.factor?;
     let single = factor as f32;
     let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
@@ -91,7 +127,7 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
         }
         Some(shape) => to_half::stage::<V, _>(request, Times::<F, true> { source, factor }, shape),
         None if !is_coarse => None,
-        None if is_single => to_byte::stage::<V, _>(request, Times::<F, false> { source, factor }),
-        None => to_byte::stage::<V, _>(request, Times::<F, true> { source, factor }),
+        None if is_single => V::to_byte(request, Times::<F, false> { source, factor }),
+        None => V::to_byte(request, Times::<F, true> { source, factor }),
     }
 }

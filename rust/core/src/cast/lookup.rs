@@ -1,14 +1,11 @@
 //! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
 
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
+use super::general::results;
+use super::kept::{Kept, VARIANTS, variant};
 use super::plan::Plan;
 use super::request::Request;
-use super::stage::{Span, Stage};
-use super::tile::Tile;
+use super::stage::Stage;
 use super::vector_loop::{InSteps, Step};
-use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::simd::{Avx512, TABLE_BYTES, Tables};
@@ -18,83 +15,41 @@ struct Table {
     planes: [[u8; TABLE_BYTES]; 8],
 }
 
-const ROUNDINGS: usize = 5;
-const VARIANTS: usize = ROUNDINGS * 2 * 2;
-
-/// The tables found so far. They stay: there are few formats, and fewer are in use.
-static TABLES: [AtomicPtr<Table>; Format::COUNT * Format::COUNT * VARIANTS] =
-    [const { AtomicPtr::new(null_mut()) }; Format::COUNT * Format::COUNT * VARIANTS];
+/// The tables found so far: there are few formats, and fewer are in use.
+static TABLES: Kept<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
 
 /// Where the table of a request is kept; `None` if codes are not all there is to it.
-fn place(request: &Request) -> Option<&'static AtomicPtr<Table>> {
-    let Request { source, target, options, scaled, .. } = *request;
-    let rounding = match request.rounding() {
-        Rounding::NearestEven => 0,
-        Rounding::NearestAway => 1,
-        Rounding::TowardsZero => 2,
-        Rounding::TowardsPositive => 3,
-        Rounding::TowardsNegative => 4,
-        Rounding::Stochastic => return None,
-    };
+fn place(request: &Request) -> Option<usize> {
+    let Request { source, target, scaled, .. } = *request;
     // Integers have shorter ways to integers and to wide floats.
     let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
-    if scaled || request.watched() || source.item_size() != 1 || !pays {
+    if scaled || source.item_size() != 1 || !pays {
         return None;
     }
-    let saturate = usize::from(options.overflow == Overflow::Saturate);
-    let nan = usize::from(options.nan == NanRule::Zero);
-    let variant = (rounding * 2 + saturate) * 2 + nan;
-    Some(&TABLES[(source.index() * Format::COUNT + target.index()) * VARIANTS + variant])
+    Some((source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?)
 }
 
 /// The stage for a request, if its table has been found before.
 pub(super) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let place = (level == Level::Avx512).then(|| place(request))??;
-    // SAFETY: what is there was leaked by `learn`, and is never written again.
-    let table = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-    table.stage(request.target.item_size())
+    TABLES.get(place)?.stage(request.target.item_size())
 }
 
 /// The stage for a request that a plan has been found for.
 pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
     let place = (plan.level == Level::Avx512).then(|| place(request))??;
     let size = request.target.item_size();
-    let found = Box::into_raw(Box::new(Table::new(plan, size)));
-    // No lock: it could be held by another thread while a process forks.
-    if place.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: it was made above, and nobody else has seen it.
-        drop(unsafe { Box::from_raw(found) });
-    }
-    known(request, plan.level)
+    TABLES.keep(place, Table::new(plan, size)).stage(size)
 }
 
 impl Table {
     /// Runs the plan on every code.
     fn new(plan: &Plan, size: usize) -> Self {
-        let mut codes = Tile::<u8>::default();
-        for (code, place) in (0..=u8::MAX).zip(&mut codes.0) {
-            *place = code;
-        }
-        let (mut lanes, mut results) = (Tile::<u64>::default(), Tile::<u64>::default());
-        let mut flags = Tile::<u8>::default();
-        let mut source = codes.0.as_ptr();
-        let target = results.0.as_mut_ptr().cast::<u8>();
-        let span = Span { count: TABLE_BYTES, flags: flags.0.as_mut_ptr(), ..Span::EMPTY };
-        // SAFETY: tiles have room for as many elements; there are no scales or draws in the plan.
-        unsafe {
-            if let Some(decode) = &plan.decode {
-                let target = if plan.encode.is_some() { lanes.0.as_mut_ptr().cast() } else { target };
-                decode.run(plan.level, Span { source, target, ..span });
-                source = target;
-            }
-            if let Some(encode) = &plan.encode {
-                encode.run(plan.level, Span { source, target, ..span });
-            }
-        }
+        let codes: Vec<u8> = (0..=u8::MAX).collect();
         let mut planes = [[0; TABLE_BYTES]; 8];
-        for (code, result) in results.0.iter().flat_map(|word| word.to_ne_bytes()).enumerate() {
-            if code / size < TABLE_BYTES {
-                planes[code % size][code / size] = result;
+        for (code, result) in results(plan, &codes).chunks_exact(size).enumerate() {
+            for (plane, &byte) in planes.iter_mut().zip(result) {
+                plane[code] = byte;
             }
         }
         Self { planes }

@@ -10,6 +10,10 @@
 mod assemble;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod by_cells;
+#[cfg(target_arch = "x86_64")]
+mod cells;
+#[cfg(target_arch = "x86_64")]
 mod direct;
 #[cfg(target_arch = "x86_64")]
 mod factor;
@@ -17,10 +21,13 @@ mod finite;
 mod from_float;
 mod from_integer;
 mod fused;
+#[cfg(target_arch = "x86_64")]
+mod general;
 mod gradient_loop;
 mod gradient_route;
 mod half;
 mod integer;
+mod kept;
 mod layout;
 #[cfg(target_arch = "x86_64")]
 mod lookup;

@@ -1,9 +1,9 @@
 //! A plain cast from one format to another: planned once, because planning takes longer than casting a few elements.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Parts;
+use super::kept::Kept;
 use super::layout::Layout;
 use super::plan::Plan;
 use super::request::Request;
@@ -13,10 +13,8 @@ use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
 
-/// Steps that were made. No locks: the child of a `fork` would wait for ever for one that a thread of its parent held.
-static KEPT: [[[AtomicPtr<Step>; Format::COUNT]; Format::COUNT]; Level::COUNT] =
-    [const { [const { [const { AtomicPtr::new(ptr::null_mut()) }; Format::COUNT] }; Format::COUNT] };
-        Level::COUNT];
+/// Steps that were made: per level, source and target.
+static KEPT: Kept<Step, { Level::COUNT * Format::COUNT * Format::COUNT }> = Kept::new();
 
 /// A cast under default options, and nothing asked for besides.
 pub(super) struct Step {
@@ -33,20 +31,10 @@ impl Step {
     /// [`Error::Unsupported`] for complex to real.
     pub(super) fn between(source: Format, target: Format) -> Result<&'static Self, Error> {
         let level = Level::active();
-        let place = &KEPT[level as usize][source.index()][target.index()];
-        // SAFETY: a pointer that was stored here came from a box that is never freed.
-        if let Some(step) = unsafe { place.load(Ordering::Acquire).as_ref() } {
-            return Ok(step);
-        }
-        let made = Box::into_raw(Box::new(Self::new(source, target, level)?));
-        match place.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made, and from now on never freed.
-            Ok(_) => Ok(unsafe { &*made }),
-            // SAFETY: another thread was quicker, and what it stored is never freed; ours nobody has seen.
-            Err(first) => unsafe {
-                drop(Box::from_raw(made));
-                Ok(&*first)
-            },
+        let place = (level as usize * Format::COUNT + source.index()) * Format::COUNT + target.index();
+        match KEPT.get(place) {
+            Some(step) => Ok(step),
+            None => Ok(KEPT.keep(place, Self::new(source, target, level)?)),
         }
     }
 

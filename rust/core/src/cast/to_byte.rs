@@ -2,7 +2,7 @@
 
 use super::request::Request;
 use super::stage::Stage;
-use super::upper_source::{Floats, Upper};
+use super::upper_source::{Floats, Upper, Words};
 use super::vector_loop::{InSteps, Step};
 use crate::codec::upper::{MANTISSA, PowerRule, UpperRule};
 use crate::simd::{Vector, unknown_one};
@@ -11,9 +11,12 @@ use crate::simd::{Vector, unknown_one};
 ///
 /// # Safety
 /// The operation needs the level's features.
-trait Codes: Copy + Send + Sync + 'static {
-    /// `one` is 1 in every byte.
-    unsafe fn codes<V: Vector>(&self, halves: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers;
+pub(super) trait Codes<V: Vector>: Copy + Send + Sync + 'static {
+    /// What the loop keeps in registers.
+    type Ready: Copy;
+    unsafe fn ready(&self) -> Self::Ready;
+    /// In the order of [`Vector::unzip8`]; `one` is 1 in every byte.
+    unsafe fn codes(ready: Self::Ready, halves: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers;
 }
 
 /// From floats to codes.
@@ -23,24 +26,24 @@ struct ToBytes<F, C> {
     codes: C,
 }
 
-impl<V: Vector, F: Floats, C: Codes> Step<V, 1> for ToBytes<F, C> {
+impl<V: Vector, F: Words, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     const FROM: usize = F::SIZE;
-    type Ready = (Self, [V::Integers; 2]);
+    type Ready = (F, C::Ready, [V::Integers; 2]);
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let one = unknown_one();
         // SAFETY: the trait's contract.
-        unsafe { (*self, [V::splat8(one), V::splat16(u16::from(one))]) }
+        unsafe { (self.source, self.codes.ready(), [V::splat8(one), V::splat16(u16::from(one))]) }
     }
 
     #[inline(always)]
-    unsafe fn step((this, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step((words, codes, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
-            let first = this.source.upper::<V>(source, ones[1]);
-            let second = this.source.upper::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
-            [this.codes.codes::<V>([first, second], ones[0])]
+            let first = words.words::<V>(source, ones[1]);
+            let second = words.words::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
+            [V::in_order(C::codes(codes, [first, second], ones[0]))]
         }
     }
 }
@@ -107,18 +110,21 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
     }
 }
 
-impl<const SIGN: u8, const NEAREST_EVEN: bool> Codes for FloatCodes<SIGN, NEAREST_EVEN> {
+impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCodes<SIGN, NEAREST_EVEN> {
+    type Ready = Self;
+
     #[inline(always)]
-    unsafe fn codes<V: Vector>(
-        &self,
-        [first, second]: [Upper<V::Integers>; 2],
-        one: V::Integers,
-    ) -> V::Integers {
-        let rule = &self.0;
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers {
+        let rule = &ready.0;
         // SAFETY: the caller's promise.
         unsafe {
-            let (low, low_fixed) = self.fixed::<V>(first);
-            let (high, high_fixed) = self.fixed::<V>(second);
+            let (low, low_fixed) = ready.fixed::<V>(first);
+            let (high, high_fixed) = ready.fixed::<V>(second);
             let (fraction, code) = V::unzip8(low_fixed, high_fixed);
             let tops = if SIGN == sign::TOP { code } else { V::unzip8(first.cut, second.cut).1 };
             let bound = if NEAREST_EVEN {
@@ -176,15 +182,18 @@ impl PowerCodes {
     }
 }
 
-impl Codes for PowerCodes {
+impl<V: Vector> Codes<V> for PowerCodes {
+    type Ready = Self;
+
     #[inline(always)]
-    unsafe fn codes<V: Vector>(
-        &self,
-        [first, second]: [Upper<V::Integers>; 2],
-        _one: V::Integers,
-    ) -> V::Integers {
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], _one: V::Integers) -> V::Integers {
         // SAFETY: the caller's promise.
-        unsafe { V::unzip8(self.words::<V>(first), self.words::<V>(second)).0 }
+        unsafe { V::unzip8(ready.words::<V>(first), ready.words::<V>(second)).0 }
     }
 }
 
@@ -210,6 +219,7 @@ fn rounded<V: Vector, F: Floats, const SIGN: u8>(source: F, rule: UpperRule) -> 
     }
 }
 
-fn boxed<V: Vector, F: Floats, C: Codes>(source: F, codes: C) -> Option<Box<dyn Stage>> {
+/// The stage of a rule.
+pub(super) fn boxed<V: Vector, F: Words, C: Codes<V>>(source: F, codes: C) -> Option<Box<dyn Stage>> {
     InSteps::<V, _, 1>::boxed(ToBytes { source, codes })
 }

@@ -34,6 +34,42 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     }
 }
 
+/// Where words that become bytes come from: upper halves of floats, or words as they are.
+///
+/// # Safety
+/// As for [`Floats`].
+pub(super) trait Words: Copy + Send + Sync + 'static {
+    /// Bytes of an element.
+    const SIZE: usize;
+    /// A register of words; `one` is 1 in every word.
+    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers>;
+}
+
+impl<F: Floats> Words for F {
+    const SIZE: usize = F::SIZE;
+
+    #[inline(always)]
+    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe { self.upper::<V>(source, one) }
+    }
+}
+
+/// Words whose format only those know who use them.
+#[derive(Clone, Copy)]
+pub(super) struct AsTheyAre;
+
+impl Words for AsTheyAre {
+    const SIZE: usize = 2;
+
+    #[inline(always)]
+    unsafe fn words<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        let cut = unsafe { V::load(source) };
+        Upper { cut, odd: cut }
+    }
+}
+
 /// The upper halves of two registers of singles.
 ///
 /// # Safety
@@ -44,10 +80,20 @@ pub(super) unsafe fn upper<V: Vector>(
     one: V::Integers,
 ) -> Upper<V::Integers> {
     // SAFETY: the caller's promise.
-    unsafe {
-        let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
-        Upper { cut, odd: V::or(cut, V::min16(low, one)) }
-    }
+    unsafe { round_to_odd::<V>(V::unzip16(V::bits(first), V::bits(second)), one) }
+}
+
+/// The upper halves of words below and words above.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn round_to_odd<V: Vector>(
+    (low, cut): (V::Integers, V::Integers),
+    one: V::Integers,
+) -> Upper<V::Integers> {
+    // SAFETY: the caller's promise.
+    unsafe { Upper { cut, odd: V::or(cut, V::min16(low, one)) } }
 }
 
 /// float32.
@@ -61,6 +107,12 @@ impl Floats for Singles {
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
         // SAFETY: the trait's contract.
         unsafe { V::singles(V::load(source)) }
+    }
+
+    #[inline(always)]
+    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe { round_to_odd::<V>(V::load_unzipped16(source), one) }
     }
 }
 
@@ -79,10 +131,9 @@ impl Floats for UpperHalves {
     }
 
     #[inline(always)]
-    unsafe fn upper<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
+    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
         // SAFETY: the trait's contract.
-        let cut = unsafe { V::load(source) };
-        Upper { cut, odd: cut }
+        unsafe { AsTheyAre.words::<V>(source, one) }
     }
 }
 

@@ -47,29 +47,35 @@ impl Vector for Avx2 {
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu16(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
-            // A power of two for each count, from a table of bytes; a set top bit gives zero, as upper bytes want.
+            // A power of two for each count, from a table of bytes. Those of upper bytes meet zero.
             let powers = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
-                1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0,
+                1, 2, 4, 8, 16, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             ));
-            let indices = arch::_mm256_or_si256(counts, arch::_mm256_set1_epi16(0xff00u16 as i16));
-            arch::_mm256_mullo_epi16(a, arch::_mm256_shuffle_epi8(powers, indices))
+            arch::_mm256_maddubs_epi16(a, arch::_mm256_shuffle_epi8(powers, counts))
         }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
-            let low = arch::_mm256_set1_epi32(0xffff);
-            let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
-            let odd = arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
-            (arch::_mm256_permute4x64_epi64::<UNPACKED>(even), arch::_mm256_permute4x64_epi64::<UNPACKED>(odd))
+            let (even, odd) = unzip16_by_halves(a, b);
+            (Self::in_order(even), Self::in_order(odd))
+        }
+        fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
+            // Quarters at the places from which they are packed in order.
+            let quarters = |low: usize, high: usize| {
+                let quarter = |index: usize| arch::_mm_loadu_si128(source.add(16 * index).cast());
+                arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(quarter(low)), quarter(high))
+            };
+            unzip16_by_halves(quarters(0, 2), quarters(1, 3))
         }
         fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
             let low = arch::_mm256_set1_epi16(0xff);
             let even = arch::_mm256_packus_epi16(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
             let odd = arch::_mm256_packus_epi16(arch::_mm256_srli_epi16::<8>(a), arch::_mm256_srli_epi16::<8>(b));
-            (arch::_mm256_permute4x64_epi64::<UNPACKED>(even), arch::_mm256_permute4x64_epi64::<UNPACKED>(odd))
+            (even, odd)
         }
+        fn in_order(a: Integers) -> Integers { arch::_mm256_permute4x64_epi64::<UNPACKED>(a) }
         fn above16(a: Integers, b: Integers) -> Integers { arch::_mm256_cmpgt_epi16(a, b) }
         fn top8(a: Integers) -> Integers { arch::_mm256_cmpgt_epi8(arch::_mm256_setzero_si256(), a) }
         fn join(low: Integers, high: Integers) -> Integers {
-            arch::_mm256_permute4x64_epi64::<UNPACKED>(arch::_mm256_packs_epi16(low, high))
+            arch::_mm256_packs_epi16(low, high)
         }
         fn choose8(mask: Integers, yes: Integers, no: Integers) -> Integers {
             arch::_mm256_blendv_epi8(no, yes, mask)
@@ -130,6 +136,22 @@ impl Vector for Avx2 {
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
         // SAFETY: the trait's contract. The count of this one instruction is signed.
         unsafe { arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(COUNT as i32)) }
+    }
+}
+
+/// The even and the odd words of two registers: of the lower halves in the lower ones, of the upper in the upper.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm256_set1_epi32(0xffff);
+        let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+        let odd =
+            arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
+        (even, odd)
     }
 }
 

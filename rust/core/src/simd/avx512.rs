@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{TABLE_BYTES, Tables, Vector};
+use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector};
 use crate::cpu::Level;
 
 /// AVX-512 with bytes (VBMI).
@@ -83,6 +83,10 @@ impl Vector for Avx512 {
             let odd = arch::_mm512_loadu_si512(ODD_BYTES.as_ptr().cast());
             (arch::_mm512_permutex2var_epi8(a, even, b), arch::_mm512_permutex2var_epi8(a, odd, b))
         }
+        fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
+            Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
+        }
+        fn in_order(a: Integers) -> Integers { a }
         fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
         fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
         fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {
@@ -174,8 +178,22 @@ impl<const SIZE: usize> Spread<SIZE> {
 
 impl Tables for Avx512 {
     type Table = [Integers; 4];
+    type ShortTable = [Integers; 3];
 
     super::operations! {
+        fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> [Integers; 3] {
+            [0, 1, 2].map(|third| Self::load(table.as_ptr().add(third * Self::BYTES)))
+        }
+        fn lookup_short(table: [Integers; 3], indices: Integers) -> Integers {
+            let [a, b, c] = table;
+            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
+            arch::_mm512_mask_permutexvar_epi8(low, arch::_mm512_movepi8_mask(indices), indices, c)
+        }
+        fn above8(a: Integers, b: Integers) -> Self::Mask8 { arch::_mm512_cmpgt_epu8_mask(a, b) }
+        fn increment8(mask: Self::Mask8, a: Integers) -> Integers {
+            // All bits set are one less than zero.
+            arch::_mm512_mask_sub_epi8(a, mask, a, arch::_mm512_set1_epi8(-1))
+        }
         fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
             [0, 1, 2, 3].map(|quarter| Self::load(table.as_ptr().add(quarter * Self::BYTES)))
         }

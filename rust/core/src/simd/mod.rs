@@ -79,19 +79,24 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// The lower halves of products.
     unsafe fn mul16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     unsafe fn shr16<const COUNT: u32>(a: Self::Integers) -> Self::Integers;
-    /// Words of up to 8 bits to the left, each by its own count from 0 to 7.
+    /// Words of up to 8 bits to the left, each by its own count from 0 to 6.
     unsafe fn shl_each16(a: Self::Integers, counts: Self::Integers) -> Self::Integers;
 
     /// The even and the odd words of two registers.
     unsafe fn unzip16(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
-    /// The even and the odd bytes of two registers.
+    /// The even and the odd words of two registers at a pointer.
+    unsafe fn load_unzipped16(source: *const u8) -> (Self::Integers, Self::Integers);
+    /// The even and the odd bytes of two registers, in an order of the level's own.
     unsafe fn unzip8(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
+
+    /// What was unzipped, in the order of memory.
+    unsafe fn in_order(a: Self::Integers) -> Self::Integers;
 
     /// Whether words are greater, in two's complement.
     unsafe fn above16(a: Self::Integers, b: Self::Integers) -> Self::Mask16;
     /// Whether bytes have their top bit set.
     unsafe fn top8(a: Self::Integers) -> Self::Mask8;
-    /// The masks of two registers of words as that of one register of bytes.
+    /// The masks of two registers of words as that of one register of bytes, in the order of [`Vector::unzip8`].
     unsafe fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8;
     unsafe fn choose8(mask: Self::Mask8, yes: Self::Integers, no: Self::Integers) -> Self::Integers;
     unsafe fn choose16(mask: Self::Mask16, yes: Self::Integers, no: Self::Integers) -> Self::Integers;
@@ -121,6 +126,9 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
 /// Entries of a table with one for each byte.
 pub(crate) const TABLE_BYTES: usize = 1 << u8::BITS;
 
+/// Entries of a table that takes fewer instructions.
+pub(crate) const SHORT_TABLE_BYTES: usize = 3 * TABLE_BYTES / 4;
+
 /// What only a level that permutes the bytes of several registers does.
 ///
 /// # Safety
@@ -131,6 +139,15 @@ pub(crate) trait Tables: Vector {
     unsafe fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table;
     /// The entry of each byte.
     unsafe fn lookup(table: Self::Table, indices: Self::Integers) -> Self::Integers;
+    /// A short table in registers.
+    type ShortTable: Copy;
+    unsafe fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable;
+    /// The entry of each byte, of which none is beyond the table.
+    unsafe fn lookup_short(table: Self::ShortTable, indices: Self::Integers) -> Self::Integers;
+    /// Whether unsigned bytes are greater.
+    unsafe fn above8(a: Self::Integers, b: Self::Integers) -> Self::Mask8;
+    /// Bytes, plus one where the mask is set.
+    unsafe fn increment8(mask: Self::Mask8, a: Self::Integers) -> Self::Integers;
     /// Registers of elements of `SIZE` bytes, the last two of which are given, and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
 }
