@@ -13,7 +13,7 @@ use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
-use crate::simd::{Avx2, Avx512, Vector};
+use crate::simd::{Vector, with_vectors};
 
 /// The layout of a format, if vectors know it.
 fn shape_of(spec: &FloatSpec) -> Option<Shape> {
@@ -34,11 +34,7 @@ fn shape_of(spec: &FloatSpec) -> Option<Shape> {
 
 /// The stage from source to target on a level, if there is one.
 pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    match level {
-        Level::Avx512 => on::<Avx512>(request),
-        Level::Avx2 => on::<Avx2>(request),
-        Level::Portable | Level::Neon => None,
-    }
+    with_vectors!(level, V => on::<V>(request))?
 }
 
 fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {

@@ -9,9 +9,7 @@
 
 mod assemble;
 mod blocks;
-#[cfg(target_arch = "x86_64")]
 mod direct;
-#[cfg(target_arch = "x86_64")]
 mod factor;
 mod finite;
 mod from_float;
@@ -22,7 +20,6 @@ mod gradient_route;
 mod half;
 mod integer;
 mod layout;
-#[cfg(target_arch = "x86_64")]
 mod lookup;
 mod measure;
 mod multiply;
@@ -40,16 +37,12 @@ mod step;
 mod streaming;
 mod tally;
 mod tile;
-#[cfg(target_arch = "x86_64")]
 mod to_byte;
-#[cfg(target_arch = "x86_64")]
 mod to_half;
 mod transfer;
 mod transpose;
 pub mod unscale;
-#[cfg(target_arch = "x86_64")]
 mod upper_source;
-#[cfg(target_arch = "x86_64")]
 mod vector_loop;
 mod workers;
 

@@ -9,7 +9,7 @@ use super::vector_loop::{InSteps, Step};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::simd::{Vector, unknown_one};
+use crate::simd::{Vector, rounding, unknown_one};
 
 /// What becomes of special values: the codes of the target's, in words.
 #[derive(Clone, Copy)]
@@ -28,16 +28,6 @@ struct Specials {
 }
 
 const SIGN: u16 = 1 << 15;
-
-/// The machine's names of roundings.
-mod machine {
-    use std::arch::x86_64 as arch;
-
-    pub(super) const NEAREST_EVEN: i32 = arch::_MM_FROUND_TO_NEAREST_INT;
-    pub(super) const TOWARDS_NEGATIVE: i32 = arch::_MM_FROUND_TO_NEG_INF;
-    pub(super) const TOWARDS_POSITIVE: i32 = arch::_MM_FROUND_TO_POS_INF;
-    pub(super) const TOWARDS_ZERO: i32 = arch::_MM_FROUND_TO_ZERO;
-}
 
 /// What makes a register of words from singles.
 ///
@@ -83,7 +73,7 @@ impl Halves for IeeeHalves {
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
-        unsafe { finish_halves::<V, CLAMP>(specials, V::halves::<{ machine::NEAREST_EVEN }>(first, second)) }
+        unsafe { finish_halves::<V, CLAMP>(specials, V::halves::<{ rounding::NEAREST_EVEN }>(first, second)) }
     }
 }
 
@@ -305,13 +295,13 @@ pub(super) fn rounded_stage<V: Vector, F: Floats>(
             limited::<V, F, RoundedUpper>(source, specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsZero) => {
-            limited::<V, F, RoundedHalves<{ machine::TOWARDS_ZERO }>>(source, specials)
+            limited::<V, F, RoundedHalves<{ rounding::TOWARDS_ZERO }>>(source, specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsPositive) => {
-            limited::<V, F, RoundedHalves<{ machine::TOWARDS_POSITIVE }>>(source, specials)
+            limited::<V, F, RoundedHalves<{ rounding::TOWARDS_POSITIVE }>>(source, specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsNegative) => {
-            limited::<V, F, RoundedHalves<{ machine::TOWARDS_NEGATIVE }>>(source, specials)
+            limited::<V, F, RoundedHalves<{ rounding::TOWARDS_NEGATIVE }>>(source, specials)
         }
         _ => None,
     }

@@ -44,6 +44,7 @@ const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
 impl Vector for Avx512 {
     const LEVEL: Level = Level::Avx512;
     const BYTES: usize = 64;
+    const STREAMS: bool = true;
     type Integers = Integers;
     type Singles = Singles;
     type Mask8 = arch::__mmask64;
@@ -71,6 +72,7 @@ impl Vector for Avx512 {
         fn min8(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu8(a, b) }
         fn min16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu16(a, b) }
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu16(a, b) }
+        fn max32(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu32(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
