@@ -12,6 +12,10 @@ fn real() -> impl Iterator<Item = Format> {
     Format::all().filter(|format| format.component().is_none())
 }
 
+fn narrow_floats() -> impl Iterator<Item = Format> {
+    real().filter(|format| format.float().is_some() && format.row().bits <= 32)
+}
+
 /// The elements of one source.
 struct Elements {
     format: Format,
@@ -89,25 +93,31 @@ impl Elements {
     }
 }
 
-fn options(roundings: &[Rounding]) -> Vec<Options> {
-    let mut all = Vec::new();
-    for &rounding in roundings {
-        for overflow in [Overflow::Ieee, Overflow::Saturate] {
-            for nan in [NanRule::Keep, NanRule::Zero] {
-                all.push(Options { rounding: Some(rounding), overflow, nan, seed: 5 });
-            }
-        }
-    }
-    all
+/// What becomes of infinities and NaN.
+type Rules = [(Overflow, NanRule)];
+
+const ALL_RULES: &Rules = &[
+    (Overflow::Ieee, NanRule::Keep),
+    (Overflow::Ieee, NanRule::Zero),
+    (Overflow::Saturate, NanRule::Keep),
+    (Overflow::Saturate, NanRule::Zero),
+];
+
+fn options(roundings: &[Rounding], rules: &Rules) -> Vec<Options> {
+    let with = |rounding| {
+        rules.iter().map(move |&(overflow, nan)| Options { rounding: Some(rounding), overflow, nan, seed: 5 })
+    };
+    roundings.iter().copied().flat_map(with).collect()
 }
 
 /// Factors whose products are exact, rounded, not held by a float32, and such that many results overflow or underflow.
 const FACTORS: [f64; 5] = [0.125, 448.0 / 3.0, 0.1, -3.0e4, 1.5e-7];
 
-/// Compares under all options, and with factors.
-fn compare_all(elements: &Elements, targets: impl Iterator<Item = Format>) {
+/// Compares in all roundings, and with factors.
+fn compare_all(elements: &Elements, targets: impl Iterator<Item = Format>, rules: &Rules) {
     let every: Vec<_> = Rounding::NAMES.iter().map(|&(_, rounding)| rounding).collect();
-    let (plain, scaled) = (options(&every), options(&[Rounding::NearestEven, Rounding::NearestAway]));
+    let plain = options(&every, rules);
+    let scaled = options(&[Rounding::NearestEven, Rounding::NearestAway], rules);
     for target in targets {
         for &options in &plain {
             elements.compare(target, options, None);
@@ -127,7 +137,7 @@ static TURN: Mutex<()> = Mutex::new(());
 fn levels_agree_on_every_code() {
     let _turn = TURN.lock();
     for format in real().filter(|format| format.row().bits <= 16) {
-        compare_all(&Elements::every_code(format), real());
+        compare_all(&Elements::every_code(format), real(), ALL_RULES);
     }
 }
 
@@ -135,14 +145,13 @@ fn levels_agree_on_every_code() {
 fn levels_agree_on_ties_of_float32() {
     let _turn = TURN.lock();
     let ties = Elements::singles(&[0, 0x1000, 0x7fff, 0x8001]);
-    compare_all(&ties, real().filter(|format| format.float().is_some() && format.row().bits <= 32));
+    compare_all(&ties, narrow_floats(), ALL_RULES);
 }
 
-/// Lower halves at ties of all mantissas from 7 to 15 bits, on either side of them, and others.
+/// Lower halves at ties of all mantissas from 7 bits on, on either side of them, and others.
 fn lower_halves() -> Vec<u32> {
     let ties = (0..16).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
-    let odd = (0..16).map(|bit| (3 << bit) & 0xffff);
-    let mut all: Vec<u32> = ties.chain(odd).chain([0xffff, 0xfffe, 0x5555, 0xaaaa]).collect();
+    let mut all: Vec<u32> = ties.chain([0xffff, 0xfffe, 0x3000, 0xaaaa]).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -153,6 +162,5 @@ fn lower_halves() -> Vec<u32> {
 fn levels_agree_on_millions_of_float32() {
     let _turn = TURN.lock();
     let many = Elements::singles(&lower_halves());
-    let narrow = real().filter(|format| format.float().is_some() && format.row().bits <= 32);
-    compare_all(&many, narrow);
+    compare_all(&many, narrow_floats(), &[ALL_RULES[0], ALL_RULES[3]]);
 }

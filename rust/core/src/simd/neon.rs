@@ -214,17 +214,11 @@ impl Tables for Neon {
         fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table {
             [0, 1, 2, 3].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
         }
-        fn lookup(table: Self::Table, indices: Integers) -> Integers {
-            let quarter = arch::vdupq_n_u8(QUARTER as u8);
-            let mut entries = arch::vqtbl4q_u8(table[0], indices);
-            let mut indices = indices;
-            for part in &table[1..] {
-                // What was before, or is beyond, is no index of this part: its entry stays.
-                indices = arch::vsubq_u8(indices, quarter);
-                entries = arch::vqtbx4q_u8(entries, *part, indices);
-            }
-            entries
-        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(table: Self::Table, indices: Integers) -> Integers {
+        entries(table, indices)
     }
 
     #[inline(always)]
@@ -243,6 +237,23 @@ impl Tables for Neon {
                 _ => unreachable!("elements take 2, 4 or 8 bytes"),
             })
         }
+    }
+}
+
+/// What tables of 64 bytes each, one behind the other, have for each byte; 0 beyond them.
+#[inline(always)]
+fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices: Integers) -> Integers {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe {
+        let quarter = arch::vdupq_n_u8(QUARTER as u8);
+        let mut entries = arch::vqtbl4q_u8(table[0], indices);
+        let mut indices = indices;
+        for part in &table[1..] {
+            // What was before, or is beyond, is no index of this part: its entry stays.
+            indices = arch::vsubq_u8(indices, quarter);
+            entries = arch::vqtbx4q_u8(entries, *part, indices);
+        }
+        entries
     }
 }
 
