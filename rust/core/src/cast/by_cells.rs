@@ -11,7 +11,7 @@ use super::upper_source::{AsTheyAre, Floats, Upper, Words};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format};
-use crate::simd::Tables;
+use crate::simd::{Tables, with_tables};
 
 /// The cells that were found, or not, for words of each format of 16 bits.
 static CELLS_OF: Kept<Option<Cells>, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
@@ -30,19 +30,32 @@ fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
 }
 
 /// The stage from upper halves to the target of a request, if it has cells.
-pub(super) fn of_upper_halves<V: Tables, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+pub(super) fn of_upper_halves<F: Floats>(
+    request: &Request,
+    source: F,
+    level: Level,
+) -> Option<Box<dyn Stage>> {
     // One bit to round by, one for what was cut off.
     let spec = request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
     if request.target.item_size() != 1 || !spec.signed {
         return None;
     }
-    stage::<V, F>(cells(upper_spec(), request)?, source)
+    on(level, || cells(upper_spec(), request), source)
 }
 
 /// The stage from words of a format to the target of a request, if it has cells.
-pub(super) fn of_words<V: Tables>(request: &Request, words: FloatSpec) -> Option<Box<dyn Stage>> {
+pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     let is_byte = request.target.item_size() == 1 && request.target.float().is_some();
-    is_byte.then(|| stage::<V, _>(cells(words, request)?, AsTheyAre))?
+    is_byte.then(|| on(level, || cells(words, request), AsTheyAre))?
+}
+
+/// The stage on a level, if it has tables.
+fn on<F: Words>(
+    level: Level,
+    cells: impl Fn() -> Option<&'static Cells>,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    with_tables!(level, V => stage::<V, F>(cells()?, source))?
 }
 
 fn stage<V: Tables, F: Words>(cells: &'static Cells, source: F) -> Option<Box<dyn Stage>> {

@@ -14,7 +14,7 @@ use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
-use crate::simd::{Avx2, Avx512, Vector};
+use crate::simd::{Vector, with_vectors};
 
 fn half(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
     FloatSpec { signed: true, exponent_bits, mantissa_bits, bias, specials: Specials::Ieee }
@@ -42,39 +42,15 @@ fn shape_of(spec: &FloatSpec) -> Option<Shape> {
 
 /// The stage from source to target on a level, if there is one.
 pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    match level {
-        Level::Avx512 => on::<Avx512>(request),
-        Level::Avx2 => on::<Avx2>(request),
-        Level::Portable | Level::Neon => None,
-    }
+    with_vectors!(level, V => on::<V>(request))?
 }
 
-/// A level, with its best way to bytes.
-trait ToByte: Vector {
-    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>>;
-    /// From the halves that machines convert, without a conversion.
-    fn half_to_byte(_request: &Request) -> Option<Box<dyn Stage>> {
-        None
-    }
+/// To bytes, in the best way of a level.
+fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    by_cells::of_upper_halves(request, source, V::LEVEL).or_else(|| to_byte::stage::<V, F>(request, source))
 }
 
-impl ToByte for Avx2 {
-    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-        to_byte::stage::<Self, F>(request, source)
-    }
-}
-
-impl ToByte for Avx512 {
-    fn to_byte<F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-        by_cells::of_upper_halves::<Self, F>(request, source)
-            .or_else(|| to_byte::stage::<Self, F>(request, source))
-    }
-    fn half_to_byte(request: &Request) -> Option<Box<dyn Stage>> {
-        by_cells::of_words::<Self>(request, half_spec())
-    }
-}
-
-fn on<V: ToByte>(request: &Request) -> Option<Box<dyn Stage>> {
+fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
     if request.watched() {
         return None;
     }
@@ -82,13 +58,14 @@ fn on<V: ToByte>(request: &Request) -> Option<Box<dyn Stage>> {
         Shape::Single => from::<V, _>(request, Singles),
         Shape::UpperHalf => from::<V, _>(request, UpperHalves),
         Shape::IeeeHalf => {
-            let cells = (!request.scaled).then(|| V::half_to_byte(request)).flatten();
+            let cells =
+                (!request.scaled).then(|| by_cells::of_words(request, half_spec(), V::LEVEL)).flatten();
             cells.or_else(|| from::<V, _>(request, IeeeHalves))
         }
     }
 }
 
-fn from<V: ToByte, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
     let target = request.target.float()?;
     if request.scaled {
         return scaled::<V, F>(request, source, &target);
@@ -100,12 +77,12 @@ fn from<V: ToByte, F: Floats>(request: &Request, source: F) -> Option<Box<dyn St
             to_half::rounded_stage::<V, F>(request, source, shape)
         }
         Some(shape) => to_half::stage::<V, F>(request, source, shape),
-        None => V::to_byte(request, source),
+        None => to_byte::<V, _>(request, source),
     }
 }
 
 /// With one factor for all, which is not so extreme that products are.
-fn scaled<V: ToByte, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
+fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
     let factor = request.factor?;
     let single = factor as f32;
     let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
@@ -127,7 +104,7 @@ fn scaled<V: ToByte, F: Floats>(request: &Request, source: F, target: &FloatSpec
         }
         Some(shape) => to_half::stage::<V, _>(request, Times::<F, true> { source, factor }, shape),
         None if !is_coarse => None,
-        None if is_single => V::to_byte(request, Times::<F, false> { source, factor }),
-        None => V::to_byte(request, Times::<F, true> { source, factor }),
+        None if is_single => to_byte::<V, _>(request, Times::<F, false> { source, factor }),
+        None => to_byte::<V, _>(request, Times::<F, true> { source, factor }),
     }
 }

@@ -8,7 +8,7 @@ use super::stage::Stage;
 use super::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
 use crate::format::Format;
-use crate::simd::{Avx512, TABLE_BYTES, Tables};
+use crate::simd::{TABLE_BYTES, Tables, Vector, with_tables};
 
 /// What becomes of each code, byte by byte: the planes of the results' first to last byte.
 struct Table {
@@ -29,17 +29,22 @@ fn place(request: &Request) -> Option<usize> {
     Some((source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?)
 }
 
+/// Whether a level looks codes up.
+fn has_tables(level: Level) -> bool {
+    with_tables!(level, V => V::LEVEL).is_some()
+}
+
 /// The stage for a request, if its table has been found before.
 pub(super) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    let place = (level == Level::Avx512).then(|| place(request))??;
-    TABLES.get(place)?.stage(request.target.item_size())
+    let place = has_tables(level).then(|| place(request))??;
+    TABLES.get(place)?.stage(level, request.target.item_size())
 }
 
 /// The stage for a request that a plan has been found for.
 pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
-    let place = (plan.level == Level::Avx512).then(|| place(request))??;
+    let place = has_tables(plan.level).then(|| place(request))??;
     let size = request.target.item_size();
-    TABLES.keep(place, Table::new(plan, size)).stage(size)
+    TABLES.keep(place, Table::new(plan, size)).stage(plan.level, size)
 }
 
 impl Table {
@@ -56,16 +61,20 @@ impl Table {
     }
 
     /// The stage for results of this size, if at most their last two bytes vary.
-    fn stage(&'static self, size: usize) -> Option<Box<dyn Stage>> {
+    fn stage(&'static self, level: Level, size: usize) -> Option<Box<dyn Stage>> {
         let low = size.saturating_sub(2);
         if self.planes[..low].iter().flatten().any(|&byte| byte != 0) {
             return None;
         }
+        with_tables!(level, V => self.on::<V>(size))?
+    }
+
+    fn on<V: Tables>(&'static self, size: usize) -> Option<Box<dyn Stage>> {
         match size {
-            1 => InSteps::<Avx512, _, 1>::boxed(ToByte(&self.planes[0])),
-            2 => InSteps::<Avx512, _, 2>::boxed(ToMore([&self.planes[0], &self.planes[1]])),
-            4 => InSteps::<Avx512, _, 4>::boxed(ToMore([&self.planes[2], &self.planes[3]])),
-            _ => InSteps::<Avx512, _, 8>::boxed(ToMore([&self.planes[6], &self.planes[7]])),
+            1 => InSteps::<V, _, 1>::boxed(ToByte(&self.planes[0])),
+            2 => InSteps::<V, _, 2>::boxed(ToMore([&self.planes[0], &self.planes[1]])),
+            4 => InSteps::<V, _, 4>::boxed(ToMore([&self.planes[2], &self.planes[3]])),
+            _ => InSteps::<V, _, 8>::boxed(ToMore([&self.planes[6], &self.planes[7]])),
         }
     }
 }

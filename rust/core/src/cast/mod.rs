@@ -9,27 +9,22 @@
 
 mod assemble;
 mod blocks;
-#[cfg(target_arch = "x86_64")]
 mod by_cells;
-#[cfg(target_arch = "x86_64")]
 mod cells;
-#[cfg(target_arch = "x86_64")]
 mod direct;
-#[cfg(target_arch = "x86_64")]
 mod factor;
 mod finite;
 mod from_float;
 mod from_integer;
 mod fused;
-#[cfg(target_arch = "x86_64")]
 mod general;
 mod gradient_loop;
 mod gradient_route;
 mod half;
+mod half_codes;
 mod integer;
 mod kept;
 mod layout;
-#[cfg(target_arch = "x86_64")]
 mod lookup;
 mod measure;
 mod multiply;
@@ -47,16 +42,13 @@ mod step;
 mod streaming;
 mod tally;
 mod tile;
-#[cfg(target_arch = "x86_64")]
 mod to_byte;
-#[cfg(target_arch = "x86_64")]
 mod to_half;
+mod to_single;
 mod transfer;
 mod transpose;
 pub mod unscale;
-#[cfg(target_arch = "x86_64")]
 mod upper_source;
-#[cfg(target_arch = "x86_64")]
 mod vector_loop;
 mod workers;
 

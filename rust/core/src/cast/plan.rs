@@ -13,9 +13,7 @@ use super::assemble::{self, Exact, Watched};
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
-#[cfg(target_arch = "x86_64")]
-use super::{direct, lookup};
-use super::{from_float, from_integer, integer};
+use super::{direct, from_float, from_integer, integer, lookup};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -79,13 +77,11 @@ impl Plan {
         if source == target && !request.scaled && !searches_nan && request.keeps_specials() {
             return Ok(plan);
         }
-        #[cfg(target_arch = "x86_64")]
         if let Some(stage) = lookup::known(request, level) {
             plan.encode = Some(stage);
             return Ok(plan);
         }
         plan.choose(request).ok_or(unsupported)?;
-        #[cfg(target_arch = "x86_64")]
         if let Some(stage) = lookup::learn(request, &plan) {
             return Ok(Self { decode: None, encode: Some(stage), flags: false, ..plan });
         }
@@ -103,7 +99,6 @@ impl Plan {
             self.encode = integer::stage(source, target, options.overflow, self.flags);
             return Some(());
         }
-        #[cfg(target_arch = "x86_64")]
         if let Some(stage) = direct::stage(request, self.level) {
             self.encode = Some(stage);
             // A factor is part of the stage.

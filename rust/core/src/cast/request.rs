@@ -16,7 +16,6 @@ pub(super) struct Request {
     pub(super) options: Options,
     pub(super) scaled: bool,
     /// The scale of all elements, if there is one for all and it is known.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only vectors take it in"))]
     pub(super) factor: Option<f64>,
     pub(super) report: bool,
 }

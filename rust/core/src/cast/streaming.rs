@@ -1,13 +1,10 @@
 //! Copying past the caches: what is written would not stay there, and need not be read first.
 
-#[cfg(target_arch = "x86_64")]
 use std::marker::PhantomData;
 
-#[cfg(target_arch = "x86_64")]
 use crate::cpu::Kernel;
 use crate::cpu::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Vector};
+use crate::simd::{Vector, with_vectors};
 
 /// From this many bytes read and written on.
 pub(super) const STREAM_FROM: usize = 1 << 25;
@@ -17,31 +14,27 @@ pub(super) const STREAM_FROM: usize = 1 << 25;
 /// # Safety
 /// They are readable at the source and writable at the target, which do not overlap.
 pub(super) unsafe fn copy(level: Level, source: *const u8, target: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise; `run` finds the levels' features.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        match level {
-            Level::Avx512 => {
-                return level.run(Lines::<Avx512> { source, target, bytes, vectors: PhantomData });
-            }
-            Level::Avx2 => return level.run(Lines::<Avx2> { source, target, bytes, vectors: PhantomData }),
-            Level::Portable | Level::Neon => {}
+    fn streams<V: Vector>(lines: Lines<V>) -> bool {
+        if V::STREAMS {
+            V::LEVEL.run(lines);
         }
-        source.copy_to_nonoverlapping(target, bytes);
+        V::STREAMS
+    }
+    let streamed =
+        with_vectors!(level, V => streams(Lines::<V> { source, target, bytes, vectors: PhantomData }));
+    if !streamed.unwrap_or(false) {
+        // SAFETY: the caller's promise.
+        unsafe { source.copy_to_nonoverlapping(target, bytes) };
     }
 }
 
 /// Makes what was copied visible before whatever is stored later.
 pub(super) fn fence(level: Level) {
-    #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx2 {
-        // SAFETY: every x86-64 has the instruction.
-        unsafe { Avx2::fence() };
-    }
+    // SAFETY: stores of this level have been made, so its features are there.
+    with_vectors!(level, V => unsafe { V::fence() });
 }
 
 /// Whole registers at aligned addresses, and what is left at either end.
-#[cfg(target_arch = "x86_64")]
 struct Lines<V> {
     source: *const u8,
     target: *mut u8,
@@ -49,7 +42,6 @@ struct Lines<V> {
     vectors: PhantomData<V>,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl<V: Vector> Kernel for Lines<V> {
     type Output = ();
 

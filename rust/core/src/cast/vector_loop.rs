@@ -113,7 +113,8 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Kernel for StepLoop<V, S, S
         let Span { target, count, .. } = self.span;
         let head = self.head();
         let whole = count - (count - head) % V::BYTES;
-        let streams = count * (S::FROM + SIZE) >= STREAM_FROM
+        let streams = V::STREAMS
+            && count * (S::FROM + SIZE) >= STREAM_FROM
             && target.wrapping_add(head * SIZE).align_offset(V::BYTES) == 0;
         // SAFETY: `InSteps` is only made where its level is available, and `Stage::run`'s caller vouches for `count`
         // elements at the pointers.

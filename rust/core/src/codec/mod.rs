@@ -21,5 +21,4 @@ pub mod product;
 pub mod random;
 pub mod reference;
 pub mod rounding;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod upper;

@@ -63,6 +63,9 @@ mod register {
     pub(super) const DEFAULT: Word = 0x1f80;
     /// All but the sticky exception flags.
     pub(super) const CONTROL_MASK: Word = 0xffc0;
+    /// FTZ, DAZ, round up: each alone, and together.
+    #[cfg(test)]
+    pub(super) const HOSTILE: [Word; 4] = [0x9f80, 0x1fc0, 0x5f80, 0xdfc0];
 
     pub(super) fn read() -> Word {
         let mut word: Word = 0;
@@ -89,6 +92,10 @@ mod register {
     pub(super) const DEFAULT: Word = 0;
     /// All of it: the exception flags live in FPSR.
     pub(super) const CONTROL_MASK: Word = Word::MAX;
+    /// FZ and FZ16, DN, AHP (halves without infinities), round up: each alone, and together.
+    #[cfg(test)]
+    pub(super) const HOSTILE: [Word; 5] =
+        [1 << 24 | 1 << 19, 1 << 25, 1 << 26, 1 << 22, 1 << 24 | 1 << 19 | 1 << 25 | 1 << 26 | 1 << 22];
 
     pub(super) fn read() -> Word {
         let word: Word;
@@ -118,3 +125,77 @@ mod register {
 }
 
 use register::{CONTROL_MASK, DEFAULT, Word, read, write};
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use super::register::HOSTILE;
+    use super::{DEFAULT, DefaultEnvironment, black_box, read, write};
+    use crate::cast::{Settings, cast_slice};
+    use crate::codec::options::{Options, Rounding};
+    use crate::cpu::Level;
+    use crate::format::Format;
+
+    /// What a function returns in an environment. Nothing else may be computed in it.
+    fn within<R>(word: super::Word, function: impl FnOnce() -> R) -> R {
+        write(word);
+        let result = black_box(function());
+        write(DEFAULT);
+        result
+    }
+
+    fn third_of_a_subnormal(x: f32) -> u32 {
+        (black_box(x) / black_box(3.0)).to_bits()
+    }
+
+    #[test]
+    fn what_a_host_has_set_is_put_aside_and_put_back() {
+        let wanted = third_of_a_subnormal(1e-40);
+        for hostile in HOSTILE {
+            let (in_force, inside, after) = within(hostile, || {
+                let in_force = DefaultEnvironment::is_in_force();
+                let inside = DefaultEnvironment::compute(1e-40, third_of_a_subnormal);
+                (in_force, inside, read())
+            });
+            assert!(!in_force && DefaultEnvironment::is_in_force());
+            assert_eq!(inside, wanted, "{hostile:#x}");
+            assert_eq!(after & super::CONTROL_MASK, hostile, "as the host left it");
+        }
+        let all = HOSTILE[HOSTILE.len() - 1];
+        assert_ne!(within(all, || third_of_a_subnormal(1e-40)), wanted, "the words are not hostile at all");
+    }
+
+    #[test]
+    fn casts_do_not_depend_on_it_at_any_level() {
+        let codes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+        let singles: Vec<u8> = (0..=0xffff_u32)
+            .flat_map(|upper| [0u32, 1, 0x1000, 0x8000].map(|lower| upper << 16 | lower))
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+        let named = |name| Format::named(name).unwrap();
+        let (half, upper, single) = (named("float16"), named("bfloat16"), named("float32"));
+        let byte = named("float8_e4m3fn");
+        for (bytes, source) in [(&codes, half), (&codes, upper), (&singles, single)] {
+            for target in [half, upper, single, byte, named("float64")] {
+                for rounding in [Rounding::NearestEven, Rounding::TowardsPositive, Rounding::TowardsNegative]
+                {
+                    let options = Options { rounding: Some(rounding), ..Options::default() };
+                    let settings = Settings { options, report: false, threads: 1 };
+                    let count = bytes.len() / source.item_size();
+                    let cast = |level: Level| {
+                        let mut results = vec![0; count * target.item_size()];
+                        level.activate();
+                        cast_slice(bytes, source, &mut results, target, &settings).unwrap();
+                        results
+                    };
+                    let wanted = cast(Level::Portable);
+                    for level in Level::available() {
+                        for hostile in HOSTILE {
+                            let same = within(hostile, || cast(level)) == wanted;
+                            assert!(same, "{source:?} to {target:?}, {rounding:?}, {level:?}, {hostile:#x}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

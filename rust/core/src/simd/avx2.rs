@@ -18,6 +18,7 @@ const UNPACKED: i32 = 0b11_01_10_00;
 impl Vector for Avx2 {
     const LEVEL: Level = Level::Avx2;
     const BYTES: usize = 32;
+    const STREAMS: bool = true;
     type Integers = Integers;
     type Singles = Singles;
     // All bits of a lane, or none.
@@ -45,6 +46,7 @@ impl Vector for Avx2 {
         fn min8(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu8(a, b) }
         fn min16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu16(a, b) }
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu16(a, b) }
+        fn max32(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu32(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             // A power of two for each count, from a table of bytes. Those of upper bytes meet zero.

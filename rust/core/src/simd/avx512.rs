@@ -44,6 +44,7 @@ const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
 impl Vector for Avx512 {
     const LEVEL: Level = Level::Avx512;
     const BYTES: usize = 64;
+    const STREAMS: bool = true;
     type Integers = Integers;
     type Singles = Singles;
     type Mask8 = arch::__mmask64;
@@ -71,6 +72,7 @@ impl Vector for Avx512 {
         fn min8(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu8(a, b) }
         fn min16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu16(a, b) }
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu16(a, b) }
+        fn max32(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu32(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
@@ -86,7 +88,6 @@ impl Vector for Avx512 {
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
             Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
         }
-        fn in_order(a: Integers) -> Integers { a }
         fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
         fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
         fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {

@@ -17,13 +17,75 @@ macro_rules! operations {
 }
 use operations;
 
+#[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+// Where bytes have another order, lanes have another order than memory.
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(crate) use neon::Neon;
 
 use crate::cpu::Level;
+
+/// `Some` of an expression in which a name stands for the [`Vector`] of a level; `None` on levels without one.
+macro_rules! with_vectors {
+    ($level:expr, $vectors:ident => $body:expr) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::cpu::Level::Avx512 => {
+                type $vectors = $crate::simd::Avx512;
+                Some($body)
+            }
+            #[cfg(target_arch = "x86_64")]
+            $crate::cpu::Level::Avx2 => {
+                type $vectors = $crate::simd::Avx2;
+                Some($body)
+            }
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::cpu::Level::Neon => {
+                type $vectors = $crate::simd::Neon;
+                Some($body)
+            }
+            _ => None,
+        }
+    };
+}
+pub(crate) use with_vectors;
+
+/// The same of its [`Tables`].
+macro_rules! with_tables {
+    ($level:expr, $vectors:ident => $body:expr) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::cpu::Level::Avx512 => {
+                type $vectors = $crate::simd::Avx512;
+                Some($body)
+            }
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::cpu::Level::Neon => {
+                type $vectors = $crate::simd::Neon;
+                Some($body)
+            }
+            _ => None,
+        }
+    };
+}
+pub(crate) use with_tables;
+
+/// Roundings of [`Vector::halves`], numbered as x86 numbers them in its instructions.
+pub(crate) mod rounding {
+    pub(crate) const NEAREST_EVEN: i32 = 0;
+    pub(crate) const TOWARDS_NEGATIVE: i32 = 1;
+    pub(crate) const TOWARDS_POSITIVE: i32 = 2;
+    pub(crate) const TOWARDS_ZERO: i32 = 3;
+}
 
 /// What a level does with one register.
 ///
@@ -37,6 +99,8 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     const LEVEL: Level;
     /// Bytes of a register.
     const BYTES: usize;
+    /// Whether stores can go past the caches.
+    const STREAMS: bool;
     /// A register of integers, of lanes of any width.
     type Integers: Copy;
     /// A register of float32.
@@ -48,7 +112,7 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
 
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);
-    /// Stores past the caches, to an address that is a multiple of [`Vector::BYTES`].
+    /// Stores past the caches if the level can, to an address that is a multiple of [`Vector::BYTES`].
     unsafe fn stream(target: *mut u8, a: Self::Integers);
     /// Makes what was streamed visible before whatever is stored later.
     unsafe fn fence();
@@ -76,6 +140,8 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn min16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The larger of unsigned words.
     unsafe fn max16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The larger of unsigned lanes of 32 bits.
+    unsafe fn max32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The lower halves of products.
     unsafe fn mul16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     unsafe fn shr16<const COUNT: u32>(a: Self::Integers) -> Self::Integers;
@@ -90,7 +156,10 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn unzip8(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
 
     /// What was unzipped, in the order of memory.
-    unsafe fn in_order(a: Self::Integers) -> Self::Integers;
+    #[inline(always)]
+    unsafe fn in_order(a: Self::Integers) -> Self::Integers {
+        a
+    }
 
     /// Whether words are greater, in two's complement.
     unsafe fn above16(a: Self::Integers, b: Self::Integers) -> Self::Mask16;
@@ -107,8 +176,7 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn load_upper(source: *const u8) -> Self::Singles;
     /// The values of the IEEE halves at the pointer, half a register of them; NaN keeps what it has of its payload.
     unsafe fn load_halves(source: *const u8) -> Self::Singles;
-    /// Singles of two registers as IEEE halves, rounded as the machine's instructions have it; NaN keeps what it has of
-    /// its payload.
+    /// Singles of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
     unsafe fn halves<const ROUNDING: i32>(a: Self::Singles, b: Self::Singles) -> Self::Integers;
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::Singles, b: Self::Singles) -> Self::Singles;
