@@ -14,6 +14,19 @@ use pyo3::sync::PyOnceLock;
 use smallvec::SmallVec;
 
 mod dense;
+#[cfg(target_os = "linux")]
+mod memory;
+/// Elsewhere numpy allocates as ever.
+#[cfg(not(target_os = "linux"))]
+mod memory {
+    pub(super) fn with_handler<T>(
+        _: pyo3::Python<'_>,
+        _: usize,
+        make: impl FnOnce() -> T,
+    ) -> pyo3::PyResult<T> {
+        Ok(make())
+    }
+}
 
 use crate::dtypes;
 pub(crate) use dense::Dense;
@@ -221,18 +234,14 @@ impl<'py> Array<'py> {
         let py = self.object.py();
         let swapped = descr.is_native_byteorder() == Some(false);
         refuse_reversed("dtype", format, &descr, swapped)?;
+        let bytes = self.shape.iter().product::<usize>().saturating_mul(format.item_size());
         // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
         // or null with an exception set.
-        let object = unsafe {
-            let new = PY_ARRAY_API.PyArray_NewLikeArray(
-                py,
-                self.raw(),
-                order.to_numpy(),
-                descr.into_dtype_ptr(),
-                0,
-            );
-            Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyUntypedArray>()
-        };
+        let object = memory::with_handler(py, bytes, || unsafe {
+            let (order, descr) = (order.to_numpy(), descr.into_dtype_ptr());
+            let new = PY_ARRAY_API.PyArray_NewLikeArray(py, self.raw(), order, descr, 0);
+            Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked::<PyUntypedArray>())
+        })??;
         let new = Self::now(object, format, swapped);
         if new.shape == self.shape {
             return Ok(new);

@@ -90,6 +90,16 @@ pub(crate) fn read_environment() -> PyResult<()> {
         // for OpenMP to complain about.
         cast::set_num_threads(threads.min(cast::num_threads()));
     }
+    #[cfg(target_os = "linux")]
+    if let Some(text) = variable("CASTWISE_KEPT_MEMORY") {
+        let bytes = text.trim().parse().ok().and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20));
+        castwise_core::memory::set_limit(bytes.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "environment variable CASTWISE_KEPT_MEMORY={text:?} is not valid; use a whole number of MiB, 0 to \
+                 keep none."
+            ))
+        })?);
+    }
     Ok(())
 }
 

@@ -38,6 +38,8 @@ pub mod delayed_scaling;
 pub mod error;
 pub mod format;
 pub mod loss_scale;
+#[cfg(target_os = "linux")]
+pub mod memory;
 pub mod parse;
 pub mod policy;
 pub mod policy_map;

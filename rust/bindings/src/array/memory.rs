@@ -1,0 +1,127 @@
+//! New arrays whose memory is used again: numpy's way to allocate the data of arrays (NEP 49), with the core's memory.
+//!
+//! numpy keeps the handler with each array, and asks it when the array goes or is resized. So these arrays own their data
+//! like all others.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+
+use castwise_core::memory;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyCapsule;
+
+/// numpy's `PyDataMem_Handler`, version 1.
+#[repr(C)]
+struct Handler {
+    name: [c_char; 127],
+    version: u8,
+    context: *mut c_void,
+    malloc: extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
+}
+
+// SAFETY: nothing in it changes, and its functions may be called from any thread.
+unsafe impl Sync for Handler {}
+
+/// What numpy wants the capsule of a handler to be called.
+const CAPSULE: &CStr = c"mem_handler";
+
+static HANDLER: Handler =
+    Handler { name: named(b"castwise"), version: 1, context: ptr::null_mut(), malloc, calloc, realloc, free };
+
+const fn named(name: &[u8]) -> [c_char; 127] {
+    let mut field = [0; 127];
+    let mut i = 0;
+    while i < name.len() {
+        field[i] = name[i] as c_char;
+        i += 1;
+    }
+    field
+}
+
+fn to_c(pointer: Option<NonNull<u8>>) -> *mut c_void {
+    pointer.map_or(ptr::null_mut(), |pointer| pointer.as_ptr().cast())
+}
+
+extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    to_c(memory::allocate(size))
+}
+
+extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    to_c(count.checked_mul(size).and_then(memory::allocate_zeroed))
+}
+
+/// # Safety
+/// The pointer is null or came from this handler, and is not used any more.
+unsafe extern "C" fn realloc(_: *mut c_void, pointer: *mut c_void, size: usize) -> *mut c_void {
+    to_c(match NonNull::new(pointer.cast()) {
+        // SAFETY: the caller's promise.
+        Some(pointer) => unsafe { memory::resize(pointer, size) },
+        None => memory::allocate(size),
+    })
+}
+
+/// # Safety
+/// As for [`realloc`].
+unsafe extern "C" fn free(_: *mut c_void, pointer: *mut c_void, _: usize) {
+    if let Some(pointer) = NonNull::new(pointer.cast()) {
+        // SAFETY: the caller's promise.
+        unsafe { memory::free(pointer) };
+    }
+}
+
+/// What numpy has for handlers, from its table of C functions.
+struct Numpy {
+    set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject,
+    get: unsafe extern "C" fn() -> *mut ffi::PyObject,
+    /// Its own handler.
+    default: usize,
+    ours: Py<PyCapsule>,
+}
+
+impl Numpy {
+    fn of(py: Python<'_>) -> PyResult<&'static Self> {
+        static FOUND: PyOnceLock<Numpy> = PyOnceLock::new();
+        FOUND.get_or_try_init(py, || {
+            let table =
+                py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
+            let table = table.pointer_checked(None)?.cast::<*const c_void>();
+            let handler = NonNull::from(&HANDLER).cast();
+            // SAFETY: numpy's table, which lives as long as the process, has these functions and this variable at
+            // these places since version 1.22 and older versions are not supported. The handler is static.
+            unsafe {
+                Ok(Self {
+                    set: table.add(304).cast().read(),
+                    get: table.add(305).cast().read(),
+                    default: table.add(306).cast::<*const usize>().read().read(),
+                    ours: PyCapsule::new_with_pointer(py, handler, CAPSULE)?.unbind(),
+                })
+            }
+        })
+    }
+}
+
+/// Calls `make`, which makes one new array of so many bytes: in memory of ours, if they are many and nobody has given
+/// numpy another handler than its own.
+pub(super) fn with_handler<T>(py: Python<'_>, bytes: usize, make: impl FnOnce() -> T) -> PyResult<T> {
+    if !memory::is_for(bytes) {
+        return Ok(make());
+    }
+    let numpy = Numpy::of(py)?;
+    // SAFETY: numpy's functions, called as it says: both return a new reference, or null with an exception set. The
+    // handler that was in force is so again before anyone else's code runs.
+    unsafe {
+        let current = Bound::from_owned_ptr_or_err(py, (numpy.get)())?;
+        if current.as_ptr().addr() != numpy.default {
+            return Ok(make());
+        }
+        drop(Bound::from_owned_ptr_or_err(py, (numpy.set)(numpy.ours.as_ptr()))?);
+        let made = make();
+        drop(Bound::from_owned_ptr_or_err(py, (numpy.set)(current.as_ptr()))?);
+        Ok(made)
+    }
+}

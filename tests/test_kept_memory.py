@@ -1,0 +1,198 @@
+"""Memory of large results is used again, and nobody can tell but by the clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+from numpy._core.multiarray import get_handler_name
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="numpy allocates as ever")
+
+COUNT = 5 << 20
+
+
+def numbers(count: int = COUNT) -> np.ndarray[Any, np.dtype[Any]]:
+    return np.arange(count, dtype=np.float32)
+
+
+def halves(x: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Give a result that nothing else has the size of, so that other tests leave it alone."""
+    got: np.ndarray[Any, np.dtype[Any]] = castwise.cast(x, "float16", overflow="saturate")
+    return got
+
+
+def test_the_next_result_has_the_memory_of_one_that_is_gone() -> None:
+    x = numbers()
+    first = halves(x)
+    want = first.copy()
+    place = first.ctypes.data
+    assert get_handler_name(first) == "castwise"
+    del first
+    second = halves(x)
+    assert second.ctypes.data == place
+    assert second.tobytes() == want.tobytes()
+    assert place % 64 == 0
+
+
+def test_results_are_ordinary_arrays() -> None:
+    got = halves(numbers())
+    assert type(got) is np.ndarray
+    assert got.base is None
+    assert got.flags.owndata
+    assert got.flags.writeable
+    start = got[:100].copy()
+    assert pickle.loads(pickle.dumps(got)).tobytes() == got.tobytes()  # noqa: S301 - our own
+    got.resize(COUNT + 1000, refcheck=False)
+    assert got[:100].tobytes() == start.tobytes()
+    assert not got[COUNT:].any()
+    got.resize(100, refcheck=False)
+    assert got.tobytes() == start.tobytes()
+    got.resize(0, refcheck=False)
+    assert got.size == 0
+
+
+def test_arrays_that_live_at_the_same_time_share_nothing() -> None:
+    sources = [numbers() + i for i in range(3)]
+    wants = [halves(x).tobytes() for x in sources]
+    for _ in range(2):
+        alive = [halves(x) for x in sources for _ in range(2)]
+        assert len({array.ctypes.data for array in alive}) == len(alive)
+        assert [array.tobytes() for array in alive] == [want for want in wants for _ in range(2)]
+
+
+def test_threads() -> None:
+    sources = [numbers() + i for i in range(4)]
+    wants = [halves(x).tobytes() for x in sources]
+
+    def work(i: int) -> bool:
+        return halves(sources[i % 4]).tobytes() == wants[i % 4]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(32)))
+
+
+def test_small_results_and_other_arrays_are_numpys() -> None:
+    assert get_handler_name(castwise.cast(numbers(1000), "float16")) == "default_allocator"
+    halves(numbers())
+    assert get_handler_name(np.empty(COUNT)) == "default_allocator"
+
+
+def test_a_handler_of_the_users_stays_in_force() -> None:
+    """One that nobody has set for us is asked, by whatever name."""
+    capsule = ctypes.pythonapi
+    capsule.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    capsule.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    capsule.PyCapsule_New.restype = ctypes.py_object
+    capsule.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    at = capsule.PyCapsule_GetPointer(np._core.multiarray._ARRAY_API, None)
+    table = ctypes.cast(at, ctypes.POINTER(ctypes.c_void_p))
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[304])
+    get_handler = ctypes.PYFUNCTYPE(ctypes.py_object)(table[305])
+    before = get_handler()
+    size = 128 + 5 * ctypes.sizeof(ctypes.c_void_p)
+    handler = ctypes.create_string_buffer(
+        ctypes.string_at(capsule.PyCapsule_GetPointer(before, b"mem_handler"), size), size
+    )
+    handler[:5] = b"user\0"
+    set_handler(capsule.PyCapsule_New(ctypes.addressof(handler), b"mem_handler", None))
+    try:
+        got = halves(numbers())
+        assert get_handler_name(got) == "user"
+        del got
+    finally:
+        set_handler(before)
+    assert get_handler_name(halves(numbers())) == "castwise"
+
+
+def test_tracemalloc_counts_arrays_and_not_what_waits() -> None:
+    x = numbers()
+    tracemalloc.start()
+    try:
+        empty = tracemalloc.get_traced_memory()[0]
+        got = halves(x)
+        assert tracemalloc.get_traced_memory()[0] - empty >= got.nbytes
+        del got
+        assert tracemalloc.get_traced_memory()[0] - empty < COUNT
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_of_a_fork_and_its_parent_do_not_meet() -> None:
+    x = numbers()
+    alive = halves(x)
+    want = alive.tobytes()
+    place = halves(x).ctypes.data
+    child = os.fork()
+    if child == 0:
+        right = alive.tobytes() == want
+        for _ in range(3):
+            new = halves(x)
+            right = right and new.tobytes() == want and new.ctypes.data == place
+            new[:] = 7
+            del new
+        os._exit(0 if right else 1)
+    for _ in range(3):
+        new = halves(x)
+        assert new.ctypes.data == place
+        assert new.tobytes() == want
+        del new
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert alive.tobytes() == want
+
+
+def under(limit: str, program: str) -> subprocess.CompletedProcess[str]:
+    start = (
+        "import castwise, numpy as np\n"
+        "from numpy._core.multiarray import get_handler_name as name\n"
+        f"x = np.ones({COUNT}, np.float32)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", start + program],
+        env=os.environ | {"CASTWISE_KEPT_MEMORY": limit},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "handler"), [("", "castwise"), ("10", "castwise"), ("9", "default_allocator")]
+)
+def test_the_environment_says_how_much_may_wait(limit: str, handler: str) -> None:
+    """Arrays larger than that are numpy's; one that is alive when Python ends does no harm."""
+    done = under(limit, "y = castwise.cast(x, 'float16'); print(name(y))")
+    assert (done.returncode, done.stdout.strip()) == (0, handler), done.stderr
+
+
+def test_what_waits_is_bounded() -> None:
+    """Of many arrays that go, as much stays mapped as may, and no more."""
+    program = """if True:
+    def mapped():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * 4 // 1024
+    castwise.cast(x, 'float16', threads=1)
+    empty = mapped()
+    many = [castwise.cast(x, 'float16', threads=1) for _ in range(10)]
+    full = mapped()
+    del many
+    print(full - empty > 80, mapped() - empty <= 25)
+    """
+    assert under("32", program).stdout.split() == ["True", "True"]
+
+
+def test_a_wrong_limit_is_an_error() -> None:
+    done = under("many", "")
+    assert done.returncode == 1
+    assert 'CASTWISE_KEPT_MEMORY="many" is not valid; use a whole number of MiB' in done.stderr
