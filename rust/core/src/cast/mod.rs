@@ -4,7 +4,7 @@
 //! cast ── plan ───── which stages (assemble, from_float, from_integer, integer build them)
 //!      └─ parallel ─ which positions per thread
 //!           └─ run ─ per tile: transfer in, stages, transfer out, measure
-//!                └─ layout: where positions lie
+//!                └─ layout: where positions lie (blocks: of transposed arrays; repeat: of broadcast ones)
 //! ```
 
 mod assemble;
@@ -35,6 +35,7 @@ mod prepared;
 mod probe;
 mod refusal;
 pub mod region;
+mod repeat;
 mod request;
 mod run;
 mod stage;
@@ -60,6 +61,7 @@ pub use probe::probe;
 use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
 use plan::Plan;
 use refusal::refusal;
+use repeat::Repeats;
 use request::Request;
 use run::{Job, Memory, Outcome, Search};
 use step::Step;
@@ -168,24 +170,30 @@ pub unsafe fn cast(
     if request.is_plain() {
         let step = Step::between(source.format, target.format)?;
         let (pointers, swapped) = ((source.pointer, target.pointer), (source.swapped, target.swapped));
-        let run = |layout: &Layout| {
-            // SAFETY: the caller's promise; the layout has elements of these arrays.
-            unsafe { parallel::run(&step.job(layout, pointers, swapped), settings.threads) };
-        };
         if let Some(count) = dense_count(shape, &source, &target) {
-            run(&step.dense(count));
-        } else {
-            let axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);
-            blocks::cut(Layout::new(axes)).iter().for_each(run);
+            let layout = step.dense(count);
+            // SAFETY: the caller's promise; the layout has the elements of these arrays.
+            unsafe { parallel::run(&step.job(&layout, pointers, swapped), settings.threads) };
+            return Ok(None);
+        }
+        let mut axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);
+        let repeats = Repeats::take(&mut axes);
+        let pointers = (source.pointer, target.pointer.wrapping_offset(repeats.start));
+        for layout in &blocks::cut(Layout::new(axes)) {
+            // SAFETY: as above, with the repeats.
+            unsafe { repeat::run(&step.job(layout, pointers, swapped), &repeats, settings.threads) };
         }
         return Ok(None);
     }
     let plan = &DefaultEnvironment::compute(&request, |request| Plan::new(request, Level::active()))?;
-    let axes = axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings);
+    let mut axes = axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings);
+    // Each place has its own random number, and is counted by itself.
+    let each = plan.stream.is_some() || settings.report;
+    let repeats = if each { Repeats::default() } else { Repeats::take(&mut axes) };
     let layouts = blocks::cut(Layout::new(axes));
     let memory = Memory {
         source: source.pointer,
-        target: target.pointer,
+        target: target.pointer.wrapping_offset(repeats.start),
         scale: scales.map_or(std::ptr::null(), |scales| scales.pointer),
         source_swapped: source.swapped,
         target_swapped: target.swapped,
@@ -197,8 +205,8 @@ pub unsafe fn cast(
     let run = |dry: bool| {
         let mut whole = Outcome::default();
         for layout in &layouts {
-            // SAFETY: the caller's promise; the layouts have the elements of the arrays.
-            whole.merge(&unsafe { parallel::run(&job(layout, dry), settings.threads) });
+            // SAFETY: the caller's promise; layouts and repeats have the elements of the arrays.
+            whole.merge(&unsafe { repeat::run(&job(layout, dry), &repeats, settings.threads) });
         }
         // SAFETY: the caller's promise; what was found is one of the elements.
         let refuse = |found| unsafe { refusal(found, shape, &source, scales.as_ref(), &parts, &target) };

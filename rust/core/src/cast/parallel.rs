@@ -3,6 +3,7 @@
 //! Threads are started per call and joined before it returns, so there is no pool to be dead in the child of a
 //! `fork`, and none to fight with the caller's own.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -38,21 +39,30 @@ pub fn num_threads() -> usize {
 /// As for [`Job::run`].
 pub(super) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let count = job.layout.count;
-    let workers = Workers::engage(threads, count * (job.plan.source_size + job.plan.target_size));
+    let bytes = count * (job.plan.source_size + job.plan.target_size);
+    // Whole tiles, so that each tile holds the same elements however many threads there are.
+    // SAFETY: the caller's promise; the ranges are disjoint.
+    share(threads, bytes, (count, TILE), |positions| unsafe { job.run(positions.start, positions.end) })
+}
+
+/// Shares `0..count` between as many threads as pay for so many bytes, each of which takes a range that begins at a
+/// multiple of `grain`.
+pub(super) fn share(
+    threads: usize,
+    bytes: usize,
+    (count, grain): (usize, usize),
+    work: impl Fn(Range<usize>) -> Outcome + Sync,
+) -> Outcome {
+    let workers = Workers::engage(threads, bytes);
     let useful = workers.count();
     if useful == 1 {
-        // SAFETY: the caller's promise.
-        return unsafe { job.run(0, count) };
+        return work(0..count);
     }
-    // Whole tiles, so that each tile holds the same elements however many threads there are.
-    let share = count.div_ceil(useful).next_multiple_of(TILE);
-    let range = |part: usize| {
-        let at = |part: usize| (part * share).min(count);
-        (at(part), at(part + 1))
-    };
-    // SAFETY: the caller's promise; the ranges are disjoint.
-    let work = |part: usize| unsafe { job.run(range(part).0, range(part).1) };
+    let part_size = count.div_ceil(useful).next_multiple_of(grain);
+    let at = |part: usize| (part * part_size).min(count);
+    let work = |part: usize| work(at(part)..at(part + 1));
     thread::scope(|scope| {
+        let work = &work;
         let start = |part| thread::Builder::new().spawn_scoped(scope, move || work(part));
         let handles: Vec<_> = (1..useful).map(|part| (part, start(part))).collect();
         let mut outcome = work(0);

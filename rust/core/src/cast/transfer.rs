@@ -162,6 +162,27 @@ real! {
     u64, [u64; 2], |real: u64| [real, 0];
 }
 
+/// Copies elements at a stride to as many others, at the same stride.
+///
+/// # Safety
+/// They are readable at the first pointer and writable at the second, and none is both.
+pub(super) unsafe fn copy_run(
+    size: usize,
+    (from, to): (*const u8, *mut u8),
+    (stride, count): (isize, usize),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if stride == size as isize {
+            to.copy_from_nonoverlapping(from, count * size);
+        } else if size == 16 {
+            words((from, stride), (to, stride), count, |word: u128| word);
+        } else {
+            strided(size, (from, stride), (to, stride), count, false);
+        }
+    }
+}
+
 /// # Safety
 /// `count` elements of `size` bytes are readable at the first pointer and writable at the second, at their strides.
 unsafe fn strided(size: usize, from: (*const u8, isize), to: (*mut u8, isize), count: usize, swapped: bool) {
