@@ -163,7 +163,7 @@ impl CastReport {
     /// For pickle and copy: everything, the sums of squares to the last bit.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let restore = py.import("castwise._core")?.getattr("restore_report")?;
-        let Core { amax, amin_nonzero, max_abs_error, max_rel_error, signal, noise, .. } = self.core;
+        let Core { amax, amin_nonzero, max_abs_error, max_rel_error, ref signal, ref noise, .. } = self.core;
         let counts = self.counts().map(|(_, value)| value);
         let magnitudes = [amax, amin_nonzero, max_abs_error, max_rel_error];
         let state = (counts, magnitudes, signal.to_parts(), noise.to_parts());
@@ -196,8 +196,8 @@ fn show(value: f64) -> String {
 pub(crate) fn restore_report(
     counts: [u64; 9],
     magnitudes: [f64; 4],
-    signal: (i32, [i128; 3]),
-    noise: (i32, [i128; 3]),
+    signal: (usize, Vec<u64>),
+    noise: (usize, Vec<u64>),
 ) -> CastReport {
     let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in] = counts;
     let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;

@@ -46,6 +46,7 @@ pub mod policy_map;
 pub mod report;
 mod simd;
 pub mod spelling;
+mod square_sum;
 
 pub use error::Error;
 pub use format::Format;

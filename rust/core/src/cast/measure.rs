@@ -1,6 +1,7 @@
-//! Watching a cast: what each tile lost, as a [`CastReport`].
+//! Watching a cast: what each tile lost, added to a [`CastReport`], by way of float64 and the encoder's flags.
 
 use super::assemble;
+use super::squares;
 use super::stage::{Span, Stage};
 use super::tally::{Account, Columns};
 use super::tile::Tile;
@@ -84,7 +85,7 @@ impl Meter {
         Self { source: Values::new(source), target: Values::new(target), smallest_normal, wraps }
     }
 
-    /// The account of one tile.
+    /// Adds the account of one tile.
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`super::TILE`].
@@ -95,7 +96,8 @@ impl Meter {
         scales: Option<&[f64]>,
         flags: &[u8],
         scratch: &mut MeterScratch,
-    ) -> CastReport {
+        report: &mut CastReport,
+    ) {
         let count = flags.len();
         let tiles = [&mut scratch.near, &mut scratch.rest, &mut scratch.result, &mut scratch.result_rest];
         let [near, rest, result, result_rest] = tiles.map(|tile| &mut tile.0[..count]);
@@ -127,8 +129,14 @@ impl Meter {
         let errors = &mut scratch.errors.0[..count];
         let quotients = &mut scratch.quotients.0[..count];
         let rests = (!exact).then_some((&*rest, &*result_rest));
-        let columns = Columns { sources: near, results: result, rests, errors, quotients, flags };
-        level.run(Account { columns, smallest_normal: self.smallest_normal, wraps: self.wraps })
+        let columns =
+            Columns { sources: &mut *near, results: result, rests, errors: &mut *errors, quotients, flags };
+        let (smallest_normal, wraps) = (self.smallest_normal, self.wraps);
+        let [roots, lost] = level.run(Account { columns, report, smallest_normal, wraps });
+        let signal = &mut report.signal;
+        squares::add_doubles(signal, level, near, roots.largest, roots.smallest_nonzero);
+        let noise = &mut report.noise;
+        squares::add_doubles(noise, level, errors, lost.largest, lost.smallest_nonzero);
     }
 }
 

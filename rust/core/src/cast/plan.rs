@@ -13,6 +13,7 @@ use super::assemble::{self, Exact, Watched};
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
+use super::watch::Watch;
 use super::{direct, from_float, from_integer, integer, lookup};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
@@ -40,8 +41,10 @@ pub(crate) struct Plan {
     pub(super) scaled: bool,
     /// Random words are read; the stream they come from.
     pub(super) stream: Option<u64>,
-    /// Compares sources and results.
+    /// Compares sources and results, by the flags of the encoder.
     pub(super) meter: Option<Meter>,
+    /// Compares them without flags.
+    pub(super) watch: Option<Watch>,
     pub(super) source_size: usize,
     pub(super) target_size: usize,
 }
@@ -54,6 +57,15 @@ impl Plan {
     // Not inlined: constants of kernels are computed here, in the environment that the caller has set.
     #[inline(never)]
     pub(crate) fn new(request: &Request, level: Level) -> Result<Self, Error> {
+        if let Some(watch) = Watch::new(request, level)? {
+            let plain = Self::new(&Request { report: false, ..*request }, level)?;
+            return Ok(Self { watch: Some(watch), ..plain });
+        }
+        Self::with_flags(request, level)
+    }
+
+    /// Decides on one way to results, and flags if somebody asks what happened.
+    pub(super) fn with_flags(request: &Request, level: Level) -> Result<Self, Error> {
         let Request { source, target, options, report, .. } = *request;
         let unsupported = Error::Unsupported { source, target };
         let mut plan = Self {
@@ -66,6 +78,7 @@ impl Plan {
             scaled: request.scaled,
             stream: None,
             meter: None,
+            watch: None,
             source_size: source.item_size(),
             target_size: target.item_size(),
         };
@@ -110,7 +123,12 @@ impl Plan {
 
     /// Whether nothing is to be done to elements, or found out about them.
     pub(super) fn is_copy(&self) -> bool {
-        self.decode.is_none() && self.encode.is_none() && self.meter.is_none()
+        self.decode.is_none() && self.encode.is_none() && !self.is_watched()
+    }
+
+    /// Whether somebody compares sources and results.
+    pub(super) fn is_watched(&self) -> bool {
+        self.meter.is_some() || self.watch.is_some()
     }
 
     /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.

@@ -110,7 +110,7 @@ impl Request {
 }
 
 /// Whether every value of a format is a value of the pivot.
-fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
+pub(super) fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
     let pivot = pivot_spec::<P>();
     match format.kind() {
         Kind::Float(spec) => spec.fits_in(&pivot),

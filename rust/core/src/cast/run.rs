@@ -8,8 +8,10 @@ use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use super::measure::MeterScratch;
 use super::plan::Plan;
 use super::stage::{Draws, Span};
+use super::streaming;
 use super::tile::Tile;
 use super::transfer::{gather, scatter, scatter_real};
+use super::watch::WatchScratch;
 use crate::codec::encode::{NAN, OVERFLOW};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::report::CastReport;
@@ -47,14 +49,9 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds the account of a tile.
-    fn add(&mut self, report: &CastReport) {
-        *self.report.get_or_insert_default() += report;
-    }
-
     pub(super) fn merge(&mut self, other: &Self) {
         if let Some(report) = &other.report {
-            self.add(report);
+            *self.report.get_or_insert_default() += report;
         }
         self.found = match (self.found, other.found) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -82,16 +79,17 @@ struct Scratch {
     target: Tile<u64>,
     runs: Vec<Run>,
     work: Work,
+    watch: WatchScratch,
 }
 
 /// What is used between a tile's source and its target.
 #[derive(Default)]
-struct Work {
+pub(super) struct Work {
     lanes: Tile<u64>,
     scales: Tile<f64>,
     draws: Tile<u64>,
-    flags: Tile<u8>,
-    meter: MeterScratch,
+    pub(super) flags: Tile<u8>,
+    pub(super) meter: MeterScratch,
 }
 
 thread_local! {
@@ -128,10 +126,18 @@ impl Job<'_> {
                 unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
             scratch.work.scales.0.fill(scale);
         }
+        if let Some(watch) = &self.plan.watch {
+            scratch.watch.begin(watch, positions.len());
+        }
         for position in positions.clone().step_by(TILE) {
             let count = TILE.min(positions.end - position);
             // SAFETY: the caller's promise.
             unsafe { self.run_tile(position, count, scratch, outcome) };
+        }
+        if let Some(watch) = &self.plan.watch {
+            streaming::fence(self.level);
+            let Scratch { work, watch: watch_scratch, .. } = scratch;
+            watch.end(self.level, work, watch_scratch, outcome.report.get_or_insert_default());
         }
     }
 
@@ -146,7 +152,7 @@ impl Job<'_> {
             (None, None) => None,
             (Some(_), Some(_)) => return false,
         };
-        let plain = !plan.flags && !plan.scaled && plan.meter.is_none() && !self.dry;
+        let plain = !plan.flags && !plan.scaled && !plan.is_watched() && !self.dry;
         let native = !memory.source_swapped && !memory.target_swapped && !memory.real_to_complex;
         let dense =
             self.layout.is_dense(SOURCE, plan.source_size) && self.layout.is_dense(TARGET, plan.target_size);
@@ -171,7 +177,7 @@ impl Job<'_> {
     /// As for [`Job::run`].
     unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
         let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
-        let Scratch { source: source_tile, target: target_tile, runs, work } = scratch;
+        let Scratch { source: source_tile, target: target_tile, runs, work, watch: watch_scratch } = scratch;
         layout.runs(position, count, runs);
         let source_kind = (plan.source_size, memory.source_swapped);
         let target_kind = (plan.target_size, memory.target_swapped);
@@ -179,11 +185,12 @@ impl Job<'_> {
         let in_place = memory.source == memory.target.cast_const();
         let reads_direct = !memory.source_swapped
             && layout.is_dense(SOURCE, plan.source_size)
-            && !(in_place && plan.meter.is_some());
+            && !(in_place && plan.is_watched());
         let writes_direct = !self.dry
             && !memory.target_swapped
             && !memory.real_to_complex
             && layout.is_dense(TARGET, plan.target_size);
+        let streams = writes_direct && plan.watch.is_some() && !in_place && self.is_large();
         // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes, and are borrowed here only.
         unsafe {
             let source = if reads_direct {
@@ -202,13 +209,13 @@ impl Job<'_> {
                 }
                 return;
             }
-            let target = if writes_direct {
+            let target = if writes_direct && !streams {
                 memory.target.offset(runs[0].offsets[TARGET])
             } else {
                 target_tile.0.as_mut_ptr().cast()
             };
             self.prepare(count, runs, work);
-            self.convert(source, target, count, work);
+            plan.convert(self.level, (source, target), count, work);
             self.look_for(&work.flags.0[..count], runs, outcome);
             if self.dry {
                 return;
@@ -217,7 +224,17 @@ impl Job<'_> {
                 let Work { scales, flags, meter: columns, .. } = work;
                 let scales = plan.scaled.then_some(&scales.0[..count]);
                 let ends = (source, target.cast_const());
-                outcome.add(&meter.measure(self.level, ends, scales, &flags.0[..count], columns));
+                let report = outcome.report.get_or_insert_default();
+                meter.measure(self.level, ends, scales, &flags.0[..count], columns, report);
+            }
+            if let Some(watch) = &plan.watch {
+                let report = outcome.report.get_or_insert_default();
+                let ends = (source, target.cast_const());
+                watch.look(self.level, ends, count, work, watch_scratch, report);
+            }
+            if streams {
+                let place = memory.target.offset(runs[0].offsets[TARGET]);
+                streaming::copy(self.level, target, place, count * plan.target_size);
             }
             if writes_direct {
                 return;
@@ -250,46 +267,10 @@ impl Job<'_> {
         }
     }
 
-    /// Runs the stages from dense source elements to dense target elements.
-    ///
-    /// # Safety
-    /// `count` elements are readable at the source and writable at the target.
-    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, work: &mut Work) {
-        let plan = self.plan;
-        let lanes = work.lanes.0.as_mut_ptr().cast::<u8>();
-        let mut span = Span {
-            source,
-            target: lanes,
-            count,
-            scales: work.scales.0.as_ptr(),
-            draws: work.draws.0.as_ptr(),
-            flags: work.flags.0.as_mut_ptr(),
-        };
-        // SAFETY: every tile has room for `count` elements of up to 8 bytes.
-        unsafe {
-            match (&plan.decode, &plan.encode) {
-                (Some(decode), Some(_)) => {
-                    decode.run(self.level, span);
-                    span.source = lanes;
-                }
-                (Some(decode), None) => decode.run(self.level, Span { target, ..span }),
-                (None, None) => {
-                    span.source.copy_to(target, count * plan.source_size);
-                    work.flags.0[..count].fill(0);
-                }
-                (None, Some(_)) => {}
-            }
-            if let Some(scale) = &plan.scale {
-                if span.source != lanes.cast_const() {
-                    span.source.copy_to_nonoverlapping(lanes, count * plan.lane_size);
-                    span.source = lanes;
-                }
-                scale.run(self.level, span);
-            }
-            if let Some(encode) = &plan.encode {
-                encode.run(self.level, Span { target, ..span });
-            }
-        }
+    /// Whether results are so many that they would not stay in the caches.
+    fn is_large(&self) -> bool {
+        let size = self.plan.source_size + self.plan.target_size;
+        self.layout.count * size >= streaming::STREAM_FROM
     }
 
     /// Notes the first element of the tile that must not be there.
@@ -310,6 +291,55 @@ impl Job<'_> {
                 }
             }
             done += run.count;
+        }
+    }
+}
+
+impl Plan {
+    /// Runs the stages from dense source elements to dense target elements.
+    ///
+    /// # Safety
+    /// `count` elements are readable at the source and writable at the target; `count` is at most [`TILE`].
+    pub(super) unsafe fn convert(
+        &self,
+        level: Level,
+        (source, target): (*const u8, *mut u8),
+        count: usize,
+        work: &mut Work,
+    ) {
+        let lanes = work.lanes.0.as_mut_ptr().cast::<u8>();
+        let mut span = Span {
+            source,
+            target: lanes,
+            count,
+            scales: work.scales.0.as_ptr(),
+            draws: work.draws.0.as_ptr(),
+            flags: work.flags.0.as_mut_ptr(),
+        };
+        // SAFETY: every tile has room for `count` elements of up to 8 bytes.
+        unsafe {
+            match (&self.decode, &self.encode) {
+                (Some(decode), Some(_)) => {
+                    decode.run(level, span);
+                    span.source = lanes;
+                }
+                (Some(decode), None) => decode.run(level, Span { target, ..span }),
+                (None, None) => {
+                    span.source.copy_to(target, count * self.source_size);
+                    work.flags.0[..count].fill(0);
+                }
+                (None, Some(_)) => {}
+            }
+            if let Some(scale) = &self.scale {
+                if span.source != lanes.cast_const() {
+                    span.source.copy_to_nonoverlapping(lanes, count * self.lane_size);
+                    span.source = lanes;
+                }
+                scale.run(level, span);
+            }
+            if let Some(encode) = &self.encode {
+                encode.run(level, Span { target, ..span });
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::codec::encode::{INEXACT, OVERFLOW};
 use crate::cpu::Kernel;
-use crate::report::{CastReport, SquareSum, smallest_nonzero};
+use crate::report::{CastReport, smallest_nonzero};
 
 /// Parallel columns of one tile.
 pub(super) struct Columns<'a> {
@@ -24,13 +24,33 @@ pub(super) struct Columns<'a> {
     pub(super) flags: &'a [u8],
 }
 
-/// The account of one tile.
+/// The account of one tile, but for the sums of squares.
 pub(super) struct Account<'a> {
     pub(super) columns: Columns<'a>,
+    pub(super) report: &'a mut CastReport,
     /// Below this a nonzero result is a subnormal.
     pub(super) smallest_normal: f64,
     /// Values beyond the range wrap, rather than stop at its limit.
     pub(super) wraps: bool,
+}
+
+/// The range of magnitudes in a column; without any but zero, both are 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub(super) largest: f64,
+    pub(super) smallest_nonzero: f64,
+}
+
+impl Range {
+    #[inline(always)]
+    fn of(column: &[f64]) -> Self {
+        // One less, so that zero becomes the largest of all.
+        let below = column.iter().fold(u64::MAX, |least, &value| least.min(bits(value).wrapping_sub(1)));
+        Self {
+            largest: f64::from_bits(largest(column)),
+            smallest_nonzero: f64::from_bits(below.wrapping_add(1)),
+        }
+    }
 }
 
 const INFINITY: u64 = f64::INFINITY.to_bits();
@@ -48,11 +68,12 @@ fn largest(column: &[f64]) -> u64 {
 }
 
 impl Kernel for Account<'_> {
-    type Output = CastReport;
+    /// The ranges of what is left of sources and errors: where both ends are finite.
+    type Output = [Range; 2];
 
     #[inline(always)]
-    fn run(self) -> CastReport {
-        let Self { columns, smallest_normal, wraps } = self;
+    fn run(self) -> [Range; 2] {
+        let Self { columns, report, smallest_normal, wraps } = self;
         let Columns { sources, results, rests, errors, quotients, flags } = columns;
         let count = sources.len();
         for ((error, &x), &y) in errors.iter_mut().zip(&*sources).zip(results) {
@@ -63,36 +84,31 @@ impl Kernel for Account<'_> {
                 errors[i] = ((results[i] - sources[i]) + (after[i] - before[i])).abs();
             }
         }
-        let mut report = CastReport { count: count as u64, ..CastReport::default() };
+        report.count += count as u64;
         let subnormals = bits(smallest_normal);
-        report.subnormal = results.iter().map(|&y| u64::from((bits(y) != 0) & (bits(y) < subnormals))).sum();
-        report.exact = count as u64 - flags.iter().map(|flag| u64::from(flag & INEXACT)).sum::<u64>();
+        report.subnormal +=
+            results.iter().map(|&y| u64::from((bits(y) != 0) & (bits(y) < subnormals))).sum::<u64>();
+        report.exact += count as u64 - flags.iter().map(|flag| u64::from(flag & INEXACT)).sum::<u64>();
         let beyond = flags.iter().fold(0, |all, flag| all | flag) & OVERFLOW != 0;
         if beyond || largest(sources) >= INFINITY || largest(results) >= INFINITY {
-            look_closely(&mut report, sources, results, errors, flags, wraps);
+            look_closely(report, sources, results, errors, flags, wraps);
         } else {
-            report.underflowed =
-                sources.iter().zip(results).map(|(&x, &y)| u64::from((bits(x) != 0) & (bits(y) == 0))).sum();
+            let vanished = |(&x, &y): (&f64, &f64)| u64::from((bits(x) != 0) & (bits(y) == 0));
+            report.underflowed += sources.iter().zip(results).map(vanished).sum::<u64>();
         }
-        let amax = largest(sources);
-        // One less, so that zero becomes the largest of all.
-        let below = sources.iter().fold(u64::MAX, |least, &x| least.min(bits(x).wrapping_sub(1)));
-        // What was excluded as not finite is zero by now; what is finite with a result that is not counts here.
-        report.amax = report.amax.max(f64::from_bits(amax));
-        let amin = f64::from_bits(below.wrapping_add(1));
-        report.amin_nonzero = smallest_nonzero(report.amin_nonzero, amin);
-        let max_abs_error = largest(errors);
-        if max_abs_error != 0 {
-            report.max_abs_error = f64::from_bits(max_abs_error);
+        let [roots, lost] = [Range::of(sources), Range::of(errors)];
+        // What was excluded as not finite is zero by now; what is finite with a result that is not was counted there.
+        report.amax = report.amax.max(roots.largest);
+        report.amin_nonzero = smallest_nonzero(report.amin_nonzero, roots.smallest_nonzero);
+        if lost.largest != 0.0 {
+            report.max_abs_error = report.max_abs_error.max(lost.largest);
             // Through a column of its own: quotients and their maximum in one loop are not taken by vectors.
             for ((quotient, &x), &error) in quotients.iter_mut().zip(&*sources).zip(&*errors) {
                 *quotient = if x == 0.0 { 0.0 } else { error / x };
             }
-            report.max_rel_error = f64::from_bits(largest(quotients));
+            report.max_rel_error = report.max_rel_error.max(f64::from_bits(largest(quotients)));
         }
-        report.signal = square_sum(sources, amax);
-        report.noise = square_sum(errors, max_abs_error);
-        report
+        [roots, lost]
     }
 }
 
@@ -124,22 +140,4 @@ fn look_closely(
             (*source, *error) = (0.0, 0.0);
         }
     }
-}
-
-/// The sum of the squares of a column whose largest magnitude has these bits.
-#[inline(always)]
-fn square_sum(roots: &[f64], largest: u64) -> SquareSum {
-    if largest == 0 {
-        return SquareSum::default();
-    }
-    let top = SquareSum::top_for(f64::from_bits(largest));
-    let [first, second] = SquareSum::root_scales(top);
-    let (mut high, mut middle, mut low) = (0i64, 0i64, 0i64);
-    for root in roots {
-        let units = SquareSum::bins_of(root * first * second);
-        high += units[0];
-        middle += units[1];
-        low += units[2];
-    }
-    SquareSum::new(top, [high, middle, low])
 }
