@@ -21,6 +21,14 @@ pub struct SquareSum {
     words: [u64; WORDS],
 }
 
+/// Adds to a word. Returns the next carry.
+fn add_with_carry(word: &mut u64, more: u64, carry: bool) -> bool {
+    let (sum, over) = word.overflowing_add(more);
+    let (sum, again) = sum.overflowing_add(u64::from(carry));
+    *word = sum;
+    over | again
+}
+
 impl Default for SquareSum {
     fn default() -> Self {
         Self { words: [0; WORDS] }
@@ -37,9 +45,7 @@ impl AddAssign<&Self> for SquareSum {
     fn add_assign(&mut self, other: &Self) {
         let mut carry = false;
         for (word, &more) in self.words.iter_mut().zip(&other.words) {
-            let (sum, over) = word.overflowing_add(more);
-            let (sum, again) = sum.overflowing_add(u64::from(carry));
-            (*word, carry) = (sum, over | again);
+            carry = add_with_carry(word, more, carry);
         }
     }
 }
@@ -58,9 +64,7 @@ impl SquareSum {
             if part.is_none() && !carry {
                 break;
             }
-            let (sum, over) = word.overflowing_add(part.unwrap_or(0));
-            let (sum, again) = sum.overflowing_add(u64::from(carry));
-            (*word, carry) = (sum, over | again);
+            carry = add_with_carry(word, part.unwrap_or(0), carry);
         }
     }
 
@@ -127,7 +131,9 @@ mod tests {
 
     fn sum_of(roots: &[f64]) -> SquareSum {
         let mut sum = SquareSum::default();
-        roots.iter().for_each(|&root| sum.add_square_of(root));
+        for &root in roots {
+            sum.add_square_of(root);
+        }
         sum
     }
 

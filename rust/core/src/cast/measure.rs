@@ -133,10 +133,12 @@ impl Meter {
             Columns { sources: &mut *near, results: result, rests, errors: &mut *errors, quotients, flags };
         let (smallest_normal, wraps) = (self.smallest_normal, self.wraps);
         let [roots, lost] = level.run(Account { columns, report, smallest_normal, wraps });
-        let signal = &mut report.signal;
-        squares::add_doubles(signal, level, near, roots.largest, roots.smallest_nonzero);
-        let noise = &mut report.noise;
-        squares::add_doubles(noise, level, errors, lost.largest, lost.smallest_nonzero);
+        let full = count.next_multiple_of(squares::LANES);
+        let filled_up = |tile: &'_ mut Tile<f64>| tile.0[count..full].fill(0.0);
+        [&mut scratch.near, &mut scratch.errors].into_iter().for_each(filled_up);
+        let (near, errors) = (&scratch.near.0[..full], &scratch.errors.0[..full]);
+        squares::add_doubles(&mut report.signal, level, near, roots.largest, roots.smallest_nonzero);
+        squares::add_doubles(&mut report.noise, level, errors, lost.largest, lost.smallest_nonzero);
     }
 }
 

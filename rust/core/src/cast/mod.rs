@@ -3,7 +3,8 @@
 //! ```text
 //! cast ── plan ───── which stages (assemble, from_float, from_integer, integer build them)
 //!      └─ parallel ─ which positions per thread
-//!           └─ run ─ per tile: transfer in, stages, transfer out, measure
+//!           └─ run ─ per tile: transfer in, stages, transfer out, and for a report
+//!                │    measure (by flags), or watch (glance, histogram) beside the plain stages
 //!                └─ layout: where positions lie (blocks: of transposed arrays; repeat: of broadcast ones)
 //! ```
 
@@ -12,6 +13,7 @@ mod blocks;
 mod by_cells;
 mod cells;
 mod direct;
+mod extremes;
 mod factor;
 mod finite;
 mod from_float;
@@ -28,6 +30,7 @@ mod integer;
 mod kept;
 mod layout;
 mod lookup;
+mod low;
 mod measure;
 mod multiply;
 mod ordinary;
@@ -41,7 +44,9 @@ mod repeat;
 mod request;
 mod run;
 mod squares;
+mod squares_of_both;
 mod stage;
+mod steepest;
 mod step;
 mod streaming;
 mod tally;

@@ -10,13 +10,13 @@ use crate::cpu::{Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
 
 /// Sums side by side.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Squares that one lane adds up, as an exponent.
-const DEPTH: i32 = (TILE / LANES).ilog2() as i32;
+pub(super) const DEPTH: i32 = (TILE / LANES).ilog2() as i32;
 
 /// Bits of what a float64 adds up without loss.
-const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
+pub(super) const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
 
 /// Bits of the significand of float64, without the first.
 const FRACTION: i32 = EXACT - 1;
@@ -25,15 +25,21 @@ const FRACTION: i32 = EXACT - 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// All are below two to this.
-    above: i32,
+    pub(super) above: i32,
     /// Their squares, rounded to float64's precision, are multiples of two to this.
-    unit: i32,
+    pub(super) unit: i32,
 }
 
 /// The exponent of a positive number: it is at least two to this. That of subnormals is the smallest that one has.
 pub(super) fn exponent_of(value: f64) -> i32 {
     let field = (value.to_bits() >> FRACTION) as i32;
     if field == 0 { 1 - 1023 - FRACTION } else { field - 1023 }
+}
+
+/// Two to an exponent that a normal float64 has: without the loop of `powi`, which takes as long as a look at a tile.
+pub(super) fn power_of_two(exponent: i32) -> f64 {
+    debug_assert!((-1022..=1023).contains(&exponent));
+    f64::from_bits(((exponent + 1023) as u64) << FRACTION)
 }
 
 impl Bounds {
@@ -45,7 +51,7 @@ impl Bounds {
     }
 
     /// Whether one float64 per lane holds everything.
-    fn is_narrow(self) -> bool {
+    pub(super) fn is_narrow(self) -> bool {
         2 * self.above + DEPTH <= self.unit + EXACT
     }
 
@@ -55,9 +61,22 @@ impl Bounds {
     }
 
     /// Whether two do.
-    fn is_wide(self) -> bool {
+    pub(super) fn is_wide(self) -> bool {
         // What is left of a square is at most half of the first sum's last bit.
         self.start() - FRACTION - 1 + DEPTH <= self.unit + EXACT
+    }
+
+    /// The first sum of a lane before the first square, and what makes integers of its increase and of the second sum.
+    pub(super) fn constants(self) -> (f64, [f64; 2]) {
+        (power_of_two(self.start()), [FRACTION - self.start(), -self.unit].map(power_of_two))
+    }
+
+    /// Both sums together, in units.
+    pub(super) fn join(self, first: i64, second: i64) -> i128 {
+        let distance = self.start() - FRACTION - self.unit;
+        // Where there are few bits, the last one of first sums is below the unit, and not in use.
+        let first = i128::from(first);
+        (if distance < 0 { first >> -distance } else { first << distance }) + i128::from(second)
     }
 
     /// Whether squares and sums are far within the range of float64.
@@ -66,7 +85,8 @@ impl Bounds {
     }
 }
 
-/// A column of numbers.
+/// A column of numbers, filled up with zeros to a multiple of [`LANES`]: a loop over what is left would keep the compiler
+/// from holding sums in registers.
 pub(super) trait Column: Copy {
     /// Whether squares have no more bits than float64.
     const SHORT: bool;
@@ -99,7 +119,7 @@ pub(super) struct Values {
 
 impl Values {
     /// # Safety
-    /// So many are readable at the pointer, for as long as the column is in use.
+    /// So many, a multiple of [`LANES`], are readable at the pointer for as long as the column is in use.
     pub(super) unsafe fn new(pointer: *const f32, count: usize) -> Self {
         Self { pointer, count }
     }
@@ -129,22 +149,6 @@ impl Column for Values {
     }
 }
 
-/// Differences of float32 that are float32.
-#[derive(Clone, Copy)]
-pub(super) struct Difference(pub(super) Values, pub(super) Values);
-
-impl Column for Difference {
-    const SHORT: bool = true;
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.0.count
-    }
-    #[inline(always)]
-    fn at(&self, index: usize) -> f64 {
-        f64::from(self.0.get(index) - self.1.get(index))
-    }
-}
-
 /// Adds the squares of singles, which are not all zero, to a sum.
 pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
     if bounds.is_narrow() {
@@ -167,10 +171,12 @@ pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], lar
     let shift = if bounds.is_near_one() { 0 } else { -bounds.above };
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
-        let factors = [shift / 2, shift - shift / 2].map(|part| 2f64.powi(part));
+        let factors = [shift / 2, shift - shift / 2].map(power_of_two);
         add_up::<_, true>(sum, level, Doubles(column, factors), near, shift);
     } else {
-        column.iter().for_each(|&root| sum.add_square_of(root));
+        for &root in column {
+            sum.add_square_of(root);
+        }
     }
 }
 
@@ -181,16 +187,13 @@ fn add_up<C: Column, const TWO: bool>(
     bounds: Bounds,
     shift: i32,
 ) {
-    let scales = [FRACTION - bounds.start(), -bounds.unit].map(|exponent| 2f64.powi(exponent));
-    let start = if TWO { 2f64.powi(bounds.start()) } else { 0.0 };
+    let (start, scales) = bounds.constants();
     let [first, second] = if level >= Level::Neon && C::SHORT {
         level.run(Squares::<C, TWO, true> { column, start, scales })
     } else {
         level.run(Squares::<C, TWO, false> { column, start, scales })
     };
-    // One of them has no first sum.
-    let first = if TWO { i128::from(first) << (bounds.start() - FRACTION - bounds.unit) } else { 0 };
-    sum.add((first + i128::from(second)) as u128, bounds.unit - 2 * shift);
+    sum.add(bounds.join(first, second) as u128, bounds.unit - 2 * shift);
 }
 
 /// The two sums of a tile, in units of the first's last bit, and of [`Bounds::unit`]; with `FUSED` multiplication and
@@ -201,25 +204,28 @@ struct Squares<C, const TWO: bool, const FUSED: bool> {
     scales: [f64; 2],
 }
 
-impl<C: Column, const TWO: bool, const FUSED: bool> Squares<C, TWO, FUSED> {
-    /// Adds a square to the sums of a lane.
-    #[inline(always)]
-    fn take(root: f64, first: &mut f64, second: &mut f64) {
-        if !TWO {
-            *second = if FUSED { root.mul_add(root, *second) } else { *second + root * root };
-            return;
-        }
-        let (next, square);
-        if FUSED {
-            next = root.mul_add(root, *first);
-            *second += root.mul_add(root, *first - next);
-        } else {
-            square = root * root;
-            next = *first + square;
-            *second += square - (next - *first);
-        }
+/// Adds the square of a root to the sums of a lane: to both, or with another `TWO` to the second.
+#[inline(always)]
+pub(super) fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f64, second: &mut f64) {
+    if TWO {
+        let next = sum_of::<FUSED>(root, root, *first);
+        *second += sum_of::<FUSED>(root, root, *first - next);
         *first = next;
+    } else {
+        *second = sum_of::<FUSED>(root, root, *second);
     }
+}
+
+/// A product and a number. Where multiplication is rounded by itself, that is what is to be added.
+#[inline(always)]
+pub(super) fn sum_of<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// What the sums of all lanes have grown by, in units whose inverse is `scale`.
+#[inline(always)]
+pub(super) fn units(sums: &[f64; LANES], start: f64, scale: f64) -> i64 {
+    sums.iter().map(|sum| ((sum - start) * scale) as i64).sum()
 }
 
 impl<C: Column, const TWO: bool, const FUSED: bool> Kernel for Squares<C, TWO, FUSED> {
@@ -227,19 +233,14 @@ impl<C: Column, const TWO: bool, const FUSED: bool> Kernel for Squares<C, TWO, F
 
     #[inline(always)]
     fn run(self) -> [i64; 2] {
-        let (mut first, mut second) = ([self.start; LANES], [0.0; LANES]);
-        let count = self.column.count();
-        let whole = count - count % LANES;
-        for i in (0..whole).step_by(LANES) {
+        let start = if TWO { self.start } else { 0.0 };
+        let (mut first, mut second) = ([start; LANES], [0.0; LANES]);
+        for i in (0..self.column.count()).step_by(LANES) {
             for lane in 0..LANES {
-                Self::take(self.column.at(i + lane), &mut first[lane], &mut second[lane]);
+                let root = self.column.at(i + lane);
+                take::<TWO, FUSED>(root, &mut first[lane], &mut second[lane]);
             }
         }
-        for i in whole..count {
-            Self::take(self.column.at(i), &mut first[i - whole], &mut second[i - whole]);
-        }
-        let high: i64 = first.iter().map(|sum| ((sum - self.start) * self.scales[0]) as i64).sum();
-        let low: i64 = second.iter().map(|sum| (sum * self.scales[1]) as i64).sum();
-        [high, low]
+        [units(&first, start, self.scales[0]), units(&second, 0.0, self.scales[1])]
     }
 }

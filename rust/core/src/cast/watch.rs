@@ -33,8 +33,10 @@ impl Watch {
         if !request.report || request.scaled || raises || request.rounding() == Rounding::Stochastic {
             return Ok(None);
         }
-        let counts = request.source.item_size() == 1;
         let glance = Glance::new(request, level);
+        // The widest vectors are quicker than counting where there is nothing but sources to look at.
+        let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
+        let counts = request.source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
             return Ok(None);
         }

@@ -1,0 +1,73 @@
+//! Results below the normal range of a target.
+
+use super::extremes::bits;
+use super::squares::Values;
+use crate::cpu::Kernel;
+
+/// The codes of targets of a byte.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes {
+    /// All bits but the sign.
+    pub(super) magnitude: u8,
+    /// The first code that is not subnormal.
+    pub(super) normal: u8,
+}
+
+/// How many results are subnormal, and how many are zero though the source is not.
+pub(super) struct Low {
+    pub(super) x: Values,
+    pub(super) y: Values,
+    pub(super) normal: u32,
+}
+
+impl Kernel for Low {
+    type Output = [u32; 2];
+
+    #[inline(always)]
+    fn run(self) -> [u32; 2] {
+        let Self { x, y, normal } = self;
+        let (mut subnormal, mut vanished) = (0, 0);
+        for i in 0..x.count() {
+            let (before, after) = (bits(x.get(i)), bits(y.get(i)));
+            subnormal += u32::from(after.wrapping_sub(1) < normal - 1);
+            vanished += u32::from((after == 0) & (before != 0));
+        }
+        [subnormal, vanished]
+    }
+}
+
+/// Codes that are counted side by side; each count fits in a byte.
+pub(super) const BLOCK: usize = 64;
+
+/// The same as [`Low`] from results of a byte each, of whole blocks; sources of zero are looked for if `zeros` says so.
+pub(super) struct LowBytes {
+    pub(super) x: Values,
+    pub(super) codes: *const u8,
+    pub(super) bytes: Bytes,
+    pub(super) zeros: bool,
+}
+
+impl Kernel for LowBytes {
+    type Output = [u32; 2];
+
+    #[inline(always)]
+    fn run(self) -> [u32; 2] {
+        let Self { x, codes, bytes: Bytes { magnitude, normal }, zeros } = self;
+        let (mut subnormal, mut zero) = ([0u8; BLOCK], [0u8; BLOCK]);
+        for i in (0..x.count()).step_by(BLOCK) {
+            for lane in 0..BLOCK {
+                // SAFETY: as many results as sources, which `look`'s caller has made the pointer valid for.
+                let code = unsafe { codes.add(i + lane).read() } & magnitude;
+                subnormal[lane] += u8::from(code.wrapping_sub(1) < normal - 1);
+                zero[lane] += u8::from(code == 0);
+            }
+        }
+        let total = |counts: &[u8; BLOCK]| counts.iter().map(|&count| u32::from(count)).sum::<u32>();
+        if !zeros {
+            return [total(&subnormal), 0];
+        }
+        // Sources of zero have results of zero.
+        let before: u32 = (0..x.count()).map(|i| u32::from(x.get(i) == 0.0)).sum();
+        [total(&subnormal), total(&zero).saturating_sub(before)]
+    }
+}

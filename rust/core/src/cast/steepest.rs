@@ -1,0 +1,116 @@
+//! A first look at a tile, and the largest relative error: quotients are only formed of what may exceed all before.
+
+use super::extremes::{Seen, bits};
+use super::squares::Values;
+use crate::cpu::{Kernel, Level};
+
+/// Below this, products of relative errors and sources may lose bits.
+pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
+
+/// The first look; with `FUSED`, multiplication and addition are one instruction.
+struct Look<const FUSED: bool> {
+    x: Values,
+    y: Values,
+    ratio: f32,
+}
+
+impl<const FUSED: bool> Kernel for Look<FUSED> {
+    type Output = Seen;
+
+    #[inline(always)]
+    fn run(self) -> Seen {
+        let Self { x, y, ratio } = self;
+        let (mut largest, mut below, mut most, mut inexact, mut above) = (0, u32::MAX, 0, 0, 0);
+        for i in 0..x.count() {
+            let (x, y) = (x.get(i), y.get(i));
+            let error = (y - x).abs();
+            largest = bits(x).max(largest);
+            below = bits(x).wrapping_sub(1).min(below);
+            most = bits(error).max(most);
+            inexact += u32::from(error != 0.0);
+            let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
+            // Positive numbers are positive integers, and negative ones negative.
+            above = (more.to_bits() as i32).max(above);
+        }
+        Seen { largest, below, error: most, inexact, steep: above > 0 }
+    }
+}
+
+/// The largest relative error, as the error and the source that it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steepest {
+    error: f32,
+    source: f32,
+}
+
+impl Default for Steepest {
+    fn default() -> Self {
+        Self { error: 0.0, source: 1.0 }
+    }
+}
+
+impl Steepest {
+    pub(super) fn quotient(self) -> f64 {
+        f64::from(self.error) / f64::from(self.source)
+    }
+
+    /// A float32 that is not above the quotient, by some units of its last bit.
+    fn ratio(self, units: u32) -> f32 {
+        let quotient = self.quotient();
+        let near = quotient as f32;
+        let excess = u32::from(f64::from(near) > quotient);
+        if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess - units) }
+    }
+
+    pub(super) fn look(self, level: Level, x: Values, y: Values) -> Seen {
+        if level >= Level::Neon {
+            level.run(Look::<true> { x, y, ratio: self.ratio(0) })
+        } else {
+            // The product may be rounded up.
+            level.run(Look::<false> { x, y, ratio: self.ratio(8) })
+        }
+    }
+
+    /// Takes the largest relative error of a tile, if it is larger. Returns whether it is.
+    pub(super) fn rise(&mut self, level: Level, x: Values, y: Values) -> bool {
+        // Arrays of one value come here with each tile: no division, and nothing but a look.
+        let rises = level.run(Rises { x, y, steepest: *self });
+        if rises {
+            for i in 0..x.count() {
+                let (error, source) = ((y.get(i) - x.get(i)).abs(), x.get(i).abs());
+                if self.is_below(error, source) {
+                    *self = Self { error, source };
+                }
+            }
+        }
+        rises
+    }
+
+    /// Whether the quotient is below another. Products of float32 are exact in float64.
+    #[inline(always)]
+    fn is_below(self, error: f32, source: f32) -> bool {
+        f64::from(self.error) * f64::from(source) < f64::from(error) * f64::from(self.source)
+    }
+}
+
+/// Whether some relative error is larger.
+struct Rises {
+    x: Values,
+    y: Values,
+    steepest: Steepest,
+}
+
+impl Kernel for Rises {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let Self { x, y, steepest } = self;
+        let mut found = 0;
+        for i in 0..x.count() {
+            let error = (y.get(i) - x.get(i)).abs();
+            found += u64::from(steepest.is_below(error, x.get(i).abs()));
+        }
+        found > 0
+    }
+}
