@@ -5,9 +5,11 @@ use castwise_core::cast::Prepared;
 use pyo3::prelude::*;
 
 use crate::array::Dense;
-use crate::cast::DETACH_BYTES;
 use crate::dtypes;
 use crate::error::to_python;
+
+/// Elements up to which it is worth it: other threads wait for the interpreter no longer than some microseconds.
+const MOST: usize = 1 << 14;
 
 /// The result, or `None` if the cast is not one of these.
 pub(crate) fn cast<'py>(
@@ -16,7 +18,7 @@ pub(crate) fn cast<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     match (dtype, out) {
-        (Some(dtype), None) if Dense::of(x)?.is_some_and(|source| source.size() < DETACH_BYTES) => {
+        (Some(dtype), None) if Dense::of(x)?.is_some_and(|source| source.count <= MOST) => {
             // What numpy takes for a dtype may run code of its own, so this comes before the array is read.
             let (_, descr) = dtypes::parse_argument("dtype", dtype)?;
             let Some(source) = Dense::of(x)? else { return Ok(None) };
@@ -24,7 +26,7 @@ pub(crate) fn cast<'py>(
             Ok(fill(&source, &new)?.then_some(new))
         }
         (None, Some(out)) => match Dense::of(x)? {
-            Some(source) if source.size() < DETACH_BYTES && fill(&source, out)? => Ok(Some(out.clone())),
+            Some(source) if source.count <= MOST && fill(&source, out)? => Ok(Some(out.clone())),
             _ => Ok(None),
         },
         _ => Ok(None),

@@ -132,8 +132,11 @@ pub(super) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
                 load::<P, _>(source, Through32::<P, _>::new(FloatDecoder::new(&spec)))
             }
         }
-        Kind::Integer { signed } if *bits == <P::Lane as Lane>::WIDTH => {
-            load::<P, _>(source, OddIntegerDecoder::<P>::new(signed))
+        Kind::Integer { signed: true } if *bits == <P::Lane as Lane>::WIDTH => {
+            load::<P, _>(source, OddIntegerDecoder::<P, true>::default())
+        }
+        Kind::Integer { signed: false } if *bits == <P::Lane as Lane>::WIDTH => {
+            load::<P, _>(source, OddIntegerDecoder::<P, false>::default())
         }
         // float32 is a shorter way to float64 than 64-bit integers are.
         _ if *bits <= Binary32::MANTISSA => {

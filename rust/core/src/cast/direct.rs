@@ -9,9 +9,9 @@ use super::request::{Request, pivot_spec};
 use super::stage::Stage;
 use super::to_byte;
 use super::to_half::{self, Shape};
-use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
+use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
 use crate::codec::options::Rounding;
-use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Vector, with_vectors};
@@ -48,6 +48,20 @@ pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
 /// To bytes, in the best way of a level.
 fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
     by_cells::of_upper_halves(request, source, V::LEVEL).or_else(|| to_byte::stage::<V, F>(request, source))
+}
+
+/// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the
+/// lanes come from does not matter, if only they are as good as exact.
+pub(super) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    if request.watched() || request.target.item_size() > 2 {
+        return None;
+    }
+    let request = Request { scaled: false, factor: None, ..*request };
+    if P::MANTISSA == Binary64::MANTISSA {
+        with_vectors!(level, V => from::<V, _>(&request, Doubles))?
+    } else {
+        with_vectors!(level, V => from::<V, _>(&request, Singles))?
+    }
 }
 
 fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {

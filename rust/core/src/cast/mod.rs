@@ -12,6 +12,8 @@ mod assemble;
 mod blocks;
 mod by_cells;
 mod cells;
+mod cut;
+mod dense;
 mod direct;
 mod extremes;
 mod factor;

@@ -7,14 +7,14 @@
 //! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
-//! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage |
+//! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |
 
 use super::assemble::{self, Exact, Watched};
 use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
 use super::watch::Watch;
-use super::{direct, from_float, from_integer, integer, lookup};
+use super::{cut, direct, from_float, from_integer, integer, lookup};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -109,7 +109,11 @@ impl Plan {
         }
         if request.integer_ends() && !request.scaled {
             self.flags = request.watched();
-            self.encode = integer::stage(source, target, options.overflow, self.flags);
+            let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
+            self.encode = if wraps && !self.flags { cut::stage(source, target) } else { None };
+            if self.encode.is_none() {
+                self.encode = integer::stage(source, target, options.overflow, self.flags);
+            }
             return Some(());
         }
         if let Some(stage) = direct::stage(request, self.level) {
@@ -134,15 +138,22 @@ impl Plan {
     /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
     fn go_native(&mut self, request: &Request) -> bool {
         let Request { source, target, .. } = *request;
+        if target.kind() == Kind::Bool && !request.keeps_specials() {
+            return false;
+        }
         self.encode = match source.float() {
             None => from_integer::stage(source, target),
             Some(spec) if spec == pivot_spec::<Binary64>() => from_float::from_float64(target),
-            // Single floats and narrower; float64 they become by decoding alone.
-            Some(_) if source.row().bits < 32 && target.float().is_some() => None,
-            Some(_) => from_float::from_float32(target),
+            Some(spec) if spec == pivot_spec::<Binary32>() => from_float::from_float32(target),
+            Some(_) => from_float::from_upper_half(source, target),
         };
-        // Narrower floats pass through float32, which holds them exactly.
-        if self.encode.is_some() && source.float().is_some() && source.row().bits < 32 {
+        // Single floats and narrower; float64 they become by decoding alone.
+        if self.encode.is_none()
+            && source.float().is_some_and(|_| source.row().bits < 32)
+            && target.float().is_none()
+        {
+            self.encode = from_float::from_float32(target);
+            // Narrower floats pass through float32, which holds them exactly.
             self.decode = assemble::decoder::<Binary32>(source);
             self.lane_size = size_of::<f32>();
         }
@@ -191,6 +202,10 @@ impl Plan {
         let spec = request.target.float();
         let is_pivot = spec == Some(pivot_spec::<P>());
         if is_pivot && !request.watched() && !self.scaled && request.keeps_specials() {
+            return Some(());
+        }
+        if let Some(stage) = direct::from_lanes::<P>(request, self.level) {
+            self.encode = Some(stage);
             return Some(());
         }
         if let Some(fast) = assemble::fast_encoder::<P>(request) {

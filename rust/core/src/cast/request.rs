@@ -102,7 +102,8 @@ impl Request {
         let powers = |spec: FloatSpec| spec.specials == Specials::ExponentOnly;
         let narrow = rounds_from::<Binary32>(self.target)
             || (self.is_fast() && self.target.float().is_some_and(powers));
-        let rounds_odd = |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32>::KEPT;
+        let rounds_odd =
+            |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32, true>::KEPT;
         let narrow_source = holds_exactly::<Binary32>(self.source)
             || (!stochastic && self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
         if narrow_source && narrow { Choice::Narrow } else { Choice::Wide }

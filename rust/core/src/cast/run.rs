@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::TILE;
+use super::dense::{Dense, Tiles};
 use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use super::measure::MeterScratch;
 use super::plan::Plan;
@@ -82,6 +83,13 @@ struct Scratch {
     watch: WatchScratch,
 }
 
+impl Scratch {
+    fn tiles(&mut self) -> Tiles<'_> {
+        let Self { target, work, .. } = self;
+        Tiles { lanes: &mut work.lanes, results: target, flags: &mut work.flags }
+    }
+}
+
 /// What is used between a tile's source and its target.
 #[derive(Default)]
 pub(super) struct Work {
@@ -106,13 +114,19 @@ impl Job<'_> {
     pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
         let _environment = DefaultEnvironment::enter();
         let mut outcome = Outcome::default();
-        // SAFETY: the caller's promise.
-        if unsafe { self.run_dense(start, end) } {
+        let dense = self.dense(start, end);
+        // SAFETY: the caller's promise, for the elements of the range.
+        if dense.as_ref().is_some_and(|dense| unsafe { dense.run_at_once() }) {
             return outcome;
         }
         SCRATCH.with_borrow_mut(|scratch| {
             // SAFETY: the caller's promise.
-            unsafe { self.run_tiles(start..end, scratch, &mut outcome) };
+            unsafe {
+                match dense {
+                    Some(dense) => dense.run_in_tiles(&mut scratch.tiles()),
+                    None => self.run_tiles(start..end, scratch, &mut outcome),
+                }
+            }
         });
         outcome
     }
@@ -141,36 +155,24 @@ impl Job<'_> {
         }
     }
 
-    /// One stage over the whole range, if that is all there is to do. Returns whether it was.
-    ///
-    /// # Safety
-    /// As for [`Job::run`].
-    unsafe fn run_dense(&self, start: usize, end: usize) -> bool {
-        let (plan, memory) = (self.plan, &self.memory);
-        let stage = match (&plan.decode, &plan.encode) {
-            (Some(stage), None) | (None, Some(stage)) => Some(stage),
-            (None, None) => None,
-            (Some(_), Some(_)) => return false,
-        };
-        let plain = !plan.flags && !plan.scaled && !plan.is_watched() && !self.dry;
-        let native = !memory.source_swapped && !memory.target_swapped && !memory.real_to_complex;
-        let dense =
-            self.layout.is_dense(SOURCE, plan.source_size) && self.layout.is_dense(TARGET, plan.target_size);
-        if !(plain && native && dense) {
-            return false;
-        }
-        // SAFETY: dense operands: position `p` lies `p` sizes after the origin.
-        unsafe {
-            let origin = self.layout.origin;
-            let source = memory.source.offset(origin[SOURCE]).add(start * plan.source_size);
-            let target = memory.target.offset(origin[TARGET]).add(start * plan.target_size);
-            let count = end - start;
-            match stage {
-                Some(stage) => stage.run(self.level, Span { source, target, count, ..Span::EMPTY }),
-                None => source.copy_to(target, count * plan.source_size),
-            }
-        }
-        true
+    /// The range as dense elements that nobody asks anything about, if that is what it is.
+    fn dense(&self, start: usize, end: usize) -> Option<Dense<'_>> {
+        let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
+        let element = plan.target_size * if memory.real_to_complex { 2 } else { 1 };
+        let native = !memory.source_swapped && !memory.target_swapped;
+        let plain = !self.dry && !self.search.overflow && !self.search.nan && Dense::suits(plan);
+        let dense = layout.is_dense(SOURCE, plan.source_size) && layout.is_dense(TARGET, element);
+        // Dense operands: position `p` lies `p` sizes after the origin.
+        (plain && native && dense).then(|| Dense {
+            plan,
+            level: self.level,
+            source: memory
+                .source
+                .wrapping_offset(layout.origin[SOURCE] + (start * plan.source_size) as isize),
+            target: memory.target.wrapping_offset(layout.origin[TARGET] + (start * element) as isize),
+            count: end - start,
+            real_to_complex: memory.real_to_complex,
+        })
     }
 
     /// # Safety

@@ -48,6 +48,11 @@ pub(crate) trait Stage: Send + Sync {
     /// Every pointer of the span that the stage uses is valid for `count` elements of its type; the target may be
     /// the source itself, but they do not overlap otherwise.
     unsafe fn run(&self, level: Level, span: Span);
+
+    /// Whether it looks itself after how results reach memory: that stores to long targets are aligned.
+    fn aligns(&self) -> bool {
+        false
+    }
 }
 
 /// How a code lies in memory.

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::layout::{Run, TARGET};
+use super::layout::{OPERANDS, Run, TARGET};
 use super::transpose::{SQUARE, transpose};
 use crate::cpu::{Kernel, Level};
 
@@ -100,6 +100,16 @@ pub(super) unsafe fn scatter_real(
         }
         done += run.count;
     }
+}
+
+/// As [`scatter_real`], to elements in native byte order that follow each other.
+///
+/// # Safety
+/// `count` parts are readable at the tile, and elements of twice the size writable at the target.
+pub(super) unsafe fn spread(level: Level, tile: *const u8, target: *mut u8, size: usize, count: usize) {
+    let run = Run { offsets: [0; OPERANDS], strides: [2 * size as isize; OPERANDS], count };
+    // SAFETY: passed on.
+    unsafe { scatter_real(level, tile, target, &[run], (size, false)) };
 }
 
 /// Where real parts come from, and where pairs of a real part and zero go.

@@ -1,4 +1,4 @@
-//! Floats of 16 and 32 bits as vectors of upper halves, rounded to odd (see [`crate::codec::upper`]), or of singles.
+//! Floats of 16 bits or more as vectors of upper halves, rounded to odd (see [`crate::codec::upper`]), or of singles.
 
 use crate::simd::Vector;
 
@@ -148,5 +148,19 @@ impl Floats for IeeeHalves {
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
         // SAFETY: the trait's contract.
         unsafe { V::load_halves(source) }
+    }
+}
+
+/// float64, rounded to odd: whatever has two bits less than float32 is rounded correctly from it.
+#[derive(Clone, Copy)]
+pub(super) struct Doubles;
+
+impl Floats for Doubles {
+    const SIZE: usize = 8;
+
+    #[inline(always)]
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { V::load_doubles(source) }
     }
 }

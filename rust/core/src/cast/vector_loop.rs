@@ -48,6 +48,10 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZ
         // The level that the stage was made for, whichever is in use by now.
         V::LEVEL.run(StepLoop::<V, S, SIZE> { step: self.step, span, vectors: PhantomData });
     }
+
+    fn aligns(&self) -> bool {
+        true
+    }
 }
 
 struct StepLoop<V, S, const SIZE: usize> {

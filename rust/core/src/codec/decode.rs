@@ -185,36 +185,33 @@ impl SignPlace {
 /// the high bits are kept, and the last of them records whether anything was cut off. Whatever has two bits less is
 /// rounded correctly from it (see [`super::product`]).
 #[derive(Clone, Copy, Debug)]
-pub struct OddIntegerDecoder<P: FloatPivot> {
-    /// Codes are two's complement.
-    signed: P::Lane,
+pub struct OddIntegerDecoder<P, const SIGNED: bool>(PhantomData<P>);
+
+impl<P, const SIGNED: bool> Default for OddIntegerDecoder<P, SIGNED> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
 }
 
-impl<P: FloatPivot> OddIntegerDecoder<P> {
+impl<P: FloatPivot, const SIGNED: bool> OddIntegerDecoder<P, SIGNED> {
     /// Bits that are cut off large values.
     const CUT: u32 = <P::Lane as Lane>::WIDTH - 1 - P::MANTISSA;
     /// Bits that are kept of large values, at least.
     pub const KEPT: u32 = P::MANTISSA + 1 - Self::CUT;
-
-    /// For integers as wide as the pivot.
-    #[must_use]
-    pub fn new(signed: bool) -> Self {
-        Self { signed: P::Lane::mask(signed) }
-    }
 }
 
-impl<P: FloatPivot> Decoder<P::Lane> for OddIntegerDecoder<P> {
+impl<P: FloatPivot, const SIGNED: bool> Decoder<P::Lane> for OddIntegerDecoder<P, SIGNED> {
     #[inline(always)]
     fn decode(&self, code: P::Lane) -> P::Lane {
-        let (zero, one) = (P::Lane::ZERO, P::Lane::ONE);
+        let one = P::Lane::ONE;
         let cut = P::Lane::from_i64(i64::from(Self::CUT));
         let low = one.shl(cut).sub(one);
-        let sticky = P::Lane::select(code & low == zero, zero, one).shl(cut);
-        let odd = (code & !low) | sticky;
-        let negative = P::Lane::mask(code.signed_less(zero)) & self.signed;
-        let small = (code ^ negative) < one.shl(P::Lane::from_i64(i64::from(P::MANTISSA) + 1));
+        let sticky = (code & low).add(low);
+        let odd = (code | sticky) & !low;
+        let end = one.shl(P::Lane::from_i64(i64::from(P::MANTISSA) + 1));
+        let small = if SIGNED { code.add(end) < end.add(end) } else { code < end };
         let bits = P::Lane::select(small, code, odd);
-        P::Lane::select(self.signed == zero, P::from_unsigned(bits), P::from_signed(bits))
+        if SIGNED { P::from_signed(bits) } else { P::from_unsigned(bits) }
     }
 }
 

@@ -132,22 +132,25 @@ impl FloatPivot for Binary32 {
     }
 }
 
-/// A float32 as float64; the language does not promise what a conversion makes of NaN.
+/// A float32 as float64, with a canonical NaN. The language does not promise what a conversion makes of NaN, but there is
+/// nothing here that the compiler could compute beforehand.
 #[inline(always)]
 #[must_use]
 pub fn widen(bits: u32) -> u64 {
-    let number = f32::from_bits(bits);
-    let nan = u64::from(bits & Binary32::SIGN) << 32 | Binary64::QUIET_NAN;
-    if number.is_nan() { nan } else { f64::from(number).to_bits() }
+    // Every machine's instruction keeps the sign of a NaN, and makes it quiet: what is left to do is clear the rest.
+    let wide = f64::from(f32::from_bits(bits));
+    let payload = if wide.is_nan() { !(Binary64::QUIET_NAN | Binary64::SIGN) } else { 0 };
+    wide.to_bits() & !payload
 }
 
 /// A float64 as float32, rounded to nearest even, with a canonical NaN.
 #[inline(always)]
 #[must_use]
 pub fn narrow(bits: u64) -> u32 {
-    let number = f64::from_bits(bits);
-    let nan = (bits >> 32) as u32 & Binary32::SIGN | Binary32::QUIET_NAN;
-    if number.is_nan() { nan } else { (number as f32).to_bits() }
+    // As above.
+    let narrow = f64::from_bits(bits) as f32;
+    let payload = if narrow.is_nan() { !(Binary32::QUIET_NAN | Binary32::SIGN) } else { 0 };
+    narrow.to_bits() & !payload
 }
 
 /// float64.

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::Vector;
+use super::{Vector, double_words};
 use crate::cpu::Level;
 
 /// AVX2 with F16C.
@@ -93,6 +93,27 @@ impl Vector for Avx2 {
         }
         fn load_halves(source: *const u8) -> Singles {
             arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(source.cast()))
+        }
+        fn load_doubles(source: *const u8) -> Singles {
+            let a = arch::_mm256_loadu_pd(source.cast());
+            let b = arch::_mm256_loadu_pd(source.add(Self::BYTES).cast());
+            let halves = (arch::_mm256_castpd_ps(a), arch::_mm256_castpd_ps(b));
+            let lower = Self::bits(arch::_mm256_shuffle_ps::<0b10_00_10_00>(halves.0, halves.1));
+            let upper = Self::bits(arch::_mm256_shuffle_ps::<0b11_01_11_01>(halves.0, halves.1));
+            let odd = Self::or(upper, arch::_mm256_min_epu32(lower, Self::splat32(1)));
+            let magnitude = Self::and(odd, Self::splat32(double_words::MAGNITUDE));
+            let above = arch::_mm256_sub_epi32(magnitude, Self::splat32(double_words::SMALLEST));
+            let limited = arch::_mm256_min_epu32(above, Self::splat32(double_words::NORMAL - 1));
+            let normal = arch::_mm256_cmpeq_epi32(limited, above);
+            let zero = arch::_mm256_cmpeq_epi32(magnitude, arch::_mm256_setzero_si256());
+            if arch::_mm256_movemask_ps(Self::singles(Self::or(normal, zero))) != 0xff {
+                return arch::_mm256_set_m128(odd_single(b), odd_single(a));
+            }
+            let shifted = arch::_mm256_slli_epi32::<{ double_words::SHIFT as i32 }>(above);
+            let bits = arch::_mm256_add_epi32(shifted, Self::splat32(double_words::FIRST));
+            let sign = Self::splat32(!double_words::MAGNITUDE);
+            let signed = Self::or_masked(Self::and(bits, normal), odd, sign);
+            Self::singles(arch::_mm256_permute4x64_epi64::<UNPACKED>(signed))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector};
+use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, double_words};
 use crate::cpu::Level;
 
 /// AVX-512 with bytes (VBMI).
@@ -30,8 +30,20 @@ const fn bytes(indices: [u16; 64]) -> [u8; 64] {
     all
 }
 
+const fn double_words(indices: [u16; 16]) -> [u32; 16] {
+    let mut all = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        all[i] = indices[i] as u32;
+        i += 1;
+    }
+    all
+}
+
 static EVEN_WORDS: [u16; 32] = every_second(0);
 static ODD_WORDS: [u16; 32] = every_second(1);
+static EVEN_DOUBLE_WORDS: [u32; 16] = double_words(every_second(0));
+static ODD_DOUBLE_WORDS: [u32; 16] = double_words(every_second(1));
 static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
 static ODD_BYTES: [u8; 64] = bytes(every_second(1));
 
@@ -107,6 +119,26 @@ impl Vector for Avx512 {
         }
         fn load_halves(source: *const u8) -> Singles {
             arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
+        }
+        fn load_doubles(source: *const u8) -> Singles {
+            let (a, b) = (Self::load(source), Self::load(source.add(Self::BYTES)));
+            let lower = arch::_mm512_permutex2var_epi32(a, Self::load(EVEN_DOUBLE_WORDS.as_ptr().cast()), b);
+            let upper = arch::_mm512_permutex2var_epi32(a, Self::load(ODD_DOUBLE_WORDS.as_ptr().cast()), b);
+            let inexact = arch::_mm512_test_epi32_mask(lower, lower);
+            let odd = arch::_mm512_mask_or_epi32(upper, inexact, upper, Self::splat32(1));
+            let magnitude = Self::and(odd, Self::splat32(double_words::MAGNITUDE));
+            let above = arch::_mm512_sub_epi32(magnitude, Self::splat32(double_words::SMALLEST));
+            let normal = arch::_mm512_cmplt_epu32_mask(above, Self::splat32(double_words::NORMAL));
+            let zero = arch::_mm512_testn_epi32_mask(magnitude, magnitude);
+            if normal | zero != u16::MAX {
+                let low = arch::_mm512_castsi256_si512(odd_single(arch::_mm512_castsi512_pd(a), 0));
+                let high = odd_single(arch::_mm512_castsi512_pd(b), 0);
+                return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high));
+            }
+            let shifted = arch::_mm512_slli_epi32::<{ double_words::SHIFT }>(above);
+            let bits = arch::_mm512_maskz_add_epi32(normal, shifted, Self::splat32(double_words::FIRST));
+            let sign = Self::splat32(!double_words::MAGNITUDE);
+            arch::_mm512_castsi512_ps(Self::or_masked(bits, odd, sign))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
@@ -231,11 +263,23 @@ unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
         let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
         let error = arch::_mm512_fmsub_pd(wide, b, product);
-        let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(product);
-        let back = arch::_mm512_cvtps_pd(narrow);
         // Not where it is NaN: the product of an infinity is exact.
-        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd())
-            | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, product);
+        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
+        odd_single(product, inexact)
+    }
+}
+
+/// Doubles as singles rounded to odd; some are known to be inexact.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn odd_single(a: arch::__m512d, inexact: arch::__mmask8) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a);
+        let back = arch::_mm512_cvtps_pd(narrow);
+        let inexact = inexact | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, a);
         let bits = arch::_mm256_castps_si256(narrow);
         arch::_mm256_mask_or_epi32(bits, inexact, bits, arch::_mm256_set1_epi32(1))
     }

@@ -176,6 +176,9 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn load_upper(source: *const u8) -> Self::Singles;
     /// The values of the IEEE halves at the pointer, half a register of them; NaN keeps what it has of its payload.
     unsafe fn load_halves(source: *const u8) -> Self::Singles;
+    /// The doubles at the pointer, two registers of them, rounded to odd: towards zero, and the last bit set if that was
+    /// not exact. The last bit of normal numbers may be any of the last four. NaN keeps its sign.
+    unsafe fn load_doubles(source: *const u8) -> Self::Singles;
     /// Singles of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
     unsafe fn halves<const ROUNDING: i32>(a: Self::Singles, b: Self::Singles) -> Self::Integers;
     /// Products, rounded to nearest.
@@ -189,6 +192,23 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn any16(mask: Self::Mask16) -> bool;
     /// Singles with another in place of NaN: its sign, and these bits.
     unsafe fn canonical(a: Self::Singles, nan: Self::Integers) -> Self::Integers;
+}
+
+#[cfg(target_arch = "x86_64")]
+/// The upper half of a double that is a normal float32, or zero: its mantissa is as good as exact if its last bit tells
+/// whether the lower half is zero.
+mod double_words {
+    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1 - u32::BITS;
+
+    pub(super) const MAGNITUDE: u32 = u32::MAX >> 1;
+    /// The smallest normal float32.
+    pub(super) const SMALLEST: u32 = (((f32::MIN_POSITIVE as f64).to_bits()) >> u32::BITS) as u32;
+    /// So much above it there are no more.
+    pub(super) const NORMAL: u32 = ((f32::MAX_EXP - f32::MIN_EXP + 1) as u32) << MANTISSA;
+    /// From its place to where a float32 has it.
+    pub(super) const SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - MANTISSA;
+    /// The smallest normal float32 as a float32.
+    pub(super) const FIRST: u32 = f32::MIN_POSITIVE.to_bits();
 }
 
 /// Entries of a table with one for each byte.

@@ -95,6 +95,12 @@ impl Vector for Neon {
                 options(pure, nomem, nostack, preserves_flags));
             singles
         }
+        fn load_doubles(source: *const u8) -> Singles {
+            let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
+            let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
+            // The machine rounds to odd itself.
+            arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
+        }
         fn product(a: Singles, b: Singles) -> Singles { arch::vmulq_f32(a, b) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::vmulq_f32(a, b);
