@@ -19,7 +19,7 @@ use super::{from_float, from_integer, integer};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
-use crate::codec::random;
+use crate::codec::random::Stream;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
@@ -40,8 +40,8 @@ pub(crate) struct Plan {
     pub(super) flags: bool,
     /// Scales are read, by the scale stage or the encoder.
     pub(super) scaled: bool,
-    /// Random words are read; the stream they come from.
-    pub(super) stream: Option<u64>,
+    /// Draws are read; the stream they come from.
+    pub(super) stream: Option<Stream>,
     /// Compares sources and results.
     pub(super) meter: Option<Meter>,
     pub(super) source_size: usize,
@@ -182,6 +182,7 @@ impl Plan {
         }
         if let Some(fast) = assemble::fast_encoder::<P>(request) {
             self.encode = Some(fast);
+            self.draw(request);
             return Some(());
         }
         self.finish(request, assemble::encoder::<Watched<P>>(request))
@@ -190,10 +191,14 @@ impl Plan {
     /// The general encoders always tell what happened; nobody may listen.
     fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
         self.flags = true;
-        if request.rounding() == Rounding::Stochastic {
-            self.stream = Some(random::stream(request.options.seed));
-        }
+        self.draw(request);
         self.encode = Some(encode?);
         Some(())
+    }
+
+    /// Notes the stream of random numbers, if the encoder reads any.
+    fn draw(&mut self, request: &Request) {
+        let stochastic = request.rounding() == Rounding::Stochastic;
+        self.stream = stochastic.then(|| Stream::new(request.options.seed));
     }
 }

@@ -7,10 +7,11 @@ use super::TILE;
 use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use super::measure::MeterScratch;
 use super::plan::Plan;
-use super::stage::{Draws, Span};
+use super::stage::{Draws, Span, Stage};
 use super::tile::Tile;
 use super::transfer::{gather, scatter, scatter_real};
 use crate::codec::encode::{NAN, OVERFLOW};
+use crate::codec::random::{Draw, Stream};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::report::CastReport;
 
@@ -89,7 +90,8 @@ struct Scratch {
 struct Work {
     lanes: Tile<u64>,
     scales: Tile<f64>,
-    draws: Tile<u64>,
+    draws: Tile<u32>,
+    wide_draws: Tile<u64>,
     flags: Tile<u8>,
     meter: MeterScratch,
 }
@@ -150,7 +152,8 @@ impl Job<'_> {
         let native = !memory.source_swapped && !memory.target_swapped && !memory.real_to_complex;
         let dense =
             self.layout.is_dense(SOURCE, plan.source_size) && self.layout.is_dense(TARGET, plan.target_size);
-        if !(plain && native && dense) {
+        let drawn = plan.stream.is_none() || self.layout.count <= 1 || self.layout.line(INDEX) == Some(1);
+        if !(plain && native && dense && drawn) {
             return false;
         }
         // SAFETY: dense operands: position `p` lies `p` sizes after the origin.
@@ -159,12 +162,41 @@ impl Job<'_> {
             let source = memory.source.offset(origin[SOURCE]).add(start * plan.source_size);
             let target = memory.target.offset(origin[TARGET]).add(start * plan.target_size);
             let count = end - start;
-            match stage {
-                Some(stage) => stage.run(self.level, Span { source, target, count, ..Span::EMPTY }),
-                None => source.copy_to(target, count * plan.source_size),
+            match (stage, plan.stream) {
+                (Some(stage), Some(stream)) => {
+                    let first = (origin[INDEX] as u64).wrapping_add(start as u64);
+                    let span = Span { source, target, count, ..Span::EMPTY };
+                    if plan.lane_size == size_of::<u64>() {
+                        self.run_drawn::<u64>(stage.as_ref(), span, stream, first);
+                    } else {
+                        self.run_drawn::<u32>(stage.as_ref(), span, stream, first);
+                    }
+                }
+                (Some(stage), None) => stage.run(self.level, Span { source, target, count, ..Span::EMPTY }),
+                (None, _) => source.copy_to(target, count * plan.source_size),
             }
         }
         true
+    }
+
+    /// One stage over a span whose elements have the indices from `first` on, each with its draw.
+    ///
+    /// # Safety
+    /// As for [`Stage::run`].
+    unsafe fn run_drawn<D: Draw>(&self, stage: &dyn Stage, span: Span, stream: Stream, first: u64) {
+        let mut tile = Tile::<D>::default();
+        for start in (0..span.count).step_by(TILE) {
+            let count = TILE.min(span.count - start);
+            let first = first.wrapping_add(start as u64);
+            self.level.run(Draws { stream, first, step: 1, words: &mut tile.0[..count] });
+            // SAFETY: the caller's promise, for a part of the span.
+            unsafe {
+                let source = span.source.add(start * self.plan.source_size);
+                let target = span.target.add(start * self.plan.target_size);
+                let draws = tile.0.as_ptr().cast();
+                stage.run(self.level, Span { source, target, count, draws, ..span });
+            }
+        }
     }
 
     /// # Safety
@@ -241,7 +273,15 @@ impl Job<'_> {
             unsafe { gather(self.memory.scale, SCALE, runs, (8, false), tile) };
         }
         let Some(stream) = self.plan.stream else { return };
-        let mut draws = &mut work.draws.0[..count];
+        if self.plan.lane_size == size_of::<u64>() {
+            self.draw(stream, runs, &mut work.wide_draws.0[..count]);
+        } else {
+            self.draw(stream, runs, &mut work.draws.0[..count]);
+        }
+    }
+
+    /// Fills in the draws of the elements of the runs.
+    fn draw<D: Draw>(&self, stream: Stream, runs: &[Run], mut draws: &mut [D]) {
         for run in runs {
             let (here, rest) = draws.split_at_mut(run.count);
             let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
@@ -262,7 +302,11 @@ impl Job<'_> {
             target: lanes,
             count,
             scales: work.scales.0.as_ptr(),
-            draws: work.draws.0.as_ptr(),
+            draws: if plan.lane_size == size_of::<u64>() {
+                work.wide_draws.0.as_ptr().cast()
+            } else {
+                work.draws.0.as_ptr().cast()
+            },
             flags: work.flags.0.as_mut_ptr(),
         };
         // SAFETY: every tile has room for `count` elements of up to 8 bytes.
