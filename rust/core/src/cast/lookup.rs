@@ -1,22 +1,18 @@
 //! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
 
+use std::borrow::Borrow;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::plan::Plan;
 use super::request::Request;
-use super::stage::{Span, Stage};
-use super::tile::Tile;
+use super::stage::Stage;
+use super::table::Table;
 use super::vector_loop::{InSteps, Step};
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::simd::{Avx512, TABLE_BYTES, Tables};
-
-/// What becomes of each code, byte by byte: the planes of the results' first to last byte.
-struct Table {
-    planes: [[u8; TABLE_BYTES]; 8],
-}
 
 const ROUNDINGS: usize = 5;
 const VARIANTS: usize = ROUNDINGS * 2 * 2;
@@ -52,14 +48,13 @@ pub(super) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let place = (level == Level::Avx512).then(|| place(request))??;
     // SAFETY: what is there was leaked by `learn`, and is never written again.
     let table = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-    table.stage(request.target.item_size())
+    stage(table, request.target.item_size())
 }
 
 /// The stage for a request that a plan has been found for.
 pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
     let place = (plan.level == Level::Avx512).then(|| place(request))??;
-    let size = request.target.item_size();
-    let found = Box::into_raw(Box::new(Table::new(plan, size)));
+    let found = Box::into_raw(Box::new(Table::new(plan, 1.0)));
     // No lock: it could be held by another thread while a process forks.
     if place.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: it was made above, and nobody else has seen it.
@@ -68,71 +63,62 @@ pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
     known(request, plan.level)
 }
 
-impl Table {
-    /// Runs the plan on every code.
-    fn new(plan: &Plan, size: usize) -> Self {
-        let mut codes = Tile::<u8>::default();
-        for (code, place) in (0..=u8::MAX).zip(&mut codes.0) {
-            *place = code;
-        }
-        let (mut lanes, mut results) = (Tile::<u64>::default(), Tile::<u64>::default());
-        let mut flags = Tile::<u8>::default();
-        let mut source = codes.0.as_ptr();
-        let target = results.0.as_mut_ptr().cast::<u8>();
-        let span = Span { count: TABLE_BYTES, flags: flags.0.as_mut_ptr(), ..Span::EMPTY };
-        // SAFETY: tiles have room for as many elements; there are no scales or draws in the plan.
-        unsafe {
-            if let Some(decode) = &plan.decode {
-                let target = if plan.encode.is_some() { lanes.0.as_mut_ptr().cast() } else { target };
-                decode.run(plan.level, Span { source, target, ..span });
-                source = target;
-            }
-            if let Some(encode) = &plan.encode {
-                encode.run(plan.level, Span { source, target, ..span });
-            }
-        }
-        let mut planes = [[0; TABLE_BYTES]; 8];
-        for (code, result) in results.0.iter().flat_map(|word| word.to_ne_bytes()).enumerate() {
-            if code / size < TABLE_BYTES {
-                planes[code % size][code / size] = result;
-            }
-        }
-        Self { planes }
+/// The stage for results of this size from a table that stays, if at most their last two bytes vary.
+fn stage(table: &'static Table, size: usize) -> Option<Box<dyn Stage>> {
+    let planes = &table.planes;
+    let low = size.saturating_sub(2);
+    if planes[..low].iter().flatten().any(|&byte| byte != 0) {
+        return None;
     }
-
-    /// The stage for results of this size, if at most their last two bytes vary.
-    fn stage(&'static self, size: usize) -> Option<Box<dyn Stage>> {
-        let low = size.saturating_sub(2);
-        if self.planes[..low].iter().flatten().any(|&byte| byte != 0) {
-            return None;
-        }
-        match size {
-            1 => InSteps::<Avx512, _, 1>::boxed(ToByte(&self.planes[0])),
-            2 => InSteps::<Avx512, _, 2>::boxed(ToMore([&self.planes[0], &self.planes[1]])),
-            4 => InSteps::<Avx512, _, 4>::boxed(ToMore([&self.planes[2], &self.planes[3]])),
-            _ => InSteps::<Avx512, _, 8>::boxed(ToMore([&self.planes[6], &self.planes[7]])),
-        }
+    match size {
+        1 => InSteps::<Avx512, _, 1>::boxed(ToByte(&planes[0])),
+        2 => InSteps::<Avx512, _, 2>::boxed(ToMore([&planes[0], &planes[1]])),
+        4 => InSteps::<Avx512, _, 4>::boxed(ToMore([&planes[2], &planes[3]])),
+        _ => InSteps::<Avx512, _, 8>::boxed(ToMore([&planes[6], &planes[7]])),
     }
 }
 
-type Plane = &'static [u8; TABLE_BYTES];
+/// The stage for results of this size from a table of one call, but for the widest.
+pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    if level != Level::Avx512 {
+        return None;
+    }
+    let [a, b, c, d, ..] = table.planes;
+    match size {
+        1 => InSteps::<Avx512, _, 1>::boxed(ToByte(a)),
+        2 => InSteps::<Avx512, _, 2>::boxed(ToMore([a, b])),
+        4 => InSteps::<Avx512, _, 4>::boxed(ToFour([a, b, c, d])),
+        _ => None,
+    }
+}
+
+/// The results' bytes of one place, in a table that stays or in the step itself.
+trait Plane: Borrow<Bytes> + Copy + Send + Sync + 'static {}
+
+impl<P: Borrow<Bytes> + Copy + Send + Sync + 'static> Plane for P {}
+
+type Bytes = [u8; TABLE_BYTES];
 
 /// From a byte to a byte.
 #[derive(Clone, Copy)]
-struct ToByte(Plane);
+struct ToByte<P>(P);
 
 /// From a byte to several, of which only the last two are ever set.
 #[derive(Clone, Copy)]
-struct ToMore([Plane; 2]);
+struct ToMore<P>([P; 2]);
 
-impl<V: Tables> Step<V, 1> for ToByte {
+/// From a byte to four.
+#[derive(Clone, Copy)]
+struct ToFour([Bytes; 4]);
+
+impl<V: Tables, P: Plane> Step<V, 1> for ToByte<P> {
     const FROM: usize = 1;
     type Ready = V::Table;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and a whole plane.
-        unsafe { V::load_table(self.0) }
+        unsafe { V::load_table(self.0.borrow()) }
     }
 
     #[inline(always)]
@@ -142,14 +128,14 @@ impl<V: Tables> Step<V, 1> for ToByte {
     }
 }
 
-impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
+impl<V: Tables, P: Plane, const SIZE: usize> Step<V, SIZE> for ToMore<P> {
     const FROM: usize = 1;
     type Ready = [V::Table; 2];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and whole planes.
-        unsafe { [V::load_table(self.0[0]), V::load_table(self.0[1])] }
+        unsafe { [V::load_table(self.0[0].borrow()), V::load_table(self.0[1].borrow())] }
     }
 
     #[inline(always)]
@@ -158,6 +144,30 @@ impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
         unsafe {
             let codes = V::load(source);
             V::spread::<SIZE>(V::lookup(low, codes), V::lookup(high, codes))
+        }
+    }
+}
+
+impl<V: Tables> Step<V, 4> for ToFour {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 4];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe {
+            let [a, b, c, d] = &self.0;
+            [V::load_table(a), V::load_table(b), V::load_table(c), V::load_table(d)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn step([a, b, c, d]: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::crosswise(V::load(source));
+            let (a, b) = (V::lookup(a, codes), V::lookup(b, codes));
+            V::interleave([a, b, V::lookup(c, codes), V::lookup(d, codes)])
         }
     }
 }

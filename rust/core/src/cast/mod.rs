@@ -12,6 +12,8 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod direct;
 #[cfg(target_arch = "x86_64")]
+mod equal_factor;
+#[cfg(target_arch = "x86_64")]
 mod factor;
 mod finite;
 mod from_float;
@@ -38,6 +40,7 @@ mod run;
 mod stage;
 mod step;
 mod streaming;
+mod table;
 mod tally;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -165,6 +168,7 @@ pub unsafe fn cast(
         // SAFETY: the caller's promise: there are elements, and so scales.
         factor: unsafe { scales.and_then(|scales| scales.only(shape)) },
         report: settings.report,
+        count: shape.iter().product(),
     };
     if request.is_plain() {
         let step = Step::between(source.format, target.format)?;

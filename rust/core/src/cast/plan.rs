@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | copy | none | same format, and nothing to change |
 //! | lookup | one | codes of a byte, on a level with tables of 256 entries |
+//! | table | one | many codes of a byte, times one factor |
 //! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
@@ -15,7 +16,7 @@ use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
 #[cfg(target_arch = "x86_64")]
 use super::{direct, lookup};
-use super::{from_float, from_integer, integer};
+use super::{from_float, from_integer, integer, table};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -87,9 +88,17 @@ impl Plan {
         plan.choose(request).ok_or(unsupported)?;
         #[cfg(target_arch = "x86_64")]
         if let Some(stage) = lookup::learn(request, &plan) {
-            return Ok(Self { decode: None, encode: Some(stage), flags: false, ..plan });
+            return Ok(plan.replaced_by(stage));
+        }
+        if let Some(stage) = table::stage(request, &plan) {
+            return Ok(plan.replaced_by(stage));
         }
         Ok(plan)
+    }
+
+    /// With one stage that does all of it.
+    fn replaced_by(self, stage: Box<dyn Stage>) -> Self {
+        Self { decode: None, scale: None, encode: Some(stage), flags: false, scaled: false, ..self }
     }
 
     /// Fills in the stages.

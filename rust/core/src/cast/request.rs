@@ -19,6 +19,8 @@ pub(super) struct Request {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only vectors take it in"))]
     pub(super) factor: Option<f64>,
     pub(super) report: bool,
+    /// Elements in all: what a plan may spend on itself.
+    pub(super) count: usize,
 }
 
 /// How wide the lanes between decoding and encoding are.
@@ -35,9 +37,16 @@ pub(super) enum Choice {
 }
 
 impl Request {
-    /// The rounding in force.
+    /// The rounding in force; the default one where there is nothing to round.
     pub(super) fn rounding(&self) -> Rounding {
-        self.options.rounding.unwrap_or(self.default_rounding())
+        let rounding = self.options.rounding.unwrap_or(self.default_rounding());
+        if self.widens() { self.default_rounding() } else { rounding }
+    }
+
+    /// Whether every value of the source is one of the target.
+    fn widens(&self) -> bool {
+        let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
+        !self.scaled && target.specials == Specials::Ieee && source.fits_in(&target)
     }
 
     /// What numpy does.

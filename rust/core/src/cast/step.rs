@@ -59,6 +59,7 @@ impl Step {
             scaled: false,
             factor: None,
             report: false,
+            count: 0,
         };
         let plan = DefaultEnvironment::compute(&request, |request| Plan::new(request, level))?;
         Ok(Self { source, target, plan, parts })

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use super::factor::AboveTies;
 use super::request::Request;
 use super::stage::Stage;
 use super::upper_source::{Floats, IeeeHalves, UpperHalves};
@@ -241,6 +242,72 @@ impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
     }
 }
 
+/// The same, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct ToLimited<F> {
+    source: F,
+    limit: u32,
+    nan: u32,
+    nan_sign: u32,
+}
+
+impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, [V::Integers; 3]);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        let constants = unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] };
+        (self.source, constants)
+    }
+
+    #[inline(always)]
+    unsafe fn step((floats, constants): Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        let quarter = V::BYTES / 4 * F::SIZE;
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+        unsafe {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
+            [
+                V::limited(floats.singles::<V>(a), constants),
+                V::limited(floats.singles::<V>(b), constants),
+                V::limited(floats.singles::<V>(c), constants),
+                V::limited(floats.singles::<V>(d), constants),
+            ]
+        }
+    }
+}
+
+/// From words to words of the same format, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct Recoded(Specials);
+
+impl<V: Vector> Step<V, 2> for Recoded {
+    const FROM: usize = 2;
+    type Ready = Specials;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Specials {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn step(specials: Specials, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            [
+                finish_halves::<V, true>(specials, V::load(source)),
+                finish_halves::<V, true>(specials, V::load(source.add(V::BYTES))),
+            ]
+        }
+    }
+}
+
+/// The stage from a format of 16 bits to itself.
+pub(super) fn recoded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 2>::boxed(Recoded(Specials::of(request)?))
+}
+
 /// A layout that vectors take apart and put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -259,8 +326,7 @@ pub(super) fn stage<V: Vector, F: Floats>(
         return None;
     }
     if target == Shape::Single {
-        let step = request.keeps_specials().then_some(ToSingles { source, nan: Binary32::QUIET_NAN })?;
-        return InSteps::<V, _, 4>::boxed(step);
+        return single_stage::<V, F>(request, source);
     }
     let specials = Specials::of(request)?;
     if target == Shape::UpperHalf {
@@ -268,6 +334,20 @@ pub(super) fn stage<V: Vector, F: Floats>(
     } else {
         words::<V, F, IeeeHalves>(source, specials)
     }
+}
+
+/// The stage to singles.
+pub(super) fn single_stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    if request.rounding() != Rounding::NearestEven {
+        return None;
+    }
+    if request.keeps_specials() {
+        return InSteps::<V, _, 4>::boxed(ToSingles { source, nan: Binary32::QUIET_NAN });
+    }
+    let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
+    let [nan, negative_nan] = codes.nan.map(|code| code as u32);
+    let limit = codes.infinity[0] as u32;
+    InSteps::<V, _, 4>::boxed(ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan })
 }
 
 impl Specials {
@@ -293,6 +373,26 @@ impl Specials {
     }
 }
 
+/// The stage to upper halves in either rounding to nearest.
+pub(super) fn nearest_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, UpperHalves>(source, specials)
+    } else {
+        limited::<V, F, RoundedUpper>(source, specials)
+    }
+}
+
+/// The stage to IEEE halves in either rounding to nearest.
+pub(super) fn nearest_half<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, IeeeHalves>(source, specials)
+    } else {
+        words::<V, _, IeeeHalves>(AboveTies(source), specials)
+    }
+}
+
 /// The stage in another rounding than the default one, if there is one.
 pub(super) fn rounded_stage<V: Vector, F: Floats>(
     request: &Request,
@@ -304,6 +404,7 @@ pub(super) fn rounded_stage<V: Vector, F: Floats>(
         (Shape::UpperHalf, rounding) if rounding != Rounding::Stochastic => {
             limited::<V, F, RoundedUpper>(source, specials)
         }
+        (Shape::IeeeHalf, Rounding::NearestAway) => words::<V, _, IeeeHalves>(AboveTies(source), specials),
         (Shape::IeeeHalf, Rounding::TowardsZero) => {
             limited::<V, F, RoundedHalves<{ machine::TOWARDS_ZERO }>>(source, specials)
         }
