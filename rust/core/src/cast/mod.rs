@@ -36,6 +36,7 @@ mod probe;
 mod refusal;
 pub mod region;
 mod request;
+mod rows;
 mod run;
 mod stage;
 mod step;
@@ -183,6 +184,12 @@ pub unsafe fn cast(
             let axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);
             blocks::cut(Layout::new(axes)).iter().for_each(run);
         }
+        return Ok(None);
+    }
+    if let Some(scales) = &scales
+        // SAFETY: the caller's promise.
+        && unsafe { rows::cast_rows(shape, &source, &target, scales, settings)? }
+    {
         return Ok(None);
     }
     let plan = &DefaultEnvironment::compute(&request, |request| Plan::new(request, Level::active()))?;
