@@ -9,6 +9,7 @@ use super::request::{Request, pivot_spec};
 use super::stage::Stage;
 use super::to_byte;
 use super::to_half::{self, Shape};
+use super::to_single;
 use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -86,9 +87,9 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
     if shape == Some(Shape::Single) {
         // The machine's own product is rounded once, and to where it goes.
         return if is_single {
-            to_half::single_stage::<V, _>(request, Rounded { source, factor: single })
+            to_single::stage::<V, _>(request, Rounded { source, factor: single })
         } else {
-            to_half::single_stage::<V, _>(request, Wide { source, factor })
+            to_single::stage::<V, _>(request, Wide { source, factor })
         };
     }
     // Their smallest subnormal is far above what a product of singles loses.

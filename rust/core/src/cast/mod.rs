@@ -11,6 +11,7 @@ mod assemble;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod direct;
+mod draws;
 #[cfg(target_arch = "x86_64")]
 mod equal_factor;
 #[cfg(target_arch = "x86_64")]
@@ -48,6 +49,8 @@ mod tile;
 mod to_byte;
 #[cfg(target_arch = "x86_64")]
 mod to_half;
+#[cfg(target_arch = "x86_64")]
+mod to_single;
 mod transfer;
 mod transpose;
 pub mod unscale;

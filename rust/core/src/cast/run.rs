@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::TILE;
+use super::draws;
 use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use super::measure::MeterScratch;
 use super::plan::Plan;
-use super::stage::{Draws, Span, Stage};
+use super::stage::Span;
 use super::tile::Tile;
 use super::transfer::{gather, scatter, scatter_real};
 use crate::codec::encode::{NAN, OVERFLOW};
-use crate::codec::random::{Draw, Stream};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::report::CastReport;
 
@@ -167,9 +167,9 @@ impl Job<'_> {
                     let first = (origin[INDEX] as u64).wrapping_add(start as u64);
                     let span = Span { source, target, count, ..Span::EMPTY };
                     if plan.lane_size == size_of::<u64>() {
-                        self.run_drawn::<u64>(stage.as_ref(), span, stream, first);
+                        draws::run::<u64>(plan, stage.as_ref(), span, stream, first);
                     } else {
-                        self.run_drawn::<u32>(stage.as_ref(), span, stream, first);
+                        draws::run::<u32>(plan, stage.as_ref(), span, stream, first);
                     }
                 }
                 (Some(stage), None) => stage.run(self.level, Span { source, target, count, ..Span::EMPTY }),
@@ -177,26 +177,6 @@ impl Job<'_> {
             }
         }
         true
-    }
-
-    /// One stage over a span whose elements have the indices from `first` on, each with its draw.
-    ///
-    /// # Safety
-    /// As for [`Stage::run`].
-    unsafe fn run_drawn<D: Draw>(&self, stage: &dyn Stage, span: Span, stream: Stream, first: u64) {
-        let mut tile = Tile::<D>::default();
-        for start in (0..span.count).step_by(TILE) {
-            let count = TILE.min(span.count - start);
-            let first = first.wrapping_add(start as u64);
-            self.level.run(Draws { stream, first, step: 1, words: &mut tile.0[..count] });
-            // SAFETY: the caller's promise, for a part of the span.
-            unsafe {
-                let source = span.source.add(start * self.plan.source_size);
-                let target = span.target.add(start * self.plan.target_size);
-                let draws = tile.0.as_ptr().cast();
-                stage.run(self.level, Span { source, target, count, draws, ..span });
-            }
-        }
     }
 
     /// # Safety
@@ -274,19 +254,9 @@ impl Job<'_> {
         }
         let Some(stream) = self.plan.stream else { return };
         if self.plan.lane_size == size_of::<u64>() {
-            self.draw(stream, runs, &mut work.wide_draws.0[..count]);
+            draws::fill(self.level, stream, runs, &mut work.wide_draws.0[..count]);
         } else {
-            self.draw(stream, runs, &mut work.draws.0[..count]);
-        }
-    }
-
-    /// Fills in the draws of the elements of the runs.
-    fn draw<D: Draw>(&self, stream: Stream, runs: &[Run], mut draws: &mut [D]) {
-        for run in runs {
-            let (here, rest) = draws.split_at_mut(run.count);
-            let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
-            self.level.run(Draws { stream, first, step, words: here });
-            draws = rest;
+            draws::fill(self.level, stream, runs, &mut work.draws.0[..count]);
         }
     }
 

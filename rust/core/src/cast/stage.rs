@@ -11,7 +11,6 @@ use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
-use crate::codec::random::{Draw, Stream};
 use crate::cpu::{Kernel, Level};
 
 /// What one call of a stage reads and writes: `count` elements at each pointer that the stage uses.
@@ -216,38 +215,6 @@ where
                 target.add(i).write_unaligned(T::narrow(encoded.code));
                 span.flags.add(i).write(encoded.flags);
             }
-        }
-    }
-}
-
-/// Fills `words` with the draws of evenly spaced indices.
-pub(crate) struct Draws<'a, D> {
-    pub(crate) stream: Stream,
-    pub(crate) first: u64,
-    pub(crate) step: u64,
-    pub(crate) words: &'a mut [D],
-}
-
-impl<D: Draw> Kernel for Draws<'_, D> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { stream, first, step, words } = self;
-        let upper = |index: u64| (index >> u32::BITS) as u32;
-        let steps = (words.len() as u64).saturating_sub(1);
-        let last = first.wrapping_add(steps.wrapping_mul(step));
-        let keys = D::keys(stream, upper(first));
-        if upper(first) == upper(last) {
-            for (i, draw) in words.iter_mut().enumerate() {
-                let lower = (first as u32).wrapping_add((i as u32).wrapping_mul(step as u32));
-                *draw = D::draw(keys, lower);
-            }
-            return;
-        }
-        for (i, draw) in words.iter_mut().enumerate() {
-            let index = first.wrapping_add((i as u64).wrapping_mul(step));
-            *draw = D::draw(D::keys(stream, upper(index)), index as u32);
         }
     }
 }

@@ -41,10 +41,11 @@ impl Table {
         // stride of 0 gives to all.
         unsafe { job.run(0, CODES) };
         let mut planes = [[0; CODES]; size_of::<u64>()];
-        let size = plan.target_size;
-        for (place, byte) in results.iter().flat_map(|word| word.to_ne_bytes()).enumerate().take(CODES * size)
-        {
-            planes[place % size][place / size] = byte;
+        let bytes = results.map(u64::to_ne_bytes);
+        for (code, result) in bytes.as_flattened().chunks_exact(plan.target_size).take(CODES).enumerate() {
+            for (plane, &byte) in planes.iter_mut().zip(result) {
+                plane[code] = byte;
+            }
         }
         Self { planes }
     }
