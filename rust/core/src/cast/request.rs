@@ -16,7 +16,6 @@ pub(super) struct Request {
     pub(super) options: Options,
     pub(super) scaled: bool,
     /// The scale of all elements, if there is one for all and it is known.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only vectors take it in"))]
     pub(super) factor: Option<f64>,
     pub(super) report: bool,
     /// Elements in all: what a plan may spend on itself.
@@ -46,7 +45,10 @@ impl Request {
     /// Whether every value of the source is one of the target.
     fn widens(&self) -> bool {
         let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
-        !self.scaled && target.specials == Specials::Ieee && source.fits_in(&target)
+        // The target's last exponent has no numbers; a source's may have.
+        let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
+        let in_range = source.specials == Specials::Ieee || last(source) < last(target);
+        !self.scaled && target.specials == Specials::Ieee && in_range && source.fits_in(&target)
     }
 
     /// What numpy does.
