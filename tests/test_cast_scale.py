@@ -132,6 +132,20 @@ def test_a_per_channel_scale_is_the_scale_of_each_channel(level: str) -> None:
         assert columns.T.tobytes() == b"".join(row.tobytes() for row in rows)
 
 
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float8_e4m3fn", "uint8", "int8"])
+def test_many_elements_are_scaled_as_few_are(source: str, level: str) -> None:
+    """All codes at once take other ways than a few, which are compared with the oracle above."""
+    row = FORMATS[source]
+    x = array_of(np.arange(1 << row.bits, dtype=row.codes), row)
+    x = np.tile(x, (1 << 17) // x.size)
+    pieces = np.array_split(x[: 1 << 16], 64)
+    for target in ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "float8_e8m0fnu"):
+        for scale in (0.1, -1 / 3, 1.5, 1e-5, 1e39):
+            whole = castwise.cast(x, target, scale=scale)[: 1 << 16]
+            few = [castwise.cast(piece, target, scale=scale) for piece in pieces]
+            assert whole.tobytes() == b"".join(part.tobytes() for part in few), (target, scale)
+
+
 @pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
 def test_a_scale_of_one_changes_nothing(target: Format, level: str) -> None:
     x = np.random.default_rng(19).normal(size=1000) * 50

@@ -14,6 +14,7 @@ use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot, Pivot};
 use crate::codec::product::Product;
 use crate::codec::rounding::{Directed, Rounder, Stochastic};
+use crate::codec::stochastic::{StochasticEncoder, StochasticTruncatedEncoder};
 use crate::format::{Format, Kind, Row};
 
 /// How an encoder becomes a stage.
@@ -84,8 +85,22 @@ pub(super) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn S
             let encoder = PowerEncoder::new::<P>(&spec, &options, rounding)?;
             store::<Unwatched<P>, _>(target, encoder)
         }
+        Kind::Float(_) if !request.watched() => {
+            stochastic_encoder::<P, true>(request).or_else(|| stochastic_encoder::<P, false>(request))
+        }
         _ => None,
     }
+}
+
+/// The same in the rounding by chance, to formats that treat all signs alike, or not.
+fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Option<Box<dyn Stage>> {
+    let Request { target, options, .. } = *request;
+    let (spec, rounding) = (target.float()?, request.rounding());
+    if let Some(encoder) = StochasticTruncatedEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding) {
+        return store::<Unwatched<P>, _>(target, encoder);
+    }
+    let encoder = StochasticEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding)?;
+    store::<Unwatched<P>, _>(target, encoder)
 }
 
 /// The general encoding stage to a real format.

@@ -225,8 +225,7 @@ mod tests {
                         [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
                     {
                         let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
-                        let (scaled, factor, report) = (false, None, false);
-                        let request = Request { source, target, options, scaled, factor, report };
+                        let request = Request { options, ..Request::plain(source, target) };
                         let Some(cells) = cells(spec, &request) else { continue };
                         found += 1;
                         let expected = results(&Plan::new(&request, Level::Portable).unwrap(), &words);
@@ -248,8 +247,7 @@ mod tests {
     #[test]
     fn every_signed_format_of_a_byte_has_cells() {
         for target in signed_bytes().filter(|target| target.row().bits == 8) {
-            let (options, scaled, factor, report) = (Options::default(), false, None, false);
-            let request = Request { source: target, target, options, scaled, factor, report };
+            let request = Request::plain(target, target);
             assert!(cells(upper_spec(), &request).is_some(), "{target:?}");
         }
     }

@@ -4,12 +4,14 @@
 //! | case | how |
 //! |---|---|
 //! | no stage | a copy |
+//! | one stage, and draws | tile by tile, so that draws stay in the innermost cache |
 //! | one stage | over all of it; long targets from an aligned element on |
 //! | two stages | tile by tile, through lanes that stay in the innermost cache |
 //! | real to complex | results stay in a tile, and are spread out from there |
 //! | very long | results stay in a tile, and are copied past the caches from there |
 
 use super::TILE;
+use super::draws;
 use super::plan::Plan;
 use super::stage::{Span, Stage};
 use super::streaming::{self, STREAM_FROM};
@@ -36,6 +38,8 @@ pub(super) struct Dense<'a> {
     pub(super) count: usize,
     /// Results are the real parts of the target's elements, whose imaginary parts become +0.
     pub(super) real_to_complex: bool,
+    /// The index of the first element, where there are draws.
+    pub(super) first: u64,
 }
 
 /// Tiles of one thread.
@@ -48,7 +52,8 @@ pub(super) struct Tiles<'a> {
 impl Dense<'_> {
     /// Whether a plan has no need of anything but its two ends.
     pub(super) fn suits(plan: &Plan) -> bool {
-        !plan.scaled && plan.stream.is_none() && !plan.is_watched()
+        let one_stage = plan.decode.is_none() && plan.encode.is_some() && !plan.flags;
+        !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || one_stage)
     }
 
     /// The one stage over all of it, if that is all there is to do. Returns whether it was.
@@ -57,7 +62,13 @@ impl Dense<'_> {
     /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
     /// elements of equal size coincide.
     pub(super) unsafe fn run_at_once(&self) -> bool {
-        let Self { plan, source, target, count, .. } = *self;
+        let Self { plan, source, target, count, first, .. } = *self;
+        if let (Some(stream), Some(stage)) = (plan.stream, &plan.encode) {
+            let span = Span { source, target, count, ..Span::EMPTY };
+            // SAFETY: the caller's promise.
+            unsafe { draws::run(plan, stage.as_ref(), span, stream, first) };
+            return true;
+        }
         let stage = match (&plan.decode, &plan.encode) {
             _ if self.real_to_complex || plan.flags => return false,
             (Some(stage), None) | (None, Some(stage)) if !stage.aligns() && self.streams() => return false,

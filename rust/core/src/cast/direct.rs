@@ -4,14 +4,17 @@
 //! themselves on one side; those and floats of 8 bits or fewer on the other.
 
 use super::by_cells;
-use super::factor::{Rounded, Times};
+use super::equal_factor::equal_factor;
+use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::request::{Request, pivot_spec};
 use super::stage::Stage;
 use super::to_byte;
 use super::to_half::{self, Shape};
+use super::to_single;
 use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Vector, with_vectors};
@@ -68,7 +71,11 @@ fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
     if request.watched() {
         return None;
     }
-    match shape_of(&request.source.float()?)? {
+    let shape = shape_of(&request.source.float()?)?;
+    if request.source == request.target && shape != Shape::Single && !request.scaled {
+        return to_half::recoded_stage::<V>(request);
+    }
+    match shape {
         Shape::Single => from::<V, _>(request, Singles),
         Shape::UpperHalf => from::<V, _>(request, UpperHalves),
         Shape::IeeeHalf => {
@@ -86,7 +93,7 @@ fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn St
     }
     match shape_of(&target) {
         // Shifting is all there is to do, which the compiler's own loop does best.
-        Some(Shape::Single) if F::SHIFTED => None,
+        Some(Shape::Single) if F::SHIFTED && request.keeps_specials() => None,
         Some(shape) if request.rounding() != Rounding::NearestEven => {
             to_half::rounded_stage::<V, F>(request, source, shape)
         }
@@ -104,21 +111,46 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
         return None;
     }
     let is_single = f64::from(single) == factor;
+    let shape = shape_of(target);
+    if shape == Some(Shape::Single) {
+        // The machine's own product is rounded once, and to where it goes.
+        return if is_single {
+            to_single::stage::<V, _>(request, Rounded { source, factor: single })
+        } else {
+            to_single::stage::<V, _>(request, Wide { source, factor })
+        };
+    }
     // Their smallest subnormal is far above what a product of singles loses.
     let is_coarse = target.specials != Specials::ExponentOnly
         && target.bias + (target.mantissa_bits as i32) < Binary32::BIAS as i32 / 2;
-    match shape_of(target) {
-        // The machine's own product is rounded once, and to where it goes.
-        Some(Shape::Single) if is_single => {
-            to_half::stage::<V, _>(request, Rounded { source, factor: single }, Shape::Single)
+    if shape.is_none() && !is_coarse {
+        return None;
+    }
+    let times = Times::<F, true> { source, factor };
+    let decided = |ties: Ties| Decided { times, ties };
+    // Upper halves are rounded to odd first.
+    let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
+    let equal = equal_factor(&request.source.float()?, grid, factor, request.count);
+    let rounded = equal.map(|factor| Rounded { source, factor });
+    match (shape, rounded) {
+        (Some(Shape::UpperHalf), Some(rounded)) => {
+            to_half::nearest_upper::<V, _>(request, RoundedNormal { rounded, exact: times })
         }
-        Some(Shape::Single) => None,
-        Some(shape) if is_single && is_coarse => {
-            to_half::stage::<V, _>(request, Times::<F, false> { source, factor }, shape)
+        (Some(Shape::UpperHalf), None) => {
+            let ties = Ties::OF_UPPER;
+            let ties = if is_single { ties } else { ties.of_rounded_factor() };
+            to_half::nearest_upper::<V, _>(request, decided(ties))
         }
-        Some(shape) => to_half::stage::<V, _>(request, Times::<F, true> { source, factor }, shape),
-        None if !is_coarse => None,
-        None if is_single => to_byte::<V, _>(request, Times::<F, false> { source, factor }),
-        None => to_byte::<V, _>(request, Times::<F, true> { source, factor }),
+        (Some(_), Some(rounded)) => to_half::nearest_half::<V, _>(request, rounded),
+        (Some(_), None) if is_single => {
+            let times = Times::<F, false> { source, factor };
+            to_half::nearest_half::<V, _>(request, Decided { times, ties: Ties::OF_HALVES })
+        }
+        (Some(_), None) => {
+            to_half::nearest_half::<V, _>(request, decided(Ties::OF_HALVES.of_rounded_factor()))
+        }
+        (None, Some(rounded)) => to_byte::<V, _>(request, rounded),
+        (None, None) if is_single => to_byte::<V, _>(request, Times::<F, false> { source, factor }),
+        (None, None) => to_byte::<V, _>(request, times),
     }
 }

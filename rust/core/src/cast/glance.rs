@@ -18,7 +18,7 @@ use super::squares_of_both::{self, Lossy};
 use super::stage::{Span, Stage};
 use super::steepest::{Steepest, TINY};
 use super::tile::Tile;
-use crate::codec::options::{NanRule, Options, Overflow, Rounding};
+use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::Binary32;
 use crate::codec::reference;
 use crate::cpu::Level;
@@ -53,15 +53,7 @@ pub(super) struct Glance {
 /// The stage from a format to float32.
 fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = Format::all().find(|format| format.float() == Some(pivot_spec::<Binary32>()))?;
-    let request = Request {
-        source: format,
-        target: single,
-        options: Options::default(),
-        scaled: false,
-        factor: None,
-        report: false,
-    };
-    let plan = Plan::new(&request, level).ok()?;
+    let plan = Plan::new(&Request::plain(format, single), level).ok()?;
     match (plan.decode, plan.encode) {
         (None, encode) => encode,
         (decode, None) => decode,

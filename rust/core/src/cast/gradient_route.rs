@@ -149,7 +149,7 @@ impl Route {
         overflow: Overflow,
     ) -> Option<Self> {
         let options = Options { overflow, ..Options::default() };
-        let request = Request { source, target, options, scaled: false, factor: None, report: false };
+        let request = Request { options, ..Request::plain(source, target) };
         let is_pivot = target.item_size() == size_of::<P::Lane>();
         let encode = if is_pivot {
             None

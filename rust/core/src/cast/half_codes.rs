@@ -88,6 +88,22 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
     }
 }
 
+/// The same for words among which NaN is to be seen.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn finish_words<V: Vector, const CLAMP: bool>(
+    specials: Specials,
+    codes: V::Integers,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = V::and(codes, V::splat16(!SIGN));
+        finish::<V, CLAMP>(specials, codes, V::above16(magnitude, V::splat16(specials.infinity)))
+    }
+}
+
 /// IEEE half precision, in one of the [`rounding`]s.
 #[derive(Clone, Copy)]
 pub(super) struct IeeeCodes<const ROUNDING: i32>;
@@ -103,11 +119,7 @@ impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
-        unsafe {
-            let codes = V::halves::<ROUNDING>(first, second);
-            let magnitude = V::and(codes, V::splat16(!SIGN));
-            finish::<V, CLAMP>(specials, codes, V::above16(magnitude, V::splat16(specials.infinity)))
-        }
+        unsafe { finish_words::<V, CLAMP>(specials, V::halves::<ROUNDING>(first, second)) }
     }
 }
 

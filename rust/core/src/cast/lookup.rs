@@ -1,19 +1,16 @@
 //! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
 
-use super::general::results;
+use std::borrow::Borrow;
+
 use super::kept::{Kept, VARIANTS, variant};
 use super::plan::Plan;
 use super::request::Request;
 use super::stage::Stage;
+use super::table::Table;
 use super::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::simd::{TABLE_BYTES, Tables, Vector, with_tables};
-
-/// What becomes of each code, byte by byte: the planes of the results' first to last byte.
-struct Table {
-    planes: [[u8; TABLE_BYTES]; 8],
-}
 
 /// The tables found so far: there are few formats, and fewer are in use.
 static TABLES: Kept<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
@@ -37,66 +34,68 @@ fn has_tables(level: Level) -> bool {
 /// The stage for a request, if its table has been found before.
 pub(super) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let place = has_tables(level).then(|| place(request))??;
-    TABLES.get(place)?.stage(level, request.target.item_size())
+    stage(TABLES.get(place)?, request.target.item_size(), level)
 }
 
 /// The stage for a request that a plan has been found for.
 pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
     let place = has_tables(plan.level).then(|| place(request))??;
-    let size = request.target.item_size();
-    TABLES.keep(place, Table::new(plan, size)).stage(plan.level, size)
+    stage(TABLES.keep(place, Table::new(plan, 1.0)), request.target.item_size(), plan.level)
 }
 
-impl Table {
-    /// Runs the plan on every code.
-    fn new(plan: &Plan, size: usize) -> Self {
-        let codes: Vec<u8> = (0..=u8::MAX).collect();
-        let mut planes = [[0; TABLE_BYTES]; 8];
-        for (code, result) in results(plan, &codes).chunks_exact(size).enumerate() {
-            for (plane, &byte) in planes.iter_mut().zip(result) {
-                plane[code] = byte;
-            }
-        }
-        Self { planes }
+/// The stage for results of this size from a table that stays, if at most their last two bytes vary.
+fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    let planes = &table.planes;
+    let low = size.saturating_sub(2);
+    if planes[..low].iter().flatten().any(|&byte| byte != 0) {
+        return None;
     }
-
-    /// The stage for results of this size, if at most their last two bytes vary.
-    fn stage(&'static self, level: Level, size: usize) -> Option<Box<dyn Stage>> {
-        let low = size.saturating_sub(2);
-        if self.planes[..low].iter().flatten().any(|&byte| byte != 0) {
-            return None;
-        }
-        with_tables!(level, V => self.on::<V>(size))?
-    }
-
-    fn on<V: Tables>(&'static self, size: usize) -> Option<Box<dyn Stage>> {
-        match size {
-            1 => InSteps::<V, _, 1>::boxed(ToByte(&self.planes[0])),
-            2 => InSteps::<V, _, 2>::boxed(ToMore([&self.planes[0], &self.planes[1]])),
-            4 => InSteps::<V, _, 4>::boxed(ToMore([&self.planes[2], &self.planes[3]])),
-            _ => InSteps::<V, _, 8>::boxed(ToMore([&self.planes[6], &self.planes[7]])),
-        }
-    }
+    with_tables!(level, V => match size {
+        1 => InSteps::<V, _, 1>::boxed(ToByte(&planes[0])),
+        2 => InSteps::<V, _, 2>::boxed(ToMore([&planes[0], &planes[1]])),
+        4 => InSteps::<V, _, 4>::boxed(ToMore([&planes[2], &planes[3]])),
+        _ => InSteps::<V, _, 8>::boxed(ToMore([&planes[6], &planes[7]])),
+    })?
 }
 
-type Plane = &'static [u8; TABLE_BYTES];
+/// The stage for results of this size from a table of one call, but for the widest.
+pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    let [a, b, c, d, ..] = table.planes;
+    with_tables!(level, V => match size {
+        1 => InSteps::<V, _, 1>::boxed(ToByte(a)),
+        2 => InSteps::<V, _, 2>::boxed(ToMore([a, b])),
+        4 => InSteps::<V, _, 4>::boxed(ToFour([a, b, c, d])),
+        _ => None,
+    })?
+}
+
+/// The results' bytes of one place, in a table that stays or in the step itself.
+trait Plane: Borrow<Bytes> + Copy + Send + Sync + 'static {}
+
+impl<P: Borrow<Bytes> + Copy + Send + Sync + 'static> Plane for P {}
+
+type Bytes = [u8; TABLE_BYTES];
 
 /// From a byte to a byte.
 #[derive(Clone, Copy)]
-struct ToByte(Plane);
+struct ToByte<P>(P);
 
 /// From a byte to several, of which only the last two are ever set.
 #[derive(Clone, Copy)]
-struct ToMore([Plane; 2]);
+struct ToMore<P>([P; 2]);
 
-impl<V: Tables> Step<V, 1> for ToByte {
+/// From a byte to four.
+#[derive(Clone, Copy)]
+struct ToFour([Bytes; 4]);
+
+impl<V: Tables, P: Plane> Step<V, 1> for ToByte<P> {
     const FROM: usize = 1;
     type Ready = V::Table;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and a whole plane.
-        unsafe { V::load_table(self.0) }
+        unsafe { V::load_table(self.0.borrow()) }
     }
 
     #[inline(always)]
@@ -106,14 +105,14 @@ impl<V: Tables> Step<V, 1> for ToByte {
     }
 }
 
-impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
+impl<V: Tables, P: Plane, const SIZE: usize> Step<V, SIZE> for ToMore<P> {
     const FROM: usize = 1;
     type Ready = [V::Table; 2];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and whole planes.
-        unsafe { [V::load_table(self.0[0]), V::load_table(self.0[1])] }
+        unsafe { [V::load_table(self.0[0].borrow()), V::load_table(self.0[1].borrow())] }
     }
 
     #[inline(always)]
@@ -122,6 +121,30 @@ impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
         unsafe {
             let codes = V::load(source);
             V::spread::<SIZE>(V::lookup(low, codes), V::lookup(high, codes))
+        }
+    }
+}
+
+impl<V: Tables> Step<V, 4> for ToFour {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 4];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe {
+            let [a, b, c, d] = &self.0;
+            [V::load_table(a), V::load_table(b), V::load_table(c), V::load_table(d)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn step([a, b, c, d]: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::crosswise(V::load(source));
+            let (a, b) = (V::lookup(a, codes), V::lookup(b, codes));
+            V::interleave([a, b, V::lookup(c, codes), V::lookup(d, codes)])
         }
     }
 }

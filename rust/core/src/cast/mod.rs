@@ -15,6 +15,8 @@ mod cells;
 mod cut;
 mod dense;
 mod direct;
+mod draws;
+mod equal_factor;
 mod extremes;
 mod factor;
 mod finite;
@@ -44,6 +46,7 @@ mod refusal;
 pub mod region;
 mod repeat;
 mod request;
+mod rows;
 mod run;
 mod squares;
 mod squares_of_both;
@@ -51,6 +54,7 @@ mod stage;
 mod steepest;
 mod step;
 mod streaming;
+mod table;
 mod tally;
 mod tile;
 mod to_byte;
@@ -177,6 +181,7 @@ pub unsafe fn cast(
         // SAFETY: the caller's promise: there are elements, and so scales.
         factor: unsafe { scales.and_then(|scales| scales.only(shape)) },
         report: settings.report,
+        count: shape.iter().product(),
     };
     if request.is_plain() {
         let step = Step::between(source.format, target.format)?;
@@ -194,6 +199,12 @@ pub unsafe fn cast(
             // SAFETY: as above, with the repeats.
             unsafe { repeat::run(&step.job(layout, pointers, swapped), &repeats, settings.threads) };
         }
+        return Ok(None);
+    }
+    if let Some(scales) = &scales
+        // SAFETY: the caller's promise.
+        && unsafe { rows::cast_rows(shape, &source, &target, scales, settings)? }
+    {
         return Ok(None);
     }
     let plan = &DefaultEnvironment::compute(&request, |request| Plan::new(request, Level::active()))?;

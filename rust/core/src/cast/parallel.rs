@@ -11,6 +11,7 @@ use std::thread;
 use super::TILE;
 use super::run::{Job, Outcome};
 use super::workers::Workers;
+use crate::error::Error;
 
 /// What `set_num_threads` asked for; 0: every CPU this process may use.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -60,20 +61,48 @@ pub(super) fn share(
     }
     let part_size = count.div_ceil(useful).next_multiple_of(grain);
     let at = |part: usize| (part * part_size).min(count);
-    let work = |part: usize| work(at(part)..at(part + 1));
+    let mut outcome = Outcome::default();
+    in_parts(useful, |part| work(at(part)..at(part + 1)), |more| outcome.merge(&more));
+    outcome
+}
+
+/// Runs each of the parts of some work on a thread of its own, the first on this one, and takes in what they give.
+fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, mut take: impl FnMut(T)) {
+    let work = &work;
     thread::scope(|scope| {
-        let work = &work;
         let start = |part| thread::Builder::new().spawn_scoped(scope, move || work(part));
-        let handles: Vec<_> = (1..useful).map(|part| (part, start(part))).collect();
-        let mut outcome = work(0);
+        let handles: Vec<_> = (1..parts).map(|part| (part, start(part))).collect();
+        take(work(0));
         for (part, handle) in handles {
-            outcome.merge(&match handle.map(thread::ScopedJoinHandle::join) {
+            take(match handle.map(thread::ScopedJoinHandle::join) {
                 Ok(Ok(more)) => more,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
                 // No thread could be had: its part is done here.
                 Err(_) => work(part),
             });
         }
-        outcome
-    })
+    });
+}
+
+/// Runs rows of so many bytes in all, each on one of at most this many threads or, where there are fewer rows than
+/// threads, with all of them.
+///
+/// # Errors
+/// One of the rows'.
+pub(super) fn each(
+    rows: usize,
+    bytes: usize,
+    threads: usize,
+    row: impl Fn(usize, usize) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    if rows < threads {
+        return (0..rows).try_for_each(|index| row(index, threads));
+    }
+    let workers = Workers::engage(threads, bytes);
+    let share = rows.div_ceil(workers.count());
+    let part =
+        |part: usize| (part * share..((part + 1) * share).min(rows)).try_for_each(|index| row(index, 1));
+    let mut whole = Ok(());
+    in_parts(workers.count(), part, |outcome| whole = std::mem::replace(&mut whole, Ok(())).and(outcome));
+    whole
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | copy | none | same format, and nothing to change |
 //! | lookup | one | codes of a byte, on a level with tables of 256 entries |
+//! | table | one | many codes of a byte, times one factor |
 //! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
@@ -14,11 +15,11 @@ use super::measure::Meter;
 use super::request::{Choice, Request, pivot_spec};
 use super::stage::{Scale, Stage};
 use super::watch::Watch;
-use super::{cut, direct, from_float, from_integer, integer, lookup};
+use super::{cut, direct, from_float, from_integer, integer, lookup, table};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
-use crate::codec::random;
+use crate::codec::random::Stream;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
@@ -39,8 +40,8 @@ pub(crate) struct Plan {
     pub(super) flags: bool,
     /// Scales are read, by the scale stage or the encoder.
     pub(super) scaled: bool,
-    /// Random words are read; the stream they come from.
-    pub(super) stream: Option<u64>,
+    /// Draws are read; the stream they come from.
+    pub(super) stream: Option<Stream>,
     /// Compares sources and results, by the flags of the encoder.
     pub(super) meter: Option<Meter>,
     /// Compares them without flags.
@@ -96,9 +97,17 @@ impl Plan {
         }
         plan.choose(request).ok_or(unsupported)?;
         if let Some(stage) = lookup::learn(request, &plan) {
-            return Ok(Self { decode: None, encode: Some(stage), flags: false, ..plan });
+            return Ok(plan.replaced_by(stage));
+        }
+        if let Some(stage) = table::stage(request, &plan) {
+            return Ok(plan.replaced_by(stage));
         }
         Ok(plan)
+    }
+
+    /// With one stage that does all of it.
+    fn replaced_by(self, stage: Box<dyn Stage>) -> Self {
+        Self { decode: None, scale: None, encode: Some(stage), flags: false, scaled: false, ..self }
     }
 
     /// Fills in the stages.
@@ -210,6 +219,7 @@ impl Plan {
         }
         if let Some(fast) = assemble::fast_encoder::<P>(request) {
             self.encode = Some(fast);
+            self.draw(request);
             return Some(());
         }
         self.finish(request, assemble::encoder::<Watched<P>>(request))
@@ -218,10 +228,14 @@ impl Plan {
     /// The general encoders always tell what happened; nobody may listen.
     fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
         self.flags = true;
-        if request.rounding() == Rounding::Stochastic {
-            self.stream = Some(random::stream(request.options.seed));
-        }
+        self.draw(request);
         self.encode = Some(encode?);
         Some(())
+    }
+
+    /// Notes the stream of random numbers, if the encoder reads any.
+    fn draw(&mut self, request: &Request) {
+        let stochastic = request.rounding() == Rounding::Stochastic;
+        self.stream = stochastic.then(|| Stream::new(request.options.seed));
     }
 }

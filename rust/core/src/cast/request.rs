@@ -18,6 +18,8 @@ pub(super) struct Request {
     /// The scale of all elements, if there is one for all and it is known.
     pub(super) factor: Option<f64>,
     pub(super) report: bool,
+    /// Elements in all: what a plan may spend on itself.
+    pub(super) count: usize,
 }
 
 /// How wide the lanes between decoding and encoding are.
@@ -34,9 +36,25 @@ pub(super) enum Choice {
 }
 
 impl Request {
-    /// The rounding in force.
+    /// For the two formats, and nothing besides.
+    pub(super) fn plain(source: Format, target: Format) -> Self {
+        let options = Options::default();
+        Self { source, target, options, scaled: false, factor: None, report: false, count: 0 }
+    }
+
+    /// The rounding in force; the default one where there is nothing to round.
     pub(super) fn rounding(&self) -> Rounding {
-        self.options.rounding.unwrap_or(self.default_rounding())
+        let rounding = self.options.rounding.unwrap_or(self.default_rounding());
+        if self.widens() { self.default_rounding() } else { rounding }
+    }
+
+    /// Whether every value of the source is one of the target.
+    fn widens(&self) -> bool {
+        let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
+        // The target's last exponent has no numbers; a source's may have.
+        let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
+        let in_range = source.specials == Specials::Ieee || last(source) < last(target);
+        !self.scaled && target.specials == Specials::Ieee && in_range && source.fits_in(&target)
     }
 
     /// What numpy does.

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use super::TILE;
 use super::dense::{Dense, Tiles};
+use super::draws;
 use super::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use super::measure::MeterScratch;
 use super::plan::Plan;
-use super::stage::{Draws, Span};
+use super::stage::Span;
 use super::streaming;
 use super::tile::Tile;
 use super::transfer::{gather, scatter, scatter_real};
@@ -95,7 +96,8 @@ impl Scratch {
 pub(super) struct Work {
     lanes: Tile<u64>,
     scales: Tile<f64>,
-    draws: Tile<u64>,
+    draws: Tile<u32>,
+    wide_draws: Tile<u64>,
     pub(super) flags: Tile<u8>,
     pub(super) meter: MeterScratch,
 }
@@ -161,9 +163,12 @@ impl Job<'_> {
         let element = plan.target_size * if memory.real_to_complex { 2 } else { 1 };
         let native = !memory.source_swapped && !memory.target_swapped;
         let plain = !self.dry && !self.search.overflow && !self.search.nan && Dense::suits(plan);
+        // Draws belong to places.
+        let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
+        let drawn = plan.stream.is_none() || (in_line && !memory.real_to_complex);
         let dense = layout.is_dense(SOURCE, plan.source_size) && layout.is_dense(TARGET, element);
         // Dense operands: position `p` lies `p` sizes after the origin.
-        (plain && native && dense).then(|| Dense {
+        (plain && native && dense && drawn).then(|| Dense {
             plan,
             level: self.level,
             source: memory
@@ -172,6 +177,7 @@ impl Job<'_> {
             target: memory.target.wrapping_offset(layout.origin[TARGET] + (start * element) as isize),
             count: end - start,
             real_to_complex: memory.real_to_complex,
+            first: (layout.origin[INDEX] as u64).wrapping_add(start as u64),
         })
     }
 
@@ -260,12 +266,10 @@ impl Job<'_> {
             unsafe { gather(self.memory.scale, SCALE, runs, (8, false), tile) };
         }
         let Some(stream) = self.plan.stream else { return };
-        let mut draws = &mut work.draws.0[..count];
-        for run in runs {
-            let (here, rest) = draws.split_at_mut(run.count);
-            let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
-            self.level.run(Draws { stream, first, step, words: here });
-            draws = rest;
+        if self.plan.lane_size == size_of::<u64>() {
+            draws::fill(self.level, stream, runs, &mut work.wide_draws.0[..count]);
+        } else {
+            draws::fill(self.level, stream, runs, &mut work.draws.0[..count]);
         }
     }
 
@@ -315,7 +319,11 @@ impl Plan {
             target: lanes,
             count,
             scales: work.scales.0.as_ptr(),
-            draws: work.draws.0.as_ptr(),
+            draws: if self.lane_size == size_of::<u64>() {
+                work.wide_draws.0.as_ptr().cast()
+            } else {
+                work.draws.0.as_ptr().cast()
+            },
             flags: work.flags.0.as_mut_ptr(),
         };
         // SAFETY: every tile has room for `count` elements of up to 8 bytes.

@@ -11,7 +11,6 @@ use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
-use crate::codec::random;
 use crate::cpu::{Kernel, Level};
 
 /// What one call of a stage reads and writes: `count` elements at each pointer that the stage uses.
@@ -22,8 +21,8 @@ pub(crate) struct Span {
     pub(crate) count: usize,
     /// One factor per element, for stages that scale.
     pub(crate) scales: *const f64,
-    /// One random word per element, for stochastic rounding.
-    pub(crate) draws: *const u64,
+    /// One draw per element as wide as a lane, for stochastic rounding.
+    pub(crate) draws: *const u8,
     /// One byte per element, for stages that tell what happened.
     pub(crate) flags: *mut u8,
 }
@@ -142,10 +141,11 @@ impl<P: Pivot, T: Storage, E: Encoder<P>, const FLAGS: bool> Kernel for EncodeLo
     fn run(self) {
         let Span { source, target, count, draws, flags, .. } = self.span;
         let (source, target) = (source.cast::<P::Bits>(), target.cast::<T>());
+        let draws = draws.cast::<P::Lane>();
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
             unsafe {
-                let draw = if E::STOCHASTIC { draws.add(i).read() } else { 0 };
+                let draw = if E::STOCHASTIC { draws.add(i).read().into_random() } else { 0 };
                 let encoded = self.encoder.encode(source.add(i).read_unaligned(), draw);
                 target.add(i).write_unaligned(T::narrow(encoded.code));
                 if FLAGS {
@@ -213,33 +213,13 @@ where
         for i in 0..span.count {
             // SAFETY: `i < count`, for which the caller has made the pointers valid.
             unsafe {
-                let draw = if E::STOCHASTIC { span.draws.add(i).read() } else { 0 };
+                let draw = if E::STOCHASTIC { span.draws.cast::<u64>().add(i).read() } else { 0 };
                 let x = Factor::of::<P>(source.add(i).read_unaligned());
                 let scale = Factor::of::<Binary64>(span.scales.add(i).read().to_bits());
                 let encoded = self.encoder.encode((x, scale), draw);
                 target.add(i).write_unaligned(T::narrow(encoded.code));
                 span.flags.add(i).write(encoded.flags);
             }
-        }
-    }
-}
-
-/// Fills `words` with the draws of evenly spaced indices.
-pub(crate) struct Draws<'a> {
-    pub(crate) stream: u64,
-    pub(crate) first: u64,
-    pub(crate) step: u64,
-    pub(crate) words: &'a mut [u64],
-}
-
-impl Kernel for Draws<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (i, draw) in self.words.iter_mut().enumerate() {
-            let index = self.first.wrapping_add((i as u64).wrapping_mul(self.step));
-            *draw = random::draw(self.stream, index);
         }
     }
 }

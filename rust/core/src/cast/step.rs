@@ -8,7 +8,6 @@ use super::layout::Layout;
 use super::plan::Plan;
 use super::request::Request;
 use super::run::{Job, Memory, Search};
-use crate::codec::options::Options;
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
@@ -40,14 +39,7 @@ impl Step {
 
     fn new(source: Format, target: Format, level: Level) -> Result<Self, Error> {
         let parts = Parts::of(source, target)?;
-        let request = Request {
-            source: parts.source,
-            target: parts.target,
-            options: Options::default(),
-            scaled: false,
-            factor: None,
-            report: false,
-        };
+        let request = Request::plain(parts.source, parts.target);
         let plan = DefaultEnvironment::compute(&request, |request| Plan::new(request, level))?;
         Ok(Self { source, target, plan, parts })
     }

@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes};
+use super::factor::AboveTies;
+use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
 use super::request::Request;
 use super::stage::Stage;
 use super::to_single;
@@ -43,6 +44,36 @@ impl<V: Vector, F: Floats, H: Halves, const CLAMP: bool> Step<V, 2> for ToWords<
     }
 }
 
+/// From words to words of the same format, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct Recoded(Specials);
+
+impl<V: Vector> Step<V, 2> for Recoded {
+    const FROM: usize = 2;
+    type Ready = Specials;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Specials {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn step(specials: Specials, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            [
+                finish_words::<V, true>(specials, V::load(source)),
+                finish_words::<V, true>(specials, V::load(source.add(V::BYTES))),
+            ]
+        }
+    }
+}
+
+/// The stage from a format of 16 bits to itself.
+pub(super) fn recoded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 2>::boxed(Recoded(Specials::of(request)?))
+}
+
 /// A layout that vectors take apart and put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -71,6 +102,26 @@ pub(super) fn stage<V: Vector, F: Floats>(
     }
 }
 
+/// The stage to upper halves in either rounding to nearest.
+pub(super) fn nearest_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, UpperCodes<true>>(source, specials)
+    } else {
+        limited::<V, F, UpperCodes<false>>(source, specials)
+    }
+}
+
+/// The stage to IEEE halves in either rounding to nearest.
+pub(super) fn nearest_half<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, NearestIeeeCodes>(source, specials)
+    } else {
+        words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
+    }
+}
+
 /// The stage in another rounding than the default one, if there is one.
 pub(super) fn rounded_stage<V: Vector, F: Floats>(
     request: &Request,
@@ -81,6 +132,9 @@ pub(super) fn rounded_stage<V: Vector, F: Floats>(
     match (target, request.rounding()) {
         (Shape::UpperHalf, rounding) if rounding != Rounding::Stochastic => {
             limited::<V, F, UpperCodes<false>>(source, specials)
+        }
+        (Shape::IeeeHalf, Rounding::NearestAway) => {
+            words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsZero) => {
             limited::<V, F, IeeeCodes<{ rounding::TOWARDS_ZERO }>>(source, specials)

@@ -33,6 +33,8 @@ pub trait Lane:
     fn to_u64(self) -> u64;
     /// The high bits of a uniform 64-bit draw, at the top of the lane.
     fn from_random(draw: u64) -> Self;
+    /// A draw of the lane's width, 64 bits or fewer, at the top of 64 bits.
+    fn into_random(self) -> u64;
     /// Modular sum.
     fn add(self, other: Self) -> Self;
     /// Modular difference.
@@ -88,6 +90,10 @@ macro_rules! lane {
             #[inline(always)]
             fn from_random(draw: u64) -> Self {
                 $from_random(draw)
+            }
+            #[inline(always)]
+            fn into_random(self) -> u64 {
+                (self as u64) << 64u32.saturating_sub(Self::WIDTH)
             }
             #[inline(always)]
             fn add(self, other: Self) -> Self {

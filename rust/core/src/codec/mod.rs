@@ -5,6 +5,7 @@
 //!   significand.
 //! * [`rounding`]: shifting bits out, in every direction.
 //! * [`encode`]: parts to the code of any float format, integer or bool; [`nearest`] is its fast path.
+//! * [`stochastic`]: a fast path of the rounding by chance.
 //! * `upper`: the same to 8 bits or fewer, in words of 16 bits.
 //! * [`decode`]: any code to a pivot.
 //! * [`reference`]: what a code is worth, slowly and obviously; tests and `finfo` use it.
@@ -21,4 +22,5 @@ pub mod product;
 pub mod random;
 pub mod reference;
 pub mod rounding;
+pub mod stochastic;
 pub(crate) mod upper;

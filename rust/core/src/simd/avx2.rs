@@ -135,6 +135,45 @@ impl Vector for Avx2 {
             let high = double_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
             arch::_mm256_set_m128(high, low)
         }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = double_product(arch::_mm256_castps256_ps128(a), b);
+            let high = double_product(arch::_mm256_extractf128_ps::<1>(a), b);
+            arch::_mm256_set_m128(high, low)
+        }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
+            let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
+            let near = arch::_mm256_cmpeq_epi32(there, zero);
+            let is_zero = arch::_mm256_castps_si256(arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(
+                a,
+                arch::_mm256_setzero_ps(),
+            ));
+            // Whether every bit of the second is one of the first.
+            arch::_mm256_testc_si256(is_zero, near) == 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            let bits = arch::_mm256_castps_si256(a);
+            let exponent = arch::_mm256_and_si256(bits, arch::_mm256_set1_epi32(0x7f80_0000));
+            let small = arch::_mm256_cmpeq_epi32(exponent, arch::_mm256_setzero_si256());
+            let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
+            arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), small) == 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            let bits = arch::_mm256_castps_si256(a);
+            let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
+            let exponent = arch::_mm256_and_si256(bits, infinity);
+            let finite = arch::_mm256_cmpgt_epi32(infinity, exponent);
+            arch::_mm256_castsi256_ps(arch::_mm256_or_si256(bits, arch::_mm256_srli_epi32::<31>(finite)))
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm256_castps_si256(a), arch::_mm256_set1_epi32(i32::MIN));
+            let magnitude = arch::_mm256_min_epu32(arch::_mm256_andnot_si256(sign, bits), limit);
+            let result = Self::or_masked(magnitude, bits, sign);
+            let nan = Self::or_masked(nan, bits, mask);
+            arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
+        }
         fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
         fn canonical(a: Singles, nan: Integers) -> Integers {
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
@@ -175,6 +214,20 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
         let odd =
             arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
         (even, odd)
+    }
+}
+
+/// Products by way of doubles, rounded once.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn double_product(a: arch::__m128, b: f64) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
+        let product = arch::_mm256_mul_pd(wide, b);
+        arch::_mm256_cvtpd_ps(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
     }
 }
 

@@ -156,7 +156,40 @@ impl Vector for Avx512 {
             let low = arch::_mm512_castsi256_si512(low);
             arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high))
         }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = double_product(arch::_mm512_castps512_ps256(a), b);
+            let high = double_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
+            let low = arch::_mm512_castps256_ps512(low);
+            arch::_mm512_insertf32x8::<1>(low, high)
+        }
         fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let bits = arch::_mm512_castps_si512(a);
+            let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
+            let magnitude = arch::_mm512_set1_epi32(i32::MAX);
+            arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            const SUBNORMAL: i32 = 0x20;
+            arch::_mm512_fpclass_ps_mask::<SUBNORMAL>(a) != 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            const QUIET: i32 = 0x01;
+            const INFINITE: i32 = 0x08 | 0x10;
+            const SIGNALLING: i32 = 0x80;
+            let special = arch::_mm512_fpclass_ps_mask::<{ QUIET | INFINITE | SIGNALLING }>(a);
+            let bits = arch::_mm512_castps_si512(a);
+            let odd = arch::_mm512_mask_or_epi32(bits, !special, bits, arch::_mm512_set1_epi32(1));
+            arch::_mm512_castsi512_ps(odd)
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
+            let magnitude = arch::_mm512_min_epu32(arch::_mm512_andnot_si512(sign, bits), limit);
+            let result = Self::or_masked(magnitude, bits, sign);
+            arch::_mm512_mask_blend_epi32(is_nan, result, Self::or_masked(nan, bits, mask))
+        }
         fn canonical(a: Singles, nan: Integers) -> Integers {
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
@@ -236,6 +269,23 @@ impl Tables for Avx512 {
             let high = arch::_mm512_permutex2var_epi8(c, indices, d);
             arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
         }
+        fn crosswise(a: Integers) -> Integers {
+            // Four by four, transposed.
+            let order = arch::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            arch::_mm512_permutexvar_epi32(order, a)
+        }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            // Within each 128 bits, which is why the others are crosswise.
+            let [a, b, c, d] = planes;
+            let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
+            let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));
+            [
+                arch::_mm512_unpacklo_epi16(low, next_low),
+                arch::_mm512_unpackhi_epi16(low, next_low),
+                arch::_mm512_unpacklo_epi16(high, next_high),
+                arch::_mm512_unpackhi_epi16(high, next_high),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -249,6 +299,25 @@ impl Tables for Avx512 {
             };
         }
         spread
+    }
+}
+
+/// Products by way of doubles, rounded once.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn double_product(a: arch::__m256, b: f64) -> arch::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
+        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
+        let error = arch::_mm512_fmsub_pd(wide, b, product);
+        // To odd first. Not where it is NaN: the product of an infinity is exact.
+        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
+        let bits = arch::_mm512_castpd_si512(product);
+        let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
+        arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
     }
 }
 

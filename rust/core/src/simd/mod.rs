@@ -189,7 +189,18 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// Products rounded to odd, with a finite factor whose products with float32 neither overflow nor underflow in
     /// float64, nor does their last bit.
     unsafe fn double_product_to_odd(a: Self::Singles, b: f64) -> Self::Singles;
+    /// Products rounded to nearest, once, with such a factor.
+    unsafe fn double_product(a: Self::Singles, b: f64) -> Self::Singles;
     unsafe fn any16(mask: Self::Mask16) -> bool;
+    /// Whether any of the singles but zeros has these bits clear, after a number has been added to it as integers.
+    unsafe fn any_clear(a: Self::Singles, added: Self::Integers, clear: Self::Integers) -> bool;
+    /// Whether any of the singles is subnormal.
+    unsafe fn any_subnormal(a: Self::Singles) -> bool;
+    /// Singles with their last bit set, but for infinities and NaN.
+    unsafe fn with_last_bit(a: Self::Singles) -> Self::Singles;
+    /// Singles whose magnitudes are brought down to a limit, as bits, with another number in place of NaN: its bits, and
+    /// those of NaN that a mask has.
+    unsafe fn limited(a: Self::Singles, limit_nan_mask: [Self::Integers; 3]) -> Self::Integers;
     /// Singles with another in place of NaN: its sign, and these bits.
     unsafe fn canonical(a: Self::Singles, nan: Self::Integers) -> Self::Integers;
 }
@@ -236,6 +247,10 @@ pub(crate) trait Tables: Vector {
     unsafe fn above8(a: Self::Integers, b: Self::Integers) -> Self::Mask8;
     /// Bytes, plus one where the mask is set.
     unsafe fn increment8(mask: Self::Mask8, a: Self::Integers) -> Self::Integers;
+    /// Bytes in groups of four, moved to where [`Tables::interleave`] wants them.
+    unsafe fn crosswise(a: Self::Integers) -> Self::Integers;
+    /// Registers of elements of four bytes, from registers of their first to last byte, crosswise.
+    unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Registers of elements of `SIZE` bytes, the last two of which are given, and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
 }

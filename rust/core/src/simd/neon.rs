@@ -119,6 +119,36 @@ impl Vector for Neon {
             let low = arch::vcvtx_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
             arch::vcvtx_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
         }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = arch::vcvt_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
+            arch::vcvt_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
+        }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let sum = arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), arch::vreinterpretq_u32_u8(added));
+            let near = arch::vceqzq_u32(arch::vandq_u32(sum, arch::vreinterpretq_u32_u8(clear)));
+            arch::vmaxvq_u32(arch::vbicq_u32(near, arch::vceqzq_f32(a))) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            let magnitude = arch::vandq_u32(arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(!SIGN));
+            // Zero wraps around.
+            let least = arch::vsubq_u32(magnitude, arch::vdupq_n_u32(1));
+            let largest_subnormal = arch::vdupq_n_u32(0x007f_ffff);
+            arch::vmaxvq_u32(arch::vcltq_u32(least, largest_subnormal)) != 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));
+            let finite = arch::vcltq_u32(arch::vandq_u32(bits, infinity), infinity);
+            arch::vreinterpretq_f32_u32(arch::vorrq_u32(bits, arch::vshrq_n_u32::<31>(finite)))
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let (bits, sign) = (Self::bits(a), arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
+            let magnitude = arch::vreinterpretq_u32_u8(arch::vbicq_u8(bits, sign));
+            let limited = arch::vminq_u32(magnitude, arch::vreinterpretq_u32_u8(limit));
+            let result = Self::or_masked(arch::vreinterpretq_u8_u32(limited), bits, sign);
+            let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
+            arch::vbslq_u8(is_number, result, Self::or_masked(nan, bits, mask))
+        }
         fn canonical(a: Singles, nan: Integers) -> Integers {
             let bits = arch::vreinterpretq_u8_f32(a);
             let sign = arch::vandq_u8(bits, arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
@@ -224,6 +254,17 @@ impl Tables for Neon {
         fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable {
             [0, 1, 2].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
         }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            let [a, b, c, d] = planes;
+            let (low, high) = (words(arch::vzip1q_u8(a, b)), words(arch::vzip2q_u8(a, b)));
+            let (next_low, next_high) = (words(arch::vzip1q_u8(c, d)), words(arch::vzip2q_u8(c, d)));
+            [
+                bytes(arch::vzip1q_u16(low, next_low)),
+                bytes(arch::vzip2q_u16(low, next_low)),
+                bytes(arch::vzip1q_u16(high, next_high)),
+                bytes(arch::vzip2q_u16(high, next_high)),
+            ]
+        }
         fn above8(a: Integers, b: Integers) -> Integers { arch::vcgtq_u8(a, b) }
         fn increment8(mask: Integers, a: Integers) -> Integers {
             // All bits set are one less than zero.
@@ -237,6 +278,11 @@ impl Tables for Neon {
     #[inline(always)]
     unsafe fn lookup(table: Self::Table, indices: Integers) -> Integers {
         entries(table, indices)
+    }
+
+    #[inline(always)]
+    unsafe fn crosswise(a: Integers) -> Integers {
+        a
     }
 
     #[inline(always)]

@@ -1,0 +1,88 @@
+//! Scales that differ along the first axes only: a cast for each, because casts with one factor for all are faster.
+
+use super::{Scales, Settings, Source, Target, cast, dense_count, parallel};
+use crate::codec::options::{NanRule, Overflow, Rounding};
+use crate::error::Error;
+
+/// Elements with one factor that are worth a cast of their own.
+const PAYS_FROM: usize = 1 << 12;
+
+/// Casts row by row, if that pays. Returns whether it did.
+///
+/// # Errors
+/// As for [`cast()`].
+///
+/// # Safety
+/// As for [`cast()`].
+pub(super) unsafe fn cast_rows(
+    shape: &[usize],
+    source: &Source<'_>,
+    target: &Target<'_>,
+    scales: &Scales<'_>,
+    settings: &Settings,
+) -> Result<bool, Error> {
+    let options = &settings.options;
+    // What is found out about elements belongs to their place in the whole.
+    let by_place = settings.report
+        || options.overflow == Overflow::Raise
+        || options.nan == NanRule::Raise
+        || options.rounding == Some(Rounding::Stochastic);
+    let varying = shape.iter().zip(scales.strides).rposition(|(&length, &stride)| length > 1 && stride != 0);
+    let Some(last) = varying else { return Ok(false) };
+    let (outer, inner) = shape.split_at(last + 1);
+    let rows: usize = outer.iter().product();
+    let length: usize = inner.iter().product();
+    let split = |strides| <[isize]>::split_at(strides, last + 1);
+    let ((far_source, near_source), (far_target, near_target)) =
+        (split(source.strides), split(target.strides));
+    let (far_scales, near_scales) = split(scales.strides);
+    let first = (Source { strides: near_source, ..*source }, Target { strides: near_target, ..*target });
+    let dense = dense_count(inner, &first.0, &first.1).is_some();
+    if by_place || length < PAYS_FROM || rows < 2 || !dense {
+        return Ok(false);
+    }
+    let pointers = Pointers(source.pointer, target.pointer, scales.pointer);
+    let formats = (source.format, source.swapped, target.format, target.swapped, target.fresh);
+    let row = |row: usize, threads: usize| {
+        let pointers = &pointers;
+        let (format, swapped, target_format, target_swapped, fresh) = formats;
+        let settings = Settings { threads, ..*settings };
+        // SAFETY: the caller's promise, for the elements of one row and their factor.
+        unsafe {
+            let pointer = pointers.0.offset(offset(row, outer, far_source));
+            let source = Source { pointer, strides: near_source, format, swapped };
+            let pointer = pointers.1.offset(offset(row, outer, far_target));
+            let target = Target {
+                pointer,
+                strides: near_target,
+                format: target_format,
+                swapped: target_swapped,
+                fresh,
+            };
+            let pointer = pointers.2.offset(offset(row, outer, far_scales));
+            let scales = Scales { pointer, strides: near_scales };
+            cast(inner, source, target, Some(scales), &settings).map(|_| ())
+        }
+    };
+    let bytes = rows * length * (source.format.item_size() + target.format.item_size());
+    parallel::each(rows, bytes, settings.threads, row)?;
+    Ok(true)
+}
+
+/// The source, the target, and the scales.
+struct Pointers(*const u8, *mut u8, *const u8);
+
+// SAFETY: the pointers are only followed in casts, whose caller promises that they may be, from any thread.
+unsafe impl Sync for Pointers {}
+
+/// Bytes from the first row to one of them, counted in C order.
+fn offset(row: usize, shape: &[usize], strides: &[isize]) -> isize {
+    let mut rest = row;
+    let axes = shape.iter().zip(strides).rev();
+    axes.map(|(&length, &stride)| {
+        let place = rest % length;
+        rest /= length;
+        place as isize * stride
+    })
+    .sum()
+}

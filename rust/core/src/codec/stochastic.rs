@@ -1,0 +1,163 @@
+//! Stochastic rounding where nobody asks what happened: from the bits of a float to those of a narrower one.
+//!
+//! ```text
+//! bits dropped   those of a mantissa, and one more for each binade below the smallest normal
+//! code           (significand + as many of the draw's top bits) >> bits dropped, and the exponent
+//! ```
+//! What the general encoder computes, in fewer steps.
+
+use super::encode::{Encoded, Encoder, SpecialCodes};
+use super::lane::Lane;
+use super::options::{Options, Rounding};
+use super::pivot::FloatPivot;
+use crate::format::{FloatSpec, Specials};
+
+/// What is done about signs, overflow and NaN, for codes that have been rounded. `ALIKE` formats treat all signs alike,
+/// those of zero and NaN too.
+#[derive(Clone, Copy, Debug)]
+struct Finish<L, const ALIKE: bool> {
+    limit: L,
+    nan: L,
+    nan_sign: L,
+    sign_distance: L,
+    zero_sign: L,
+}
+
+impl<L: Lane, const ALIKE: bool> Finish<L, ALIKE> {
+    /// The constants, or `None` where this way does not apply.
+    fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
+        if rounding != Rounding::Stochastic || !spec.signed || spec.specials == Specials::ExponentOnly {
+            return None;
+        }
+        let lane = |value: u64| L::from_i64(value as i64);
+        let codes = SpecialCodes::new(spec, options, rounding);
+        let sign = spec.sign_bit();
+        // Without its sign bit; where overflow is NaN, the sign merges into the same code.
+        let limit = codes.infinity[0];
+        let is_alike = codes.zero[1] == sign && codes.nan[1] == codes.nan[0] | sign;
+        let limits = limit == spec.max_code() || limit == spec.max_code() + 1;
+        (limits && (is_alike || !ALIKE)).then(|| Self {
+            limit: lane(limit),
+            nan: lane(codes.nan[0]),
+            nan_sign: lane(codes.nan[0] ^ codes.nan[1]),
+            sign_distance: L::from_i64(i64::from(L::WIDTH) - 1 - i64::from(sign.trailing_zeros())),
+            zero_sign: lane(codes.zero[1]),
+        })
+    }
+
+    #[inline(always)]
+    fn code<P: FloatPivot<Lane = L>>(&self, rounded: L, sign: L, magnitude: L) -> Encoded<L> {
+        let sign = sign.shr(self.sign_distance);
+        // Overflows become the largest code or the one after it.
+        let code = rounded.min(self.limit);
+        let is_nan = magnitude > P::INFINITY;
+        let code = if ALIKE {
+            L::select(is_nan, self.nan, code) | sign
+        } else {
+            let allowed = L::select(code == L::ZERO, self.zero_sign, sign);
+            let nan = self.nan ^ (sign & self.nan_sign);
+            L::select(is_nan, nan, code | (sign & allowed))
+        };
+        Encoded { code, flags: 0 }
+    }
+}
+
+/// To a format with the pivot's exponents: every binade drops as many bits.
+#[derive(Clone, Copy, Debug)]
+pub struct StochasticTruncatedEncoder<L, const ALIKE: bool> {
+    dropped: L,
+    not_drawn: L,
+    finish: Finish<L, ALIKE>,
+}
+
+impl<L: Lane, const ALIKE: bool> StochasticTruncatedEncoder<L, ALIKE> {
+    /// The constants, or `None` where this way does not apply.
+    #[must_use]
+    pub fn new<P: FloatPivot<Lane = L>>(
+        spec: &FloatSpec,
+        options: &Options,
+        rounding: Rounding,
+    ) -> Option<Self> {
+        let applies = i64::from(spec.bias) == P::BIAS
+            && spec.exponent_bits == L::WIDTH - 1 - P::MANTISSA
+            && spec.mantissa_bits < P::MANTISSA;
+        let dropped = i64::from(P::MANTISSA) - i64::from(spec.mantissa_bits);
+        let finish = Finish::new(spec, options, rounding).filter(|_| applies)?;
+        let not_drawn = L::from_i64(i64::from(L::WIDTH) - dropped);
+        Some(Self { dropped: L::from_i64(dropped), not_drawn, finish })
+    }
+}
+
+impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticTruncatedEncoder<P::Lane, ALIKE> {
+    const STOCHASTIC: bool = true;
+
+    #[inline(always)]
+    fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane> {
+        let sign = bits & P::SIGN;
+        let magnitude = bits ^ sign;
+        let addend = P::Lane::from_random(draw).shr(self.not_drawn);
+        self.finish.code::<P>(magnitude.add(addend).shr(self.dropped), sign, magnitude)
+    }
+}
+
+/// To a format with far fewer exponents.
+#[derive(Clone, Copy, Debug)]
+pub struct StochasticEncoder<L, const ALIKE: bool> {
+    /// The smallest normal's exponent field less one, in the pivot's counting.
+    lowest: L,
+    /// Bits dropped from normal significands.
+    dropped: L,
+    mantissa_bits: L,
+    /// What code 0 would be, if normal values went on below the smallest one.
+    rebias: L,
+    finish: Finish<L, ALIKE>,
+}
+
+impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
+    /// The constants, or `None` where this way does not apply.
+    #[must_use]
+    pub fn new<P: FloatPivot<Lane = L>>(
+        spec: &FloatSpec,
+        options: &Options,
+        rounding: Rounding,
+    ) -> Option<Self> {
+        let (lowest, mantissa) = (P::BIAS - i64::from(spec.bias) + 1, i64::from(P::MANTISSA));
+        let dropped = mantissa - i64::from(spec.mantissa_bits);
+        // The pivot's own subnormals are too small for any draw, and need not be told from other numbers as small.
+        let applies = dropped > 0 && lowest + dropped > i64::from(L::WIDTH) + mantissa;
+        let finish = Finish::new(spec, options, rounding).filter(|_| applies)?;
+        Some(Self {
+            lowest: L::from_i64(lowest),
+            dropped: L::from_i64(dropped),
+            mantissa_bits: L::from_i64(i64::from(spec.mantissa_bits)),
+            rebias: L::from_i64(lowest << spec.mantissa_bits),
+            finish,
+        })
+    }
+}
+
+impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticEncoder<P::Lane, ALIKE> {
+    const STOCHASTIC: bool = true;
+
+    #[inline(always)]
+    fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane> {
+        let one = P::Lane::ONE;
+        let mantissa = P::Lane::from_i64(i64::from(P::MANTISSA));
+        let implicit = one.shl(mantissa);
+        let widest = P::Lane::from_i64(i64::from(P::Lane::WIDTH) - 1);
+        let sign = bits & P::SIGN;
+        let magnitude = bits ^ sign;
+        let field = magnitude.shr(mantissa);
+        let significand = (magnitude & implicit.sub(one)) | implicit;
+        let kept = field.max(self.lowest);
+        let shift = kept.sub(field).add(self.dropped);
+        // Further than the lane is wide: a probability that the draw does not resolve shrinks to zero.
+        let beyond = shift.max(widest).sub(widest).min(widest);
+        let shift = shift.min(widest);
+        let addend = P::Lane::from_random(draw).shr(one).shr(widest ^ shift);
+        let rounded = significand.shr(beyond).add(addend).shr(shift);
+        // A normal significand brings its implicit bit.
+        let code = kept.shl(self.mantissa_bits).sub(self.rebias).add(rounded);
+        self.finish.code::<P>(code, sign, magnitude)
+    }
+}
