@@ -6,7 +6,7 @@
 use super::by_cells;
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
-use super::request::{Request, pivot_spec};
+use super::request::{Request, pivot_format, pivot_spec};
 use super::stage::Stage;
 use super::to_byte;
 use super::to_half::{self, Shape};
@@ -59,7 +59,9 @@ pub(super) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Opti
     if request.watched() || request.target.item_size() > 2 {
         return None;
     }
-    let request = Request { scaled: false, factor: None, ..*request };
+    // From here on they are what is cast.
+    let source = pivot_format::<P>()?;
+    let request = Request { source, scaled: false, factor: None, ..*request };
     if P::MANTISSA == Binary64::MANTISSA {
         with_vectors!(level, V => from::<V, _>(&request, Doubles))?
     } else {

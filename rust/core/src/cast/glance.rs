@@ -12,7 +12,7 @@ use super::assemble;
 use super::extremes::Extremes;
 use super::low::{BLOCK, Bytes, Low, LowBytes};
 use super::plan::Plan;
-use super::request::{Request, holds_exactly, pivot_spec};
+use super::request::{Request, holds_exactly, pivot_format};
 use super::squares::{self, Bounds, LANES, Values, exponent_of};
 use super::squares_of_both::{self, Lossy};
 use super::stage::{Span, Stage};
@@ -52,7 +52,7 @@ pub(super) struct Glance {
 
 /// The stage from a format to float32.
 fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
-    let single = Format::all().find(|format| format.float() == Some(pivot_spec::<Binary32>()))?;
+    let single = pivot_format::<Binary32>()?;
     let plan = Plan::new(&Request::plain(format, single), level).ok()?;
     match (plan.decode, plan.encode) {
         (None, encode) => encode,

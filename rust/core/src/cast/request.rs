@@ -158,3 +158,8 @@ pub(super) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
         specials: Specials::Ieee,
     }
 }
+
+/// The format that is the pivot.
+pub(super) fn pivot_format<P: FloatPivot>() -> Option<Format> {
+    Format::all().find(|format| format.float() == Some(pivot_spec::<P>()))
+}
