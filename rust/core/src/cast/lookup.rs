@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use super::kept::{Kept, VARIANTS, variant};
+use super::line;
 use super::plan::Plan;
 use super::request::Request;
 use super::stage::Stage;
@@ -10,7 +11,7 @@ use super::table::Table;
 use super::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
 use crate::format::Format;
-use crate::simd::{TABLE_BYTES, Tables, Vector, with_tables};
+use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
 
 /// The tables found so far: there are few formats, and fewer are in use.
 static TABLES: Kept<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
@@ -28,7 +29,7 @@ fn place(request: &Request) -> Option<usize> {
 
 /// Whether a level looks codes up.
 fn has_tables(level: Level) -> bool {
-    with_tables!(level, V => V::LEVEL).is_some()
+    with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some()
 }
 
 /// The stage for a request, if its table has been found before.
@@ -45,6 +46,9 @@ pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
 
 /// The stage for results of this size from a table that stays, if at most their last two bytes vary.
 fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    if let Some(stage) = with_nibbles!(level, V => line::stage::<V>(table, size)) {
+        return stage;
+    }
     let planes = &table.planes;
     let low = size.saturating_sub(2);
     if planes[..low].iter().flatten().any(|&byte| byte != 0) {

@@ -33,6 +33,7 @@ mod histogram;
 mod integer;
 mod kept;
 mod layout;
+mod line;
 mod lookup;
 mod low;
 mod measure;

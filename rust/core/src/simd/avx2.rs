@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{Vector, double_words};
+use super::{Nibbles, Vector, double_words};
 use crate::cpu::Level;
 
 /// AVX2 with F16C.
@@ -198,6 +198,24 @@ impl Vector for Avx2 {
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
         // SAFETY: the trait's contract. The count of this one instruction is signed.
         unsafe { arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(COUNT as i32)) }
+    }
+}
+
+impl Nibbles for Avx2 {
+    super::operations! {
+        fn load_words(source: *const u8) -> Integers {
+            arch::_mm256_cvtepu8_epi16(arch::_mm_loadu_si128(source.cast()))
+        }
+        fn load_nibbles(table: &[u8; 16]) -> Integers {
+            arch::_mm256_broadcastsi128_si256(arch::_mm_loadu_si128(table.as_ptr().cast()))
+        }
+        fn lookup_nibbles(table: Integers, indices: Integers) -> Integers {
+            arch::_mm256_shuffle_epi8(table, indices)
+        }
+        fn upper_halves(words: Integers) -> [Integers; 2] {
+            let halves = [arch::_mm256_castsi256_si128(words), arch::_mm256_extracti128_si256::<1>(words)];
+            halves.map(|half| arch::_mm256_slli_epi32::<16>(arch::_mm256_cvtepu16_epi32(half)))
+        }
     }
 }
 

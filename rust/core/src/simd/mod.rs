@@ -79,6 +79,21 @@ macro_rules! with_tables {
 }
 pub(crate) use with_tables;
 
+/// The same of its [`Nibbles`].
+macro_rules! with_nibbles {
+    ($level:expr, $vectors:ident => $body:expr) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::cpu::Level::Avx2 => {
+                type $vectors = $crate::simd::Avx2;
+                Some($body)
+            }
+            _ => None,
+        }
+    };
+}
+pub(crate) use with_nibbles;
+
 /// Roundings of [`Vector::halves`], numbered as x86 numbers them in its instructions.
 pub(crate) mod rounding {
     pub(crate) const NEAREST_EVEN: i32 = 0;
@@ -253,6 +268,20 @@ pub(crate) trait Tables: Vector {
     unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Registers of elements of `SIZE` bytes, the last two of which are given, and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
+}
+
+/// What a level with tables of 16 entries does with bytes of which nothing is known but that.
+///
+/// # Safety
+/// As for [`Vector`].
+pub(crate) trait Nibbles: Vector {
+    /// The bytes at the pointer as words, half a register of them.
+    unsafe fn load_words(source: *const u8) -> Self::Integers;
+    unsafe fn load_nibbles(table: &[u8; 16]) -> Self::Integers;
+    /// The entry of the lower four bits of each byte; 0 where its top bit is set.
+    unsafe fn lookup_nibbles(table: Self::Integers, indices: Self::Integers) -> Self::Integers;
+    /// Words as the upper halves of 32 bits, in the order of memory.
+    unsafe fn upper_halves(words: Self::Integers) -> [Self::Integers; 2];
 }
 
 /// A number that the compiler does not know, and so does not make more instructions of. It is 1.
