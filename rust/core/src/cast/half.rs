@@ -45,7 +45,8 @@ impl<V: Vector, const SINGLE: bool> Loop for Half<V, SINGLE> {
     unsafe fn run(&self, _level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
         let (factor, vectors) = (self.factor, PhantomData);
         // The level that the loop was made for.
-        V::LEVEL.run(HalfLoop::<V, SINGLE> { factor, source, target, count, vectors })
+        // SAFETY: `stage` makes it only where that is available.
+        unsafe { V::run(HalfLoop::<V, SINGLE> { factor, source, target, count, vectors }) }
     }
 }
 

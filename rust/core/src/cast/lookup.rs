@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 
 use super::kept::{Kept, VARIANTS, variant};
-use super::line;
 use super::plan::Plan;
 use super::request::Request;
 use super::stage::Stage;
@@ -46,7 +45,7 @@ pub(super) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
 
 /// The stage for results of this size from a table that stays, if at most their last two bytes vary.
 fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    if let Some(stage) = with_nibbles!(level, V => line::stage::<V>(table, size)) {
+    if let Some(stage) = with_nibbles!(level, V => super::line::stage::<V>(table, size)) {
         return stage;
     }
     let planes = &table.planes;

@@ -46,7 +46,8 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
     unsafe fn run(&self, _level: Level, span: Span) {
         // The level that the stage was made for, whichever is in use by now.
-        V::LEVEL.run(StepLoop::<V, S, SIZE> { step: self.step, span, vectors: PhantomData });
+        // SAFETY: `boxed` makes it only where that is available.
+        unsafe { V::run(StepLoop::<V, S, SIZE> { step: self.step, span, vectors: PhantomData }) };
     }
 
     fn aligns(&self) -> bool {

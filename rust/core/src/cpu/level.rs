@@ -137,14 +137,14 @@ impl Level {
 /// Not inlined, as its siblings are not, so that no floating-point operation can move out of a caller's
 /// [`super::DefaultEnvironment`].
 #[inline(never)]
-fn run_portable<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn run_portable<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt")]
-fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }
 
@@ -153,6 +153,6 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(
     enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi"
 )]
-fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }

@@ -3,7 +3,7 @@
 use std::arch::x86_64 as arch;
 
 use super::{Nibbles, Vector, double_words};
-use crate::cpu::Level;
+use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,12 @@ impl Vector for Avx2 {
     // All bits of a lane, or none.
     type Mask8 = Integers;
     type Mask16 = Integers;
+
+    #[inline(always)]
+    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the trait's contract.
+        unsafe { level::run_avx2(kernel) }
+    }
 
     super::operations! {
         fn load(source: *const u8) -> Integers { arch::_mm256_loadu_si256(source.cast()) }

@@ -3,7 +3,7 @@
 use std::arch::x86_64 as arch;
 
 use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, double_words};
-use crate::cpu::Level;
+use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX-512 with bytes (VBMI).
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,12 @@ impl Vector for Avx512 {
     type Singles = Singles;
     type Mask8 = arch::__mmask64;
     type Mask16 = arch::__mmask32;
+
+    #[inline(always)]
+    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the trait's contract.
+        unsafe { level::run_avx512(kernel) }
+    }
 
     super::operations! {
         fn load(source: *const u8) -> Integers { arch::_mm512_loadu_si512(source.cast()) }

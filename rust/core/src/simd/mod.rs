@@ -2,7 +2,7 @@
 //! the machine's own half floats, table lookups.
 //!
 //! One trait, one implementation per level. An algorithm is written once over the trait, as a
-//! [`Kernel`](crate::cpu::Kernel) that runs on [`Vector::LEVEL`]; levels without an implementation take the loops
+//! [`Kernel`](crate::cpu::Kernel) that [`Vector::run`] runs; levels without an implementation take the loops
 //! over single elements.
 
 /// Operations of one instruction or a few, each with the trait's contract.
@@ -32,7 +32,7 @@ pub(crate) use avx512::Avx512;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
 
-use crate::cpu::Level;
+use crate::cpu::{Kernel, Level};
 
 /// `Some` of an expression in which a name stands for the [`Vector`] of a level; `None` on levels without one.
 macro_rules! with_vectors {
@@ -124,6 +124,9 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     type Mask8: Copy;
     /// A condition per word.
     type Mask16: Copy;
+
+    /// Runs a kernel that is compiled for the level, and for no other.
+    unsafe fn run<K: Kernel>(kernel: K) -> K::Output;
 
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);
@@ -274,6 +277,7 @@ pub(crate) trait Tables: Vector {
 ///
 /// # Safety
 /// As for [`Vector`].
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 pub(crate) trait Nibbles: Vector {
     /// The bytes at the pointer as words, half a register of them.
     unsafe fn load_words(source: *const u8) -> Self::Integers;

@@ -8,7 +8,7 @@ use std::arch::aarch64 as arch;
 use std::arch::asm;
 
 use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding};
-use crate::cpu::Level;
+use crate::cpu::level::{self, Kernel, Level};
 
 /// Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,11 @@ impl Vector for Neon {
     // All bits of a lane, or none.
     type Mask8 = Integers;
     type Mask16 = Words;
+
+    #[inline(always)]
+    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+        level::run_portable(kernel)
+    }
 
     super::operations! {
         fn load(source: *const u8) -> Integers { arch::vld1q_u8(source) }
