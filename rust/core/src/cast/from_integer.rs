@@ -12,12 +12,12 @@ use crate::codec::decode::IntegerValue;
 use crate::cpu::{Kernel, Level};
 use crate::format::{Format, Kind};
 
-/// Elements of one machine type to another.
-struct Convert<S, T>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
+/// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
+struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
 
-struct ConvertLoop<S, T>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
+struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static> Kernel for ConvertLoop<S, T> {
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Kernel for ConvertLoop<S, T, NARROW> {
     type Output = ();
 
     #[inline(always)]
@@ -26,14 +26,18 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static> Kernel for ConvertLoop<S, T>
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
-            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().worth(value).as_()) };
+            unsafe {
+                let bits = source.add(i).read_unaligned();
+                let number = if NARROW { bits.worth(value) } else { bits };
+                target.add(i).write_unaligned(number.as_());
+            }
         }
     }
 }
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static> Stage for Convert<S, T> {
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage for Convert<S, T, NARROW> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(ConvertLoop::<S, T>(self.0, span, PhantomData));
+        level.run(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData));
     }
 }
 
@@ -58,21 +62,23 @@ trait Native:
     }
 
     /// The stage to a target format, if that is a machine type.
-    fn to(source: Format, target: Format) -> Option<Box<dyn Stage>> {
-        fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static>(source: Format) -> Box<dyn Stage> {
-            Box::new(Convert::<S, T>(IntegerValue::new(source.row()), PhantomData))
+    fn to<const NARROW: bool>(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+        fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool>(
+            source: Format,
+        ) -> Box<dyn Stage> {
+            Box::new(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
         }
         Some(match (target.kind(), target.row().bits) {
-            (Kind::Integer { signed: true }, 8) => convert::<Self, i8>(source),
-            (Kind::Integer { signed: true }, 16) => convert::<Self, i16>(source),
-            (Kind::Integer { signed: true }, 32) => convert::<Self, i32>(source),
-            (Kind::Integer { signed: true }, 64) => convert::<Self, i64>(source),
-            (Kind::Integer { signed: false }, 8) => convert::<Self, u8>(source),
-            (Kind::Integer { signed: false }, 16) => convert::<Self, u16>(source),
-            (Kind::Integer { signed: false }, 32) => convert::<Self, u32>(source),
-            (Kind::Integer { signed: false }, 64) => convert::<Self, u64>(source),
-            (Kind::Float(_), 32) => convert::<Self, f32>(source),
-            (Kind::Float(_), 64) => convert::<Self, f64>(source),
+            (Kind::Integer { signed: true }, 8) => convert::<Self, i8, NARROW>(source),
+            (Kind::Integer { signed: true }, 16) => convert::<Self, i16, NARROW>(source),
+            (Kind::Integer { signed: true }, 32) => convert::<Self, i32, NARROW>(source),
+            (Kind::Integer { signed: true }, 64) => convert::<Self, i64, NARROW>(source),
+            (Kind::Integer { signed: false }, 8) => convert::<Self, u8, NARROW>(source),
+            (Kind::Integer { signed: false }, 16) => convert::<Self, u16, NARROW>(source),
+            (Kind::Integer { signed: false }, 32) => convert::<Self, u32, NARROW>(source),
+            (Kind::Integer { signed: false }, 64) => convert::<Self, u64, NARROW>(source),
+            (Kind::Float(_), 32) => convert::<Self, f32, NARROW>(source),
+            (Kind::Float(_), 64) => convert::<Self, f64, NARROW>(source),
             _ => return None,
         })
     }
@@ -100,14 +106,16 @@ impl Native for u64 {}
 /// The stage for a pair whose source is an integer or bool, if the target is a machine type.
 pub(super) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
     match (source.kind(), source.row().bits) {
-        (Kind::Integer { signed: true }, ..=8) => i8::to(source, target),
-        (Kind::Integer { signed: true }, 16) => i16::to(source, target),
-        (Kind::Integer { signed: true }, 32) => i32::to(source, target),
-        (Kind::Integer { signed: true }, 64) => i64::to(source, target),
-        (Kind::Bool | Kind::Integer { .. }, ..=8) => u8::to(source, target),
-        (Kind::Integer { signed: false }, 16) => u16::to(source, target),
-        (Kind::Integer { signed: false }, 32) => u32::to(source, target),
-        (Kind::Integer { signed: false }, 64) => u64::to(source, target),
+        (Kind::Integer { signed: true }, 8) => i8::to::<false>(source, target),
+        (Kind::Integer { signed: true }, ..8) => i8::to::<true>(source, target),
+        (Kind::Integer { signed: true }, 16) => i16::to::<false>(source, target),
+        (Kind::Integer { signed: true }, 32) => i32::to::<false>(source, target),
+        (Kind::Integer { signed: true }, 64) => i64::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 8) => u8::to::<false>(source, target),
+        (Kind::Bool | Kind::Integer { .. }, ..=8) => u8::to::<true>(source, target),
+        (Kind::Integer { signed: false }, 16) => u16::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 32) => u32::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 64) => u64::to::<false>(source, target),
         _ => None,
     }
 }
