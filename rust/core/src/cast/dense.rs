@@ -75,8 +75,16 @@ impl Dense<'_> {
             (Some(_), Some(_)) => return false,
             (Some(stage), None) | (None, Some(stage)) => stage,
             (None, None) => {
-                // SAFETY: the caller's promise.
-                unsafe { source.copy_to(target, count * plan.source_size) };
+                let bytes = count * plan.source_size;
+                // SAFETY: the caller's promise; what streams does not overlap.
+                unsafe {
+                    if self.streams() {
+                        streaming::copy(self.level, source, target, bytes);
+                        streaming::fence(self.level);
+                    } else {
+                        source.copy_to(target, bytes);
+                    }
+                }
                 return true;
             }
         };
