@@ -4,6 +4,8 @@
 //! truncation into integers, clamped, NaN giving 0.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::slice;
 
 use super::stage::{Span, Stage};
 use crate::codec::decode::TruncatedDecoder;
@@ -215,6 +217,10 @@ truth!(f32 f64);
 /// Elements that are looked at before they are converted.
 const BLOCK: usize = 256;
 
+/// A copy of as many, aligned so that vectors do not straddle cache lines.
+#[repr(align(64))]
+struct Block<S>([MaybeUninit<S>; BLOCK]);
+
 /// Elements of a span; with `LOOK`, the easy way where it does for a whole block.
 struct ConvertLoop<S, T, const LOOK: bool>(Span, PhantomData<fn(S) -> T>);
 
@@ -223,20 +229,16 @@ where
     S::Float: Convert<T>,
 {
     /// Whether the easy way does for elements.
-    ///
-    /// # Safety
-    /// They are readable.
     #[inline(always)]
-    unsafe fn is_easy(source: *const S, count: usize) -> bool {
+    fn is_easy(elements: &[S]) -> bool {
         let zero = <S::Word as Lane>::ZERO;
         let signs =
             if S::Float::SIGNED { zero } else { !(<S::Word as Lane>::ONES.shr(<S::Word as Lane>::ONE)) };
         let magnitudes = <S::Word as Lane>::ONES.shr(<S::Word as Lane>::ONE);
         let most = S::bits_of(S::Float::LIMIT).sub(<S::Word as Lane>::ONE);
         let mut found = zero;
-        for i in 0..count {
-            // SAFETY: the caller's promise.
-            let bits = unsafe { source.add(i).read_unaligned() }.bits();
+        for element in elements {
+            let bits = element.bits();
             // The difference has the sign bit if the magnitude is more.
             found = found | most.sub(bits & magnitudes) | (bits & signs);
         }
@@ -254,18 +256,34 @@ where
     fn run(self) {
         let Span { source, target, count, .. } = self.0;
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
-        for start in (0..count).step_by(if LOOK { BLOCK } else { count.max(1) }) {
-            let end = if LOOK { count.min(start + BLOCK) } else { count };
-            // SAFETY: `i < end <= count`, for which `Stage::run`'s caller has made both pointers valid; the easy way was
-            // found to do.
+        if !LOOK {
+            for i in 0..count {
+                // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+                unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().value().convert()) };
+            }
+            return;
+        }
+        // Looked at and converted is a copy, since another thread may write to the source between the two.
+        let mut block = Block([const { MaybeUninit::<S>::uninit() }; BLOCK]);
+        for start in (0..count).step_by(BLOCK) {
+            let length = BLOCK.min(count - start);
+            // SAFETY: as above; the block has room, and its first elements are there when they are lent.
+            let elements = unsafe {
+                let bytes = length * size_of::<S>();
+                source.add(start).cast::<u8>().copy_to_nonoverlapping(block.0.as_mut_ptr().cast(), bytes);
+                slice::from_raw_parts(block.0.as_ptr().cast::<S>(), length)
+            };
+            let easy = Self::is_easy(elements);
+            // SAFETY: as above; the easy way was found to do for these very numbers.
             unsafe {
-                if LOOK && Self::is_easy(source.add(start), end - start) {
-                    for i in start..end {
-                        target.add(i).write_unaligned(source.add(i).read_unaligned().value().easy());
+                let target = target.add(start);
+                if easy {
+                    for (i, element) in elements.iter().enumerate() {
+                        target.add(i).write_unaligned(element.value().easy());
                     }
                 } else {
-                    for i in start..end {
-                        target.add(i).write_unaligned(source.add(i).read_unaligned().value().convert());
+                    for (i, element) in elements.iter().enumerate() {
+                        target.add(i).write_unaligned(element.value().convert());
                     }
                 }
             }
