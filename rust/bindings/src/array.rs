@@ -3,7 +3,7 @@
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
 use castwise_core::Format;
-use castwise_core::cast::region::{Region, extent};
+use castwise_core::cast::layout::region::{Region, extent};
 use castwise_core::cast::{Scales, Source, Target};
 use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};

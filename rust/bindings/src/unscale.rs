@@ -1,7 +1,7 @@
 //! Lists of gradients to one call of the core.
 
 use castwise_core::Format;
-use castwise_core::cast::unscale::{Found, Gradient, Reciprocal, unscale};
+use castwise_core::cast::gradients::unscale::{Found, Gradient, Reciprocal, unscale};
 use castwise_core::cast::{Source, Target, num_threads};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};

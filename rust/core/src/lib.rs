@@ -3,13 +3,12 @@
 //! ```text
 //! cast::cast      shape, pointers, strides, formats, options
 //!   plan          (source, target, options) -> one route of stages; no loops
-//!   parallel      positions per thread
-//!   run           tiles of 1,024 elements: gather, stages, scatter, measure
-//!   stage         the loops over elements, compiled once per cpu::Level; those in whole vectors are over simd
+//!   run           positions per thread, in tiles of 1,024 elements: gather, stages, scatter, report
+//!   stages        the loops over elements, compiled once per cpu::Level; vectors: those in whole registers, over simd
 //!     codec       what one element becomes: decode to a pivot, scale, round once, encode
 //! format          THE table everything derives from; parse reads names, report counts losses
 //!
-//! cast::unscale   many gradients over a scale in one call: checked, measured, written
+//! cast::gradients many gradients over a scale in one call: checked, measured, written
 //! loss_scale      which scale, step by step; delayed_scaling: the same for each narrow tensor
 //! ```
 //!

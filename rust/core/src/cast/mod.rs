@@ -1,86 +1,41 @@
-//! Casting: `plan` decides, `run` carries out, `stage` holds the loops.
+//! Casting: `plan` decides, `run` carries out, `stages`, `vectors` and `tables` hold the loops.
 //!
 //! ```text
-//! cast ── plan ───── which stages (assemble, from_float, from_integer, integer build them)
-//!      └─ parallel ─ which positions per thread
-//!           └─ run ─ per tile: transfer in, stages, transfer out, and for a report
-//!                │    measure (by flags), or watch (glance, histogram) beside the plain stages
-//!                └─ layout: where positions lie (blocks: of transposed arrays; repeat: of broadcast ones)
+//! cast ── plan ── which stages: stages/ (a number at a time), vectors/ (a register at a time), tables/ (by code)
+//!      └─ run/ ── which positions per thread; per tile: gather, stages, scatter
+//!           ├─ layout/  where positions lie, and how bytes get there without being looked at
+//!           └─ report/  what was lost, watched beside the stages
+//! gradients/ ──── many arrays over one loss scale, in place; its own loops over the same layouts and stages
 //! ```
 
-mod assemble;
-mod blocks;
-mod by_cells;
-mod cells;
-mod cut;
-mod dense;
-mod direct;
-mod draws;
-mod equal_factor;
-mod extremes;
-mod factor;
-mod finite;
-mod from_float;
-mod from_integer;
-mod fused;
-mod general;
-mod glance;
-mod gradient_loop;
-mod gradient_route;
-mod half;
-mod half_codes;
-mod histogram;
-mod integer;
+pub mod gradients;
 mod kept;
-mod layout;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
-mod line;
-mod lookup;
-mod low;
-mod measure;
-mod multiply;
+pub mod layout;
 mod ordinary;
-mod parallel;
 mod plan;
 mod prepared;
 mod probe;
 mod refusal;
-pub mod region;
-mod repeat;
+mod report;
 mod request;
 mod rows;
 mod run;
-mod squares;
-mod squares_of_both;
-mod stage;
-mod steepest;
+mod stages;
 mod step;
-mod streaming;
-mod table;
-mod tally;
-mod tile;
-mod to_byte;
-mod to_half;
-mod to_single;
-mod transfer;
-mod transpose;
-pub mod unscale;
-mod upper_source;
-mod vector_loop;
-mod watch;
-mod workers;
+mod tables;
+mod vectors;
 
 pub use ordinary::Ordinary;
-pub use parallel::{num_threads, set_num_threads};
 pub use prepared::Prepared;
 pub use probe::probe;
+pub use run::parallel::{num_threads, set_num_threads};
 
-use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET};
+use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
 use plan::Plan;
 use refusal::refusal;
-use repeat::Repeats;
 use request::Request;
-use run::{Job, Memory, Outcome, Search};
+use run::repeat::{self, Repeats};
+use run::{Job, Memory, Outcome, Search, parallel};
 use step::Step;
 
 use crate::codec::options::{NanRule, Options, Overflow};

@@ -10,7 +10,7 @@
 
 use std::marker::PhantomData;
 
-use super::stage::Storage;
+use super::stages::stage::Storage;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
 use crate::cpu::{Kernel, Level};

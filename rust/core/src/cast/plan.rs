@@ -10,12 +10,15 @@
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |
 
-use super::assemble::{self, Exact, Watched};
-use super::measure::Meter;
+use super::report::measure::Meter;
+use super::report::watch::Watch;
 use super::request::{Choice, Request, pivot_spec};
-use super::stage::{Scale, Stage};
-use super::watch::Watch;
-use super::{cut, direct, from_float, from_integer, integer, lookup, table};
+use super::stages::assemble::{self, Exact, Watched};
+use super::stages::stage::{Scale, Stage};
+use super::stages::{cut, from_float};
+use super::stages::{from_integer, integer};
+use super::tables::{lookup, table};
+use super::vectors::direct;
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};

@@ -1,0 +1,225 @@
+//! Dense elements in native byte order that nobody asks anything about: stages over long stretches of memory, where it
+//! matters how results reach it.
+//!
+//! | case | how |
+//! |---|---|
+//! | no stage | a copy |
+//! | one stage, and draws | tile by tile, so that draws stay in the innermost cache |
+//! | one stage | over all of it; long targets from an aligned element on |
+//! | two stages | tile by tile, through lanes that stay in the innermost cache |
+//! | real to complex | results stay in a tile, and are spread out from there |
+//! | very long | results stay in a tile, and are copied past the caches from there |
+
+use super::draws;
+use super::tile::Tile;
+use crate::cast::TILE;
+use crate::cast::layout::streaming::{self, STREAM_FROM};
+use crate::cast::layout::transfer::spread;
+use crate::cast::plan::Plan;
+use crate::cast::stages::stage::{Span, Stage};
+use crate::cpu::Level;
+
+/// Bytes of a cache line: stores that straddle two cost more.
+const LINE: usize = 64;
+
+/// From this many elements on, an extra call of a stage pays for stores that do not straddle lines.
+const ALIGN_FROM: usize = 1 << 12;
+
+/// Elements at either end that are cast by calls of their own, so that the compiler's loops over several registers have
+/// nothing left over, which they would do one by one.
+const END: usize = 256;
+
+/// What is cast.
+pub(super) struct Dense<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) level: Level,
+    pub(super) source: *const u8,
+    pub(super) target: *mut u8,
+    pub(super) count: usize,
+    /// Results are the real parts of the target's elements, whose imaginary parts become +0.
+    pub(super) real_to_complex: bool,
+    /// The index of the first element, where there are draws.
+    pub(super) first: u64,
+}
+
+/// Tiles of one thread.
+pub(super) struct Tiles<'a> {
+    pub(super) lanes: &'a mut Tile<u64>,
+    pub(super) results: &'a mut Tile<u64>,
+    pub(super) flags: &'a mut Tile<u8>,
+}
+
+impl Dense<'_> {
+    /// Whether a plan has no need of anything but its two ends.
+    pub(super) fn suits(plan: &Plan) -> bool {
+        let one_stage = plan.decode.is_none() && plan.encode.is_some() && !plan.flags;
+        !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || one_stage)
+    }
+
+    /// The one stage over all of it, if that is all there is to do. Returns whether it was.
+    ///
+    /// # Safety
+    /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
+    /// elements of equal size coincide.
+    pub(super) unsafe fn run_at_once(&self) -> bool {
+        let Self { plan, source, target, count, first, .. } = *self;
+        if let (Some(stream), Some(stage)) = (plan.stream, &plan.encode) {
+            let span = Span { source, target, count, ..Span::EMPTY };
+            // SAFETY: the caller's promise.
+            unsafe { draws::run(plan, stage.as_ref(), span, stream, first) };
+            return true;
+        }
+        let stage = match (&plan.decode, &plan.encode) {
+            _ if self.real_to_complex || plan.flags => return false,
+            (Some(stage), None) | (None, Some(stage)) if !stage.aligns() && self.streams() => return false,
+            (Some(_), Some(_)) => return false,
+            (Some(stage), None) | (None, Some(stage)) => stage,
+            (None, None) => {
+                let bytes = count * plan.source_size;
+                // SAFETY: the caller's promise; what streams does not overlap.
+                unsafe {
+                    if self.streams() {
+                        streaming::copy(self.level, source, target, bytes);
+                        streaming::fence(self.level);
+                    } else {
+                        source.copy_to(target, bytes);
+                    }
+                }
+                return true;
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run_aligned(stage.as_ref()) };
+        true
+    }
+
+    /// Whether results are better kept out of the caches. What is cast in place is in them.
+    fn streams(&self) -> bool {
+        let Self { plan, source, target, count, .. } = *self;
+        let long = count * (plan.source_size + self.element()) >= STREAM_FROM;
+        long && self.level >= Level::Avx2 && source != target.cast_const()
+    }
+
+    /// Bytes of a target element.
+    fn element(&self) -> usize {
+        self.plan.target_size * if self.real_to_complex { 2 } else { 1 }
+    }
+
+    /// # Safety
+    /// As for [`Dense::run_at_once`].
+    unsafe fn run_aligned(&self, stage: &dyn Stage) {
+        let Self { plan, source, target, count, .. } = *self;
+        let run = |start: usize, end: usize| {
+            let (source, target) = (
+                source.wrapping_add(start * plan.source_size),
+                target.wrapping_add(start * plan.target_size),
+            );
+            // SAFETY: the caller's promise; these are some of the elements.
+            unsafe { stage.run(self.level, Span { source, target, count: end - start, ..Span::EMPTY }) };
+        };
+        // In place, no element may be cast twice.
+        if count < ALIGN_FROM || stage.aligns() || source == target.cast_const() {
+            return run(0, count);
+        }
+        let start = skew(target, plan.target_size);
+        let end = count - (count - start) % END;
+        if start > 0 {
+            run(0, END);
+        }
+        run(start, end);
+        if end < count {
+            run(count - END, count);
+        }
+    }
+
+    /// Tile by tile.
+    ///
+    /// # Safety
+    /// As for [`Dense::run_at_once`].
+    pub(super) unsafe fn run_in_tiles(&self, tiles: &mut Tiles<'_>) {
+        let Self { plan, source, target, count, .. } = *self;
+        let (element, streams) = (self.element(), self.streams());
+        let mut end = 0;
+        while end < count {
+            let start = end;
+            // The first one ends where the others' targets are aligned.
+            let length = if end == 0 { skew(target, element) } else { 0 };
+            end = count.min(if length > 0 { length } else { end + TILE });
+            // SAFETY: the caller's promise; these are some of the elements.
+            unsafe {
+                let (source, target) = (source.add(start * plan.source_size), target.add(start * element));
+                if self.real_to_complex {
+                    self.convert_to_complex(source, target, end - start, tiles, streams);
+                } else if streams {
+                    let results = tiles.results.0.as_mut_ptr().cast::<u8>();
+                    self.convert(source, results, end - start, tiles);
+                    streaming::copy(self.level, results, target, (end - start) * element);
+                } else {
+                    self.convert(source, target, end - start, tiles);
+                }
+            }
+        }
+        if streams {
+            streaming::fence(self.level);
+        }
+    }
+
+    /// One tile, to complex elements.
+    ///
+    /// # Safety
+    /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
+    unsafe fn convert_to_complex(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        count: usize,
+        tiles: &mut Tiles<'_>,
+        streams: bool,
+    ) {
+        let (level, size) = (self.level, self.plan.target_size);
+        // SAFETY: the caller's promise; a tile has room for as many real parts, or for half as many elements.
+        unsafe {
+            let mut parts = source;
+            if !self.plan.is_copy() {
+                let results = tiles.results.0.as_mut_ptr().cast::<u8>();
+                self.convert(source, results, count, tiles);
+                parts = results;
+            }
+            if !streams {
+                return spread(level, parts, target, size, count);
+            }
+            let elements = tiles.lanes.0.as_mut_ptr().cast::<u8>();
+            for start in (0..count).step_by(TILE / 2) {
+                let count = (TILE / 2).min(count - start);
+                spread(level, parts.add(start * size), elements, size, count);
+                streaming::copy(level, elements, target.add(start * self.element()), count * self.element());
+            }
+        }
+    }
+
+    /// One tile.
+    ///
+    /// # Safety
+    /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
+    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, tiles: &mut Tiles<'_>) {
+        let lanes = tiles.lanes.0.as_mut_ptr().cast::<u8>();
+        let span = Span { source, target, count, flags: tiles.flags.0.as_mut_ptr(), ..Span::EMPTY };
+        // SAFETY: the caller's promise; tiles have room for as many elements.
+        unsafe {
+            match (&self.plan.decode, &self.plan.encode) {
+                (Some(decode), Some(encode)) => {
+                    decode.run(self.level, Span { target: lanes, ..span });
+                    encode.run(self.level, Span { source: lanes, ..span });
+                }
+                (Some(stage), None) | (None, Some(stage)) => stage.run(self.level, span),
+                (None, None) => source.copy_to(target, count * self.plan.source_size),
+            }
+        }
+    }
+}
+
+/// Elements before the first one of a target that is at the start of a line, if there is one.
+fn skew(target: *const u8, size: usize) -> usize {
+    let bytes = target.align_offset(LINE);
+    if bytes.is_multiple_of(size) { bytes / size } else { 0 }
+}

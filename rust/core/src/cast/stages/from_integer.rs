@@ -1,0 +1,121 @@
+//! The machine's own integers, converted by the language: Rust's `as` has exactly castwise's defaults.
+//!
+//! Integers wrap into integers, and round to nearest even into floats. Bools and integers of fewer bits than they are
+//! stored in are bytes once their value is found. Float sources are in [`super::from_float`].
+
+use std::marker::PhantomData;
+
+use num_traits::AsPrimitive;
+
+use super::stage::{Span, Stage};
+use crate::codec::decode::IntegerValue;
+use crate::cpu::{Kernel, Level};
+use crate::format::{Format, Kind};
+
+/// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
+struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
+
+struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
+
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Kernel for ConvertLoop<S, T, NARROW> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self(value, Span { source, target, count, .. }, _) = self;
+        let (source, target) = (source.cast::<S>(), target.cast::<T>());
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+            unsafe {
+                let bits = source.add(i).read_unaligned();
+                let number = if NARROW { bits.worth(value) } else { bits };
+                target.add(i).write_unaligned(number.as_());
+            }
+        }
+    }
+}
+
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage for Convert<S, T, NARROW> {
+    unsafe fn run(&self, level: Level, span: Span) {
+        level.run(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData));
+    }
+}
+
+/// A machine integer, which `as` converts to every machine type.
+trait Native:
+    Copy
+    + AsPrimitive<i8>
+    + AsPrimitive<i16>
+    + AsPrimitive<i32>
+    + AsPrimitive<i64>
+    + AsPrimitive<u8>
+    + AsPrimitive<u16>
+    + AsPrimitive<u32>
+    + AsPrimitive<u64>
+    + AsPrimitive<f32>
+    + AsPrimitive<f64>
+{
+    /// What its bits are worth; only those of a byte may have some to spare.
+    #[inline(always)]
+    fn worth(self, _value: IntegerValue<u8>) -> Self {
+        self
+    }
+
+    /// The stage to a target format, if that is a machine type.
+    fn to<const NARROW: bool>(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+        fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool>(
+            source: Format,
+        ) -> Box<dyn Stage> {
+            Box::new(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
+        }
+        Some(match (target.kind(), target.row().bits) {
+            (Kind::Integer { signed: true }, 8) => convert::<Self, i8, NARROW>(source),
+            (Kind::Integer { signed: true }, 16) => convert::<Self, i16, NARROW>(source),
+            (Kind::Integer { signed: true }, 32) => convert::<Self, i32, NARROW>(source),
+            (Kind::Integer { signed: true }, 64) => convert::<Self, i64, NARROW>(source),
+            (Kind::Integer { signed: false }, 8) => convert::<Self, u8, NARROW>(source),
+            (Kind::Integer { signed: false }, 16) => convert::<Self, u16, NARROW>(source),
+            (Kind::Integer { signed: false }, 32) => convert::<Self, u32, NARROW>(source),
+            (Kind::Integer { signed: false }, 64) => convert::<Self, u64, NARROW>(source),
+            (Kind::Float(_), 32) => convert::<Self, f32, NARROW>(source),
+            (Kind::Float(_), 64) => convert::<Self, f64, NARROW>(source),
+            _ => return None,
+        })
+    }
+}
+
+impl Native for i8 {
+    #[inline(always)]
+    fn worth(self, value: IntegerValue<u8>) -> Self {
+        value.of(self as u8) as Self
+    }
+}
+impl Native for u8 {
+    #[inline(always)]
+    fn worth(self, value: IntegerValue<u8>) -> Self {
+        value.of(self)
+    }
+}
+impl Native for i16 {}
+impl Native for i32 {}
+impl Native for i64 {}
+impl Native for u16 {}
+impl Native for u32 {}
+impl Native for u64 {}
+
+/// The stage for a pair whose source is an integer or bool, if the target is a machine type.
+pub(in crate::cast) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+    match (source.kind(), source.row().bits) {
+        (Kind::Integer { signed: true }, 8) => i8::to::<false>(source, target),
+        (Kind::Integer { signed: true }, ..8) => i8::to::<true>(source, target),
+        (Kind::Integer { signed: true }, 16) => i16::to::<false>(source, target),
+        (Kind::Integer { signed: true }, 32) => i32::to::<false>(source, target),
+        (Kind::Integer { signed: true }, 64) => i64::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 8) => u8::to::<false>(source, target),
+        (Kind::Bool | Kind::Integer { .. }, ..=8) => u8::to::<true>(source, target),
+        (Kind::Integer { signed: false }, 16) => u16::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 32) => u32::to::<false>(source, target),
+        (Kind::Integer { signed: false }, 64) => u64::to::<false>(source, target),
+        _ => None,
+    }
+}

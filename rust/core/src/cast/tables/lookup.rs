@@ -1,0 +1,153 @@
+//! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
+
+use std::borrow::Borrow;
+
+use super::table::Table;
+use crate::cast::kept::{Kept, VARIANTS, variant};
+use crate::cast::plan::Plan;
+use crate::cast::request::Request;
+use crate::cast::stages::stage::Stage;
+use crate::cast::vectors::vector_loop::{InSteps, Step};
+use crate::cpu::Level;
+use crate::format::Format;
+use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
+
+/// The tables found so far: there are few formats, and fewer are in use.
+static TABLES: Kept<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
+
+/// Where the table of a request is kept; `None` if codes are not all there is to it.
+fn place(request: &Request) -> Option<usize> {
+    let Request { source, target, scaled, .. } = *request;
+    // Integers have shorter ways to integers and to wide floats.
+    let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
+    if scaled || source.item_size() != 1 || !pays {
+        return None;
+    }
+    Some((source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?)
+}
+
+/// Whether a level looks codes up.
+fn has_tables(level: Level) -> bool {
+    with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some()
+}
+
+/// The stage for a request, if its table has been found before.
+pub(in crate::cast) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let place = has_tables(level).then(|| place(request))??;
+    stage(TABLES.get(place)?, request.target.item_size(), level)
+}
+
+/// The stage for a request that a plan has been found for.
+pub(in crate::cast) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
+    let place = has_tables(plan.level).then(|| place(request))??;
+    stage(TABLES.keep(place, Table::new(plan, 1.0)), request.target.item_size(), plan.level)
+}
+
+/// The stage for results of this size from a table that stays, if at most their last two bytes vary.
+fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    if let Some(stage) = with_nibbles!(level, V => super::line::stage::<V>(table, size)) {
+        return stage;
+    }
+    let planes = &table.planes;
+    let low = size.saturating_sub(2);
+    if planes[..low].iter().flatten().any(|&byte| byte != 0) {
+        return None;
+    }
+    with_tables!(level, V => match size {
+        1 => InSteps::<V, _, 1>::boxed(ToByte(&planes[0])),
+        2 => InSteps::<V, _, 2>::boxed(ToMore([&planes[0], &planes[1]])),
+        4 => InSteps::<V, _, 4>::boxed(ToMore([&planes[2], &planes[3]])),
+        _ => InSteps::<V, _, 8>::boxed(ToMore([&planes[6], &planes[7]])),
+    })?
+}
+
+/// The stage for results of this size from a table of one call, but for the widest.
+pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    let [a, b, c, d, ..] = table.planes;
+    with_tables!(level, V => match size {
+        1 => InSteps::<V, _, 1>::boxed(ToByte(a)),
+        2 => InSteps::<V, _, 2>::boxed(ToMore([a, b])),
+        4 => InSteps::<V, _, 4>::boxed(ToFour([a, b, c, d])),
+        _ => None,
+    })?
+}
+
+/// The results' bytes of one place, in a table that stays or in the step itself.
+trait Plane: Borrow<Bytes> + Copy + Send + Sync + 'static {}
+
+impl<P: Borrow<Bytes> + Copy + Send + Sync + 'static> Plane for P {}
+
+type Bytes = [u8; TABLE_BYTES];
+
+/// From a byte to a byte.
+#[derive(Clone, Copy)]
+struct ToByte<P>(P);
+
+/// From a byte to several, of which only the last two are ever set.
+#[derive(Clone, Copy)]
+struct ToMore<P>([P; 2]);
+
+/// From a byte to four.
+#[derive(Clone, Copy)]
+struct ToFour([Bytes; 4]);
+
+impl<V: Tables, P: Plane> Step<V, 1> for ToByte<P> {
+    const FROM: usize = 1;
+    type Ready = V::Table;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and a whole plane.
+        unsafe { V::load_table(self.0.borrow()) }
+    }
+
+    #[inline(always)]
+    unsafe fn step(table: Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::lookup(table, V::load(source))] }
+    }
+}
+
+impl<V: Tables, P: Plane, const SIZE: usize> Step<V, SIZE> for ToMore<P> {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 2];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe { [V::load_table(self.0[0].borrow()), V::load_table(self.0[1].borrow())] }
+    }
+
+    #[inline(always)]
+    unsafe fn step([low, high]: Self::Ready, source: *const u8) -> [V::Integers; SIZE] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::load(source);
+            V::spread::<SIZE>(V::lookup(low, codes), V::lookup(high, codes))
+        }
+    }
+}
+
+impl<V: Tables> Step<V, 4> for ToFour {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 4];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe {
+            let [a, b, c, d] = &self.0;
+            [V::load_table(a), V::load_table(b), V::load_table(c), V::load_table(d)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn step([a, b, c, d]: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::crosswise(V::load(source));
+            let (a, b) = (V::lookup(a, codes), V::lookup(b, codes));
+            V::interleave([a, b, V::lookup(c, codes), V::lookup(d, codes)])
+        }
+    }
+}

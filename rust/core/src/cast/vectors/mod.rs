@@ -1,0 +1,14 @@
+//! Pairs of floats that whole registers take from source to target in one step, on levels that have the instructions.
+//! `direct` says which; `vector_loop` is the loop of all of them.
+
+pub(super) mod by_cells;
+pub(super) mod cells;
+pub(super) mod direct;
+pub(super) mod equal_factor;
+pub(super) mod factor;
+pub(super) mod half_codes;
+pub(super) mod to_byte;
+pub(super) mod to_half;
+pub(super) mod to_single;
+pub(super) mod upper_source;
+pub(super) mod vector_loop;

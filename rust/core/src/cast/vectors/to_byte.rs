@@ -1,0 +1,225 @@
+//! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
+
+use super::upper_source::{Floats, Upper, Words};
+use super::vector_loop::{InSteps, Step};
+use crate::cast::request::Request;
+use crate::cast::stages::stage::Stage;
+use crate::codec::upper::{MANTISSA, PowerRule, UpperRule};
+use crate::simd::{Vector, unknown_one};
+
+/// What makes a register of codes from two of upper halves.
+///
+/// # Safety
+/// The operation needs the level's features.
+pub(super) trait Codes<V: Vector>: Copy + Send + Sync + 'static {
+    /// What the loop keeps in registers.
+    type Ready: Copy;
+    unsafe fn ready(&self) -> Self::Ready;
+    /// In the order of [`Vector::unzip8`]; `one` is 1 in every byte.
+    unsafe fn codes(ready: Self::Ready, halves: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers;
+}
+
+/// From floats to codes.
+#[derive(Clone, Copy)]
+struct ToBytes<F, C> {
+    source: F,
+    codes: C,
+}
+
+impl<V: Vector, F: Words, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, C::Ready, [V::Integers; 2]);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        let one = unknown_one();
+        // SAFETY: the trait's contract.
+        unsafe { (self.source, self.codes.ready(), [V::splat8(one), V::splat16(u16::from(one))]) }
+    }
+
+    #[inline(always)]
+    unsafe fn step((words, codes, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            let first = words.words::<V>(source, ones[1]);
+            let second = words.words::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
+            [V::in_order(C::codes(codes, [first, second], ones[0]))]
+        }
+    }
+}
+
+/// Where the sign of a code goes.
+mod sign {
+    /// To the top bit, of zero too.
+    pub(super) const TOP: u8 = 0;
+    /// To the top bit, but not of zero.
+    pub(super) const SIGNLESS_ZERO: u8 = 1;
+    /// To a lower bit.
+    pub(super) const BELOW: u8 = 2;
+}
+
+/// Any format with a sign, as [`UpperRule`] says; `SIGN` is one of [`sign`]. With `NEAREST_EVEN` that is the rounding,
+/// and signs do not differ in anything else.
+#[derive(Clone, Copy)]
+struct FloatCodes<const SIGN: u8, const NEAREST_EVEN: bool>(UpperRule);
+
+/// A constant of the sign's.
+macro_rules! by_sign {
+    ($choose:ident, $splat:ident, $negative:expr, $pair:expr) => {
+        V::$choose($negative, V::$splat($pair[1]), V::$splat($pair[0]))
+    };
+}
+
+const TOP_WORD: u16 = 1 << 15;
+const TOP_BYTE: u8 = 1 << 7;
+const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
+
+impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
+    /// Magnitudes, and codes with 8 bits after the point (and their sign, if it goes on top).
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn fixed<V: Vector>(&self, half: Upper<V::Integers>) -> (V::Integers, V::Integers) {
+        let rule = &self.0;
+        let implicit = 1 << MANTISSA;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let magnitude = V::and(half.odd, V::splat16(!TOP_WORD));
+            let limit = if NEAREST_EVEN {
+                V::splat16(rule.limit[0])
+            } else {
+                by_sign!(choose16, splat16, V::above16(V::splat16(0), half.cut), rule.limit)
+            };
+            let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
+            let scaled = V::mul16(distance, V::splat16(rule.factor));
+            let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
+            let steps = V::min16(V::shr16::<MANTISSA>(distance), V::splat16(rule.steps));
+            let significand = V::or_masked(V::splat16(implicit), distance, V::splat16(implicit - 1));
+            let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
+            if !NEAREST_EVEN {
+                // However small, what is not zero counts, but less than half.
+                let too_small = V::above16(V::splat16(rule.lowest), magnitude);
+                fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
+            }
+            if SIGN == sign::TOP {
+                fixed = V::or_masked(fixed, half.cut, V::splat16(TOP_WORD));
+            }
+            (magnitude, fixed)
+        }
+    }
+}
+
+impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCodes<SIGN, NEAREST_EVEN> {
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers {
+        let rule = &ready.0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (low, low_fixed) = ready.fixed::<V>(first);
+            let (high, high_fixed) = ready.fixed::<V>(second);
+            let (fraction, code) = V::unzip8(low_fixed, high_fixed);
+            let tops = if SIGN == sign::TOP { code } else { V::unzip8(first.cut, second.cut).1 };
+            let bound = if NEAREST_EVEN {
+                V::splat8(rule.bound[0])
+            } else {
+                by_sign!(choose8, splat8, V::top8(tops), rule.bound)
+            };
+            let decisive = V::or_masked(fraction, code, V::splat8(rule.even));
+            let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
+            if SIGN == sign::SIGNLESS_ZERO {
+                let not_zero = V::add_saturated8(code, V::splat8(TOP_BYTE - 1));
+                code = V::or_masked(code, V::and(not_zero, tops), V::splat8(TOP_BYTE));
+            }
+            if SIGN == sign::BELOW {
+                code = V::choose8(V::top8(tops), V::or(code, V::splat8(rule.sign)), code);
+            }
+            if !NEAREST_EVEN {
+                let beyond = V::splat16(INFINITY - 1);
+                let special = V::join(V::above16(low, beyond), V::above16(high, beyond));
+                code = V::choose8(special, by_sign!(choose8, splat8, V::top8(tops), rule.infinity), code);
+            }
+            let infinity = V::splat16(INFINITY);
+            if rule.nan_is_special && V::any16(V::above16(V::max16(low, high), infinity)) {
+                let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
+                code = V::choose8(is_nan, by_sign!(choose8, splat8, V::top8(tops), rule.nan), code);
+            }
+            code
+        }
+    }
+}
+
+/// Powers of two.
+#[derive(Clone, Copy)]
+struct PowerCodes(PowerRule);
+
+impl PowerCodes {
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn words<V: Vector>(&self, half: Upper<V::Integers>) -> V::Integers {
+        let rule = &self.0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let magnitude = V::and(half.odd, V::splat16(!TOP_WORD));
+            let rounded = V::shr16::<{ MANTISSA }>(V::add16(magnitude, V::splat16(rule.half)));
+            let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
+            let code = V::choose16(is_lowest, V::splat16(0), rounded);
+            let overflows = V::above16(code, V::splat16(rule.max_code));
+            let code = V::choose16(overflows, V::splat16(rule.overflow), code);
+            // Zero, and a set sign.
+            let outside = V::above16(V::splat16(1), half.odd);
+            let code = V::choose16(outside, V::splat16(rule.outside), code);
+            V::choose16(V::above16(magnitude, V::splat16(INFINITY)), V::splat16(rule.nan), code)
+        }
+    }
+}
+
+impl<V: Vector> Codes<V> for PowerCodes {
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], _one: V::Integers) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe { V::unzip8(ready.words::<V>(first), ready.words::<V>(second)).0 }
+    }
+}
+
+/// The stage from one source to the target of a request, if it is one of these formats.
+pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let (spec, options, rounding) = (request.target.float()?, &request.options, request.rounding());
+    if let Some(rule) = PowerRule::new(&spec, options, rounding) {
+        return boxed::<V, F, _>(source, PowerCodes(rule));
+    }
+    let rule = UpperRule::new(&spec, options, rounding)?;
+    match (rule.sign, rule.signless_zero) {
+        (TOP_BYTE, false) => rounded::<V, F, { sign::TOP }>(source, rule),
+        (TOP_BYTE, true) => rounded::<V, F, { sign::SIGNLESS_ZERO }>(source, rule),
+        _ => rounded::<V, F, { sign::BELOW }>(source, rule),
+    }
+}
+
+fn rounded<V: Vector, F: Floats, const SIGN: u8>(source: F, rule: UpperRule) -> Option<Box<dyn Stage>> {
+    if rule.nearest_even {
+        boxed::<V, F, _>(source, FloatCodes::<SIGN, true>(rule))
+    } else {
+        boxed::<V, F, _>(source, FloatCodes::<SIGN, false>(rule))
+    }
+}
+
+/// The stage of a rule.
+pub(super) fn boxed<V: Vector, F: Words, C: Codes<V>>(source: F, codes: C) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 1>::boxed(ToBytes { source, codes })
+}

@@ -1,0 +1,161 @@
+//! float32, its upper half, and IEEE half precision to one another.
+
+use std::marker::PhantomData;
+
+use super::factor::AboveTies;
+use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
+use super::to_single;
+use super::upper_source::Floats;
+use super::vector_loop::{InSteps, Step};
+use crate::cast::request::Request;
+use crate::cast::stages::stage::Stage;
+use crate::codec::options::Rounding;
+use crate::simd::{Vector, rounding, unknown_one};
+
+/// From floats to words.
+#[derive(Clone, Copy)]
+struct ToWords<F, H, const CLAMP: bool> {
+    source: F,
+    specials: Specials,
+    halves: PhantomData<H>,
+}
+
+impl<V: Vector, F: Floats, H: Halves, const CLAMP: bool> Step<V, 2> for ToWords<F, H, CLAMP> {
+    const FROM: usize = F::SIZE;
+    type Ready = (Self, V::Integers);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (*self, unsafe { V::splat16(u16::from(unknown_one())) })
+    }
+
+    #[inline(always)]
+    unsafe fn step((this, one): Self::Ready, source: *const u8) -> [V::Integers; 2] {
+        let quarter = V::BYTES / 4 * F::SIZE;
+        let Self { source: floats, specials, .. } = this;
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+        unsafe {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
+            let low = [floats.singles::<V>(a), floats.singles::<V>(b)];
+            let high = [floats.singles::<V>(c), floats.singles::<V>(d)];
+            [H::words::<V, CLAMP>(specials, low, one), H::words::<V, CLAMP>(specials, high, one)]
+        }
+    }
+}
+
+/// From words to words of the same format, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct Recoded(Specials);
+
+impl<V: Vector> Step<V, 2> for Recoded {
+    const FROM: usize = 2;
+    type Ready = Specials;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Specials {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn step(specials: Specials, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            [
+                finish_words::<V, true>(specials, V::load(source)),
+                finish_words::<V, true>(specials, V::load(source.add(V::BYTES))),
+            ]
+        }
+    }
+}
+
+/// The stage from a format of 16 bits to itself.
+pub(super) fn recoded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 2>::boxed(Recoded(Specials::of(request)?))
+}
+
+/// A layout that vectors take apart and put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Single,
+    UpperHalf,
+    IeeeHalf,
+}
+
+/// The stage from one source to a target of such a layout.
+pub(super) fn stage<V: Vector, F: Floats>(
+    request: &Request,
+    source: F,
+    target: Shape,
+) -> Option<Box<dyn Stage>> {
+    if request.rounding() != Rounding::NearestEven {
+        return None;
+    }
+    if target == Shape::Single {
+        return to_single::stage::<V, F>(request, source);
+    }
+    let specials = Specials::of(request)?;
+    if target == Shape::UpperHalf {
+        words::<V, F, UpperCodes<true>>(source, specials)
+    } else {
+        words::<V, F, NearestIeeeCodes>(source, specials)
+    }
+}
+
+/// The stage to upper halves in either rounding to nearest.
+pub(super) fn nearest_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, UpperCodes<true>>(source, specials)
+    } else {
+        limited::<V, F, UpperCodes<false>>(source, specials)
+    }
+}
+
+/// The stage to IEEE halves in either rounding to nearest.
+pub(super) fn nearest_half<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    if request.rounding() == Rounding::NearestEven {
+        words::<V, F, NearestIeeeCodes>(source, specials)
+    } else {
+        words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
+    }
+}
+
+/// The stage in another rounding than the default one, if there is one.
+pub(super) fn rounded_stage<V: Vector, F: Floats>(
+    request: &Request,
+    source: F,
+    target: Shape,
+) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    match (target, request.rounding()) {
+        (Shape::UpperHalf, rounding) if rounding != Rounding::Stochastic => {
+            limited::<V, F, UpperCodes<false>>(source, specials)
+        }
+        (Shape::IeeeHalf, Rounding::NearestAway) => {
+            words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
+        }
+        (Shape::IeeeHalf, Rounding::TowardsZero) => {
+            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_ZERO }>>(source, specials)
+        }
+        (Shape::IeeeHalf, Rounding::TowardsPositive) => {
+            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>>(source, specials)
+        }
+        (Shape::IeeeHalf, Rounding::TowardsNegative) => {
+            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>>(source, specials)
+        }
+        _ => None,
+    }
+}
+
+fn words<V: Vector, F: Floats, H: Halves>(source: F, specials: Specials) -> Option<Box<dyn Stage>> {
+    if specials.limits() {
+        return limited::<V, F, H>(source, specials);
+    }
+    InSteps::<V, _, 2>::boxed(ToWords::<F, H, false> { source, specials, halves: PhantomData })
+}
+
+fn limited<V: Vector, F: Floats, H: Halves>(source: F, specials: Specials) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 2>::boxed(ToWords::<F, H, true> { source, specials, halves: PhantomData })
+}

@@ -1,0 +1,93 @@
+//! Floats of 16 and 32 bits to float32.
+
+use super::upper_source::Floats;
+use super::vector_loop::{InSteps, Step};
+use crate::cast::request::Request;
+use crate::cast::stages::stage::Stage;
+use crate::codec::encode::SpecialCodes;
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::simd::Vector;
+
+/// From floats to singles with canonical NaN.
+#[derive(Clone, Copy)]
+struct ToSingles<F> {
+    source: F,
+    nan: u32,
+}
+
+impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, V::Integers);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (self.source, unsafe { V::splat32(self.nan) })
+    }
+
+    #[inline(always)]
+    unsafe fn step((floats, nan): Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        let quarter = V::BYTES / 4 * F::SIZE;
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+        unsafe {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
+            [
+                V::canonical(floats.singles::<V>(a), nan),
+                V::canonical(floats.singles::<V>(b), nan),
+                V::canonical(floats.singles::<V>(c), nan),
+                V::canonical(floats.singles::<V>(d), nan),
+            ]
+        }
+    }
+}
+
+/// The same, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct ToLimited<F> {
+    source: F,
+    limit: u32,
+    nan: u32,
+    nan_sign: u32,
+}
+
+impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, [V::Integers; 3]);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        let constants = unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] };
+        (self.source, constants)
+    }
+
+    #[inline(always)]
+    unsafe fn step((floats, constants): Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        let quarter = V::BYTES / 4 * F::SIZE;
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+        unsafe {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
+            [
+                V::limited(floats.singles::<V>(a), constants),
+                V::limited(floats.singles::<V>(b), constants),
+                V::limited(floats.singles::<V>(c), constants),
+                V::limited(floats.singles::<V>(d), constants),
+            ]
+        }
+    }
+}
+
+/// The stage to singles.
+pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    if request.rounding() != Rounding::NearestEven {
+        return None;
+    }
+    if request.keeps_specials() {
+        return InSteps::<V, _, 4>::boxed(ToSingles { source, nan: Binary32::QUIET_NAN });
+    }
+    let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
+    let [nan, negative_nan] = codes.nan.map(|code| code as u32);
+    let limit = codes.infinity[0] as u32;
+    InSteps::<V, _, 4>::boxed(ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan })
+}

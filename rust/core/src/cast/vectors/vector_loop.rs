@@ -1,0 +1,143 @@
+//! The loop over whole registers, and over what is left of a span.
+
+use std::marker::PhantomData;
+
+use crate::cast::stages::stage::{Span, Stage};
+use crate::cpu::{Kernel, Level};
+use crate::simd::{Rest, Vector};
+
+/// The most bytes on either side of a step.
+const MOST: usize = 64 * 8;
+
+/// From this many elements on, stores that do not straddle cache lines pay for an extra step.
+const ALIGN_FROM: usize = 1 << 12;
+
+/// From this many bytes read and written on, results go past the caches: they would not stay there, and what they are
+/// written over need not be read first.
+const STREAM_FROM: usize = 1 << 24;
+
+/// What happens to as many elements as a register has bytes; results take `SIZE` bytes each.
+///
+/// # Safety
+/// Every operation needs the level's features, and a step that many elements at the source.
+pub(in crate::cast) trait Step<V: Vector, const SIZE: usize>:
+    Copy + Send + Sync + 'static
+{
+    /// Bytes of a source element.
+    const FROM: usize;
+    /// What the loop keeps in registers.
+    type Ready: Copy;
+    unsafe fn ready(&self) -> Self::Ready;
+    /// The results, in the order of memory.
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; SIZE];
+}
+
+/// The loop of a step on one level.
+pub(in crate::cast) struct InSteps<V, S, const SIZE: usize> {
+    step: S,
+    vectors: PhantomData<V>,
+}
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
+    /// The stage, where the machine has the level.
+    pub(in crate::cast) fn boxed(step: S) -> Option<Box<dyn Stage>> {
+        V::LEVEL.is_available().then(|| Box::new(Self { step, vectors: PhantomData }) as Box<dyn Stage>)
+    }
+}
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
+    unsafe fn run(&self, _level: Level, span: Span) {
+        // The level that the stage was made for, whichever is in use by now.
+        // SAFETY: `boxed` makes it only where that is available.
+        unsafe { V::run(StepLoop::<V, S, SIZE> { step: self.step, span, vectors: PhantomData }) };
+    }
+
+    fn aligns(&self) -> bool {
+        true
+    }
+}
+
+struct StepLoop<V, S, const SIZE: usize> {
+    step: S,
+    span: Span,
+    vectors: PhantomData<V>,
+}
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
+    /// Elements before the first at a multiple of a register's bytes; none where it does not pay, or there is none.
+    #[inline(always)]
+    fn head(&self) -> usize {
+        let bytes = self.span.target.align_offset(V::BYTES);
+        if self.span.count >= ALIGN_FROM && bytes.is_multiple_of(SIZE) { bytes / SIZE } else { 0 }
+    }
+
+    /// Elements that fill registers.
+    ///
+    /// # Safety
+    /// The level's features, and elements from `start` to `end` at the pointers; with `STREAM`, the target's first is
+    /// aligned.
+    #[inline(always)]
+    unsafe fn whole<const STREAM: bool>(&self, ready: S::Ready, start: usize, end: usize) {
+        for i in (start..end).step_by(V::BYTES) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let target = self.span.target.add(i * SIZE);
+                let source = self.span.source.add(i * S::FROM);
+                let results = S::step(ready, source);
+                for (part, result) in results.into_iter().enumerate() {
+                    let target = target.add(part * V::BYTES);
+                    if STREAM { V::stream(target, result) } else { V::store(target, result) }
+                }
+            }
+        }
+    }
+
+    /// Fewer elements than that, by way of room that holds as many.
+    ///
+    /// # Safety
+    /// The level's features, and `count` elements from `start` at the pointers.
+    #[inline(always)]
+    unsafe fn part(&self, ready: S::Ready, start: usize, count: usize) {
+        let (mut from, mut to) = (Rest::<MOST>::new(), Rest::<MOST>::new());
+        // SAFETY: the caller's promise; there is room for the elements of a step on either side.
+        unsafe {
+            let (source, target) =
+                (self.span.source.add(start * S::FROM), self.span.target.add(start * SIZE));
+            source.copy_to_nonoverlapping(from.0.as_mut_ptr(), count * S::FROM);
+            for (part, result) in S::step(ready, from.0.as_ptr()).into_iter().enumerate() {
+                V::store(to.0.as_mut_ptr().add(part * V::BYTES), result);
+            }
+            to.0.as_ptr().copy_to_nonoverlapping(target, count * SIZE);
+        }
+    }
+}
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Kernel for StepLoop<V, S, SIZE> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Span { target, count, .. } = self.span;
+        let head = self.head();
+        let whole = count - (count - head) % V::BYTES;
+        let streams = V::STREAMS
+            && count * (S::FROM + SIZE) >= STREAM_FROM
+            && target.wrapping_add(head * SIZE).align_offset(V::BYTES) == 0;
+        // SAFETY: `InSteps` is only made where its level is available, and `Stage::run`'s caller vouches for `count`
+        // elements at the pointers.
+        unsafe {
+            let ready = self.step.ready();
+            if streams {
+                self.whole::<true>(ready, head, whole);
+                V::fence();
+            } else {
+                self.whole::<false>(ready, head, whole);
+            }
+            for (start, end) in [(0, head), (whole, count)] {
+                if start < end {
+                    self.part(ready, start, end - start);
+                }
+            }
+        }
+    }
+}
