@@ -2,6 +2,7 @@
 //! [`crate::cast`] looks at cannot matter; whatever is not obviously simple is left to it.
 
 use castwise_core::cast::Prepared;
+use numpy::PyArrayDescrMethods;
 use pyo3::prelude::*;
 
 use crate::array::Dense;
@@ -20,25 +21,39 @@ pub(crate) fn cast<'py>(
     match (dtype, out) {
         (Some(dtype), None) if Dense::of(x)?.is_some_and(|source| source.count <= MOST) => {
             // What numpy takes for a dtype may run code of its own, so this comes before the array is read.
-            let (_, descr) = dtypes::parse_argument("dtype", dtype)?;
+            let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
             let Some(source) = Dense::of(x)? else { return Ok(None) };
+            if descr.is_native_byteorder() == Some(false) {
+                return Ok(None);
+            }
             let new = source.empty_like(descr)?;
-            Ok(fill(&source, &new)?.then_some(new))
+            let target = Dense::known(&new, format);
+            // SAFETY: it is new, so apart from all others; numpy gives it the shape of its prototype and, as that is
+            // dense, its order.
+            unsafe { fill(&source, &target)? };
+            Ok(Some(new.into_any()))
         }
-        (None, Some(out)) => match Dense::of(x)? {
-            Some(source) if source.count <= MOST && fill(&source, out)? => Ok(Some(out.clone())),
-            _ => Ok(None),
-        },
+        (None, Some(out)) => {
+            let Some(source) = Dense::of(x)?.filter(|source| source.count <= MOST) else { return Ok(None) };
+            let Some(target) = Dense::of(out)?.filter(|target| target.takes(&source)) else {
+                return Ok(None);
+            };
+            // SAFETY: the target takes the elements of the source: that was just found.
+            unsafe { fill(&source, &target)? };
+            Ok(Some(out.clone()))
+        }
         _ => Ok(None),
     }
 }
 
-/// Casts into an array; returns whether it did.
-fn fill(source: &Dense<'_, '_>, target: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let Some(target) = Dense::of(target)?.filter(|target| target.takes(source)) else { return Ok(false) };
+/// Casts one array into another.
+///
+/// # Safety
+/// The target is writeable, has as many elements in the same order, and is apart from the source.
+unsafe fn fill(source: &Dense<'_, '_>, target: &Dense<'_, '_>) -> PyResult<()> {
     let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
-    // SAFETY: both are plain ndarrays of this many dense elements, apart from each other and the target writeable; they
-    // live as long as this call, in which the interpreter is not let go and nobody's code runs.
+    // SAFETY: the caller's promise; both are plain ndarrays of dense elements that live as long as this call, in which
+    // the interpreter is not let go and nobody's code runs.
     unsafe { prepared.run(source.pointer, target.pointer, source.count) };
-    Ok(true)
+    Ok(())
 }

@@ -10,6 +10,10 @@ use crate::spelling::distance;
 /// # Errors
 /// [`Error::UnknownFormat`] with the nearest valid names.
 pub fn parse(name: &str) -> Result<Format, Error> {
+    // What is called by its name, as most are, takes no more than that.
+    if let Some(format) = Format::named(name) {
+        return Ok(format);
+    }
     let wanted = name.trim().to_ascii_lowercase();
     let is_code = |code: &str| code == name || (code.len() > 2 && code.eq_ignore_ascii_case(&wanted));
     let is_called = |format: &Format| {

@@ -27,13 +27,19 @@ impl<'a, 'py> Dense<'a, 'py> {
         let Ok(object) = object.cast_exact::<PyUntypedArray>() else { return Ok(None) };
         let descr = object.dtype();
         let Some(format) = dtypes::format_of(&descr)? else { return Ok(None) };
+        let dense = Self::known(object, format);
+        let plain = dense.flags & ORDERS != 0 && descr.is_native_byteorder() != Some(false);
+        Ok(plain.then_some(dense))
+    }
+
+    /// An array that is known to be such a one, of this format.
+    pub(crate) fn known(object: &'a Bound<'py, PyUntypedArray>, format: Format) -> Self {
         // SAFETY: the object is an array and alive; these are reads of its fields.
         let (pointer, flags) = unsafe {
             let fields = &(*object.as_array_ptr()).fields;
             (fields.data.cast(), fields.flags)
         };
-        let plain = flags & ORDERS != 0 && descr.is_native_byteorder() != Some(false);
-        Ok(plain.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
+        Self { object, pointer, count: object.shape().iter().product(), format, flags }
     }
 
     /// Bytes of its elements.
@@ -51,7 +57,7 @@ impl<'a, 'py> Dense<'a, 'py> {
     }
 
     /// A new array of its shape and order.
-    pub(crate) fn empty_like(&self, descr: Bound<'py, PyArrayDescr>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn empty_like(&self, descr: Bound<'py, PyArrayDescr>) -> PyResult<Bound<'py, PyUntypedArray>> {
         let py = self.object.py();
         let prototype = self.object.as_array_ptr();
         // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
@@ -59,7 +65,7 @@ impl<'a, 'py> Dense<'a, 'py> {
         unsafe {
             let order = NPY_ORDER::NPY_KEEPORDER;
             let new = PY_ARRAY_API.PyArray_NewLikeArray(py, prototype, order, descr.into_dtype_ptr(), 0);
-            Bound::from_owned_ptr_or_err(py, new)
+            Ok(Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked())
         }
     }
 }

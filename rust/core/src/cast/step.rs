@@ -7,7 +7,8 @@ use super::kept::Kept;
 use super::layout::Layout;
 use super::plan::Plan;
 use super::request::Request;
-use super::run::{Job, Memory, Search};
+use super::run::dense::Dense;
+use super::run::{Job, Memory, Search, run_dense};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
@@ -49,10 +50,12 @@ impl Step {
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     pub(super) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
-        let layout = self.dense(count);
-        let job = self.job(&layout, (source, target), (false, false));
+        let (plan, count) = (&self.plan, count * self.parts.components);
+        let real_to_complex = self.parts.real_to_complex;
+        debug_assert!(Dense::suits(plan), "nothing was asked for");
+        let dense = Dense { plan, level: plan.level, source, target, count, real_to_complex, first: 0 };
         // SAFETY: the caller's promise.
-        unsafe { job.run(0, layout.count) };
+        unsafe { run_dense(&dense) };
     }
 
     /// The layout of dense elements.

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{Nibbles, Vector, double_words};
+use super::{Nibbles, Vector};
 use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX2 with F16C.
@@ -322,4 +322,20 @@ unsafe fn upper_halves(a: arch::__m256d) -> arch::__m128i {
         let (low, high) = (arch::_mm256_castps256_ps128(a), arch::_mm256_extractf128_ps::<1>(a));
         arch::_mm_castps_si128(arch::_mm_shuffle_ps::<0b11_01_11_01>(low, high))
     }
+}
+
+/// The upper half of a double that is a normal float32, or zero: its mantissa is as good as exact if its last bit tells
+/// whether the lower half is zero.
+mod double_words {
+    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1 - u32::BITS;
+
+    pub(super) const MAGNITUDE: u32 = u32::MAX >> 1;
+    /// The smallest normal float32.
+    pub(super) const SMALLEST: u32 = (((f32::MIN_POSITIVE as f64).to_bits()) >> u32::BITS) as u32;
+    /// So much above it there are no more.
+    pub(super) const NORMAL: u32 = ((f32::MAX_EXP - f32::MIN_EXP + 1) as u32) << MANTISSA;
+    /// From its place to where a float32 has it.
+    pub(super) const SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - MANTISSA;
+    /// The smallest normal float32 as a float32.
+    pub(super) const FIRST: u32 = f32::MIN_POSITIVE.to_bits();
 }

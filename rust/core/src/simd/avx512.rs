@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, double_words};
+use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector};
 use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX-512 with bytes (VBMI).
@@ -30,20 +30,8 @@ const fn bytes(indices: [u16; 64]) -> [u8; 64] {
     all
 }
 
-const fn double_words(indices: [u16; 16]) -> [u32; 16] {
-    let mut all = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        all[i] = indices[i] as u32;
-        i += 1;
-    }
-    all
-}
-
 static EVEN_WORDS: [u16; 32] = every_second(0);
 static ODD_WORDS: [u16; 32] = every_second(1);
-static EVEN_DOUBLE_WORDS: [u32; 16] = double_words(every_second(0));
-static ODD_DOUBLE_WORDS: [u32; 16] = double_words(every_second(1));
 static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
 static ODD_BYTES: [u8; 64] = bytes(every_second(1));
 
@@ -69,6 +57,12 @@ impl Vector for Avx512 {
     }
 
     super::operations! {
+        fn load_first(source: *const u8, count: usize) -> Integers {
+            arch::_mm512_maskz_loadu_epi8(first(count), source.cast())
+        }
+        fn store_first(target: *mut u8, a: Integers, count: usize) {
+            arch::_mm512_mask_storeu_epi8(target.cast(), first(count), a);
+        }
         fn load(source: *const u8) -> Integers { arch::_mm512_loadu_si512(source.cast()) }
         fn store(target: *mut u8, a: Integers) { arch::_mm512_storeu_si512(target.cast(), a) }
         fn stream(target: *mut u8, a: Integers) { arch::_mm512_stream_si512(target.cast(), a) }
@@ -127,24 +121,20 @@ impl Vector for Avx512 {
             arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
         }
         fn load_doubles(source: *const u8) -> Singles {
-            let (a, b) = (Self::load(source), Self::load(source.add(Self::BYTES)));
-            let lower = arch::_mm512_permutex2var_epi32(a, Self::load(EVEN_DOUBLE_WORDS.as_ptr().cast()), b);
-            let upper = arch::_mm512_permutex2var_epi32(a, Self::load(ODD_DOUBLE_WORDS.as_ptr().cast()), b);
-            let inexact = arch::_mm512_test_epi32_mask(lower, lower);
-            let odd = arch::_mm512_mask_or_epi32(upper, inexact, upper, Self::splat32(1));
-            let magnitude = Self::and(odd, Self::splat32(double_words::MAGNITUDE));
-            let above = arch::_mm512_sub_epi32(magnitude, Self::splat32(double_words::SMALLEST));
-            let normal = arch::_mm512_cmplt_epu32_mask(above, Self::splat32(double_words::NORMAL));
-            let zero = arch::_mm512_testn_epi32_mask(magnitude, magnitude);
-            if normal | zero != u16::MAX {
-                let low = arch::_mm512_castsi256_si512(odd_single(arch::_mm512_castsi512_pd(a), 0));
-                let high = odd_single(arch::_mm512_castsi512_pd(b), 0);
-                return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high));
+            let a = arch::_mm512_loadu_pd(source.cast());
+            let b = arch::_mm512_loadu_pd(source.add(Self::BYTES).cast());
+            let low = arch::_mm512_castps256_ps512(arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a));
+            let cut = arch::_mm512_insertf32x8::<1>(low, arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(b));
+            const ZERO_OR_SUBNORMAL: i32 = 0x02 | 0x04 | 0x20;
+            let small = arch::_mm512_fpclass_ps_mask::<ZERO_OR_SUBNORMAL>(cut);
+            if small != 0 && small & any_bits(a, b, i64::MAX) != 0 {
+                let low = arch::_mm512_castsi256_si512(odd_single(a, 0));
+                return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_single(b, 0)));
             }
-            let shifted = arch::_mm512_slli_epi32::<{ double_words::SHIFT }>(above);
-            let bits = arch::_mm512_maskz_add_epi32(normal, shifted, Self::splat32(double_words::FIRST));
-            let sign = Self::splat32(!double_words::MAGNITUDE);
-            arch::_mm512_castsi512_ps(Self::or_masked(bits, odd, sign))
+            // Of normal numbers, the bits that have no place in a single are cut off; and of zero.
+            let inexact = any_bits(a, b, (1 << (f64::MANTISSA_DIGITS - f32::MANTISSA_DIGITS)) - 1);
+            let bits = arch::_mm512_castps_si512(cut);
+            arch::_mm512_castsi512_ps(arch::_mm512_mask_or_epi32(bits, inexact, bits, Self::splat32(1)))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
@@ -219,6 +209,27 @@ impl Vector for Avx512 {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
     }
+}
+
+/// Which doubles of two registers have any of these bits.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn any_bits(a: arch::__m512d, b: arch::__m512d, bits: i64) -> arch::__mmask16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = arch::_mm512_set1_epi64(bits);
+        let low = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(a), bits);
+        let high = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(b), bits);
+        arch::_mm512_kunpackb(high.into(), low.into())
+    }
+}
+
+/// The mask of the first bytes.
+#[inline(always)]
+fn first(count: usize) -> u64 {
+    u64::MAX.checked_shl(count as u32).map_or(u64::MAX, |others| !others)
 }
 
 /// Which bytes of two registers the elements of `SIZE` bytes end with, register by register of them; the bytes before

@@ -130,6 +130,29 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
 
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);
+
+    /// The first bytes at a pointer, at most as many as a register has; the others are zero.
+    #[inline(always)]
+    unsafe fn load_first(source: *const u8, count: usize) -> Self::Integers {
+        let mut room = Rest::<MOST_BYTES>::new();
+        // SAFETY: the trait's contract; no register is longer than the room.
+        unsafe {
+            source.copy_to_nonoverlapping(room.0.as_mut_ptr(), count);
+            Self::load(room.0.as_ptr())
+        }
+    }
+
+    /// Stores the first bytes, at most as many as a register has.
+    #[inline(always)]
+    unsafe fn store_first(target: *mut u8, a: Self::Integers, count: usize) {
+        let mut room = Rest::<MOST_BYTES>::new();
+        // SAFETY: as for loads.
+        unsafe {
+            Self::store(room.0.as_mut_ptr(), a);
+            room.0.as_ptr().copy_to_nonoverlapping(target, count);
+        }
+    }
+
     /// Stores past the caches if the level can, to an address that is a multiple of [`Vector::BYTES`].
     unsafe fn stream(target: *mut u8, a: Self::Integers);
     /// Makes what was streamed visible before whatever is stored later.
@@ -223,23 +246,6 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn canonical(a: Self::Singles, nan: Self::Integers) -> Self::Integers;
 }
 
-#[cfg(target_arch = "x86_64")]
-/// The upper half of a double that is a normal float32, or zero: its mantissa is as good as exact if its last bit tells
-/// whether the lower half is zero.
-mod double_words {
-    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1 - u32::BITS;
-
-    pub(super) const MAGNITUDE: u32 = u32::MAX >> 1;
-    /// The smallest normal float32.
-    pub(super) const SMALLEST: u32 = (((f32::MIN_POSITIVE as f64).to_bits()) >> u32::BITS) as u32;
-    /// So much above it there are no more.
-    pub(super) const NORMAL: u32 = ((f32::MAX_EXP - f32::MIN_EXP + 1) as u32) << MANTISSA;
-    /// From its place to where a float32 has it.
-    pub(super) const SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - MANTISSA;
-    /// The smallest normal float32 as a float32.
-    pub(super) const FIRST: u32 = f32::MIN_POSITIVE.to_bits();
-}
-
 /// Entries of a table with one for each byte.
 pub(crate) const TABLE_BYTES: usize = 1 << u8::BITS;
 
@@ -287,6 +293,9 @@ pub(crate) trait Nibbles: Vector {
     /// Words as the upper halves of 32 bits, in the order of memory.
     unsafe fn upper_halves(words: Self::Integers) -> [Self::Integers; 2];
 }
+
+/// Bytes of the longest register.
+pub(crate) const MOST_BYTES: usize = 64;
 
 /// A number that the compiler does not know, and so does not make more instructions of. It is 1.
 #[inline(always)]

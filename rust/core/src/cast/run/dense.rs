@@ -30,16 +30,16 @@ const ALIGN_FROM: usize = 1 << 12;
 const END: usize = 256;
 
 /// What is cast.
-pub(super) struct Dense<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) level: Level,
-    pub(super) source: *const u8,
-    pub(super) target: *mut u8,
-    pub(super) count: usize,
+pub(in crate::cast) struct Dense<'a> {
+    pub(in crate::cast) plan: &'a Plan,
+    pub(in crate::cast) level: Level,
+    pub(in crate::cast) source: *const u8,
+    pub(in crate::cast) target: *mut u8,
+    pub(in crate::cast) count: usize,
     /// Results are the real parts of the target's elements, whose imaginary parts become +0.
-    pub(super) real_to_complex: bool,
+    pub(in crate::cast) real_to_complex: bool,
     /// The index of the first element, where there are draws.
-    pub(super) first: u64,
+    pub(in crate::cast) first: u64,
 }
 
 /// Tiles of one thread.
@@ -51,7 +51,7 @@ pub(super) struct Tiles<'a> {
 
 impl Dense<'_> {
     /// Whether a plan has no need of anything but its two ends.
-    pub(super) fn suits(plan: &Plan) -> bool {
+    pub(in crate::cast) fn suits(plan: &Plan) -> bool {
         let one_stage = plan.decode.is_none() && plan.encode.is_some() && !plan.flags;
         !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || one_stage)
     }

@@ -113,6 +113,20 @@ thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::default();
 }
 
+/// Casts dense elements.
+///
+/// # Safety
+/// As for [`Dense::run_at_once`].
+pub(super) unsafe fn run_dense(dense: &Dense<'_>) {
+    let _environment = DefaultEnvironment::enter();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !dense.run_at_once() {
+            SCRATCH.with_borrow_mut(|scratch| dense.run_in_tiles(&mut scratch.tiles()));
+        }
+    }
+}
+
 impl Job<'_> {
     /// Carries out positions `start..end`; `start` is a multiple of [`TILE`].
     ///
@@ -120,22 +134,15 @@ impl Job<'_> {
     /// Every element of the layout is readable at the source (and scale) and, unless dry, writable at the target, and
     /// the target overlaps neither, unless source and target elements of equal size coincide one by one.
     pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
-        let _environment = DefaultEnvironment::enter();
         let mut outcome = Outcome::default();
-        let dense = self.dense(start, end);
-        // SAFETY: the caller's promise, for the elements of the range.
-        if dense.as_ref().is_some_and(|dense| unsafe { dense.run_at_once() }) {
+        if let Some(dense) = self.dense(start, end) {
+            // SAFETY: the caller's promise, for the elements of the range.
+            unsafe { run_dense(&dense) };
             return outcome;
         }
-        SCRATCH.with_borrow_mut(|scratch| {
-            // SAFETY: the caller's promise.
-            unsafe {
-                match dense {
-                    Some(dense) => dense.run_in_tiles(&mut scratch.tiles()),
-                    None => self.run_tiles(start..end, scratch, &mut outcome),
-                }
-            }
-        });
+        let _environment = DefaultEnvironment::enter();
+        // SAFETY: the caller's promise.
+        SCRATCH.with_borrow_mut(|scratch| unsafe { self.run_tiles(start..end, scratch, &mut outcome) });
         outcome
     }
 

@@ -1,13 +1,14 @@
 //! The loop over whole registers, and over what is left of a span.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::cast::stages::stage::{Span, Stage};
 use crate::cpu::{Kernel, Level};
-use crate::simd::{Rest, Vector};
+use crate::simd::{MOST_BYTES, Rest, Vector};
 
-/// The most bytes on either side of a step.
-const MOST: usize = 64 * 8;
+/// The most bytes of an element.
+const MOST_SIZE: usize = 8;
 
 /// From this many elements on, stores that do not straddle cache lines pay for an extra step.
 const ALIGN_FROM: usize = 1 << 12;
@@ -98,16 +99,22 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
     /// The level's features, and `count` elements from `start` at the pointers.
     #[inline(always)]
     unsafe fn part(&self, ready: S::Ready, start: usize, count: usize) {
-        let (mut from, mut to) = (Rest::<MOST>::new(), Rest::<MOST>::new());
-        // SAFETY: the caller's promise; there is room for the elements of a step on either side.
+        let mut room = MaybeUninit::<Rest<{ MOST_BYTES * MOST_SIZE }>>::uninit();
+        let room = room.as_mut_ptr().cast::<u8>();
+        let source = self.span.source.wrapping_add(start * S::FROM);
+        let target = self.span.target.wrapping_add(start * SIZE);
+        // Bytes of a register, of so many in all.
+        let bytes = |register: usize, all: usize| all.saturating_sub(register * V::BYTES).min(V::BYTES);
+        // SAFETY: the caller's promise; there is room for the registers that a step reads, and they are filled.
         unsafe {
-            let (source, target) =
-                (self.span.source.add(start * S::FROM), self.span.target.add(start * SIZE));
-            source.copy_to_nonoverlapping(from.0.as_mut_ptr(), count * S::FROM);
-            for (part, result) in S::step(ready, from.0.as_ptr()).into_iter().enumerate() {
-                V::store(to.0.as_mut_ptr().add(part * V::BYTES), result);
+            for register in 0..S::FROM {
+                let (offset, bytes) = (register * V::BYTES, bytes(register, count * S::FROM));
+                V::store(room.add(offset), V::load_first(source.wrapping_add(offset), bytes));
             }
-            to.0.as_ptr().copy_to_nonoverlapping(target, count * SIZE);
+            for (register, result) in S::step(ready, room).into_iter().enumerate() {
+                let (offset, bytes) = (register * V::BYTES, bytes(register, count * SIZE));
+                V::store_first(target.wrapping_add(offset), result, bytes);
+            }
         }
     }
 }
