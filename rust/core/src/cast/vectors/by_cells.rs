@@ -8,6 +8,7 @@ use crate::cast::kept::{Kept, VARIANTS, variant};
 use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
+use crate::codec::options::{Options, Rounding};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format};
@@ -23,10 +24,20 @@ fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
     let place = (source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?;
     let found = CELLS_OF.get(place).unwrap_or_else(|| {
         let request = Request { source, scaled: false, factor: None, ..*request };
-        let plan = Plan::new(&request, Level::Portable).ok();
-        CELLS_OF.keep(place, plan.and_then(|plan| Cells::of(&words, &plan)))
+        CELLS_OF.keep(place, find(words, &request))
     });
     found.as_ref()
+}
+
+/// The cells of words of a format for a request of theirs, looked for.
+fn find(words: FloatSpec, request: &Request) -> Option<Cells> {
+    let plan = Plan::new(request, Level::Portable).ok()?;
+    let rounding = request.rounding();
+    if !matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative) {
+        return Cells::of(&words, &plan);
+    }
+    let options = Options { rounding: Some(Rounding::TowardsZero), ..request.options };
+    cells(words, &Request { options, ..*request })?.towards(rounding == Rounding::TowardsNegative, &plan)
 }
 
 /// The stage from upper halves to the target of a request, if it has cells.
@@ -59,10 +70,18 @@ fn on<F: Words>(
 }
 
 fn stage<V: Tables, F: Words>(cells: &'static Cells, source: F) -> Option<Box<dyn Stage>> {
+    if cells.away.is_some() {
+        signed::<V, F, true>(cells, source)
+    } else {
+        signed::<V, F, false>(cells, source)
+    }
+}
+
+fn signed<V: Tables, F: Words, const AWAY: bool>(cells: &'static Cells, source: F) -> Option<Box<dyn Stage>> {
     match cells.sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<TOP>(cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<SIGNLESS_ZERO>(cells)),
-        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<BELOW>(cells)),
+        Sign::Top => boxed::<V, F, _>(source, ByCells::<TOP, AWAY>(cells)),
+        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<SIGNLESS_ZERO, AWAY>(cells)),
+        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<BELOW, AWAY>(cells)),
     }
 }
 
@@ -71,9 +90,9 @@ const TOP: u8 = 0;
 const SIGNLESS_ZERO: u8 = 1;
 const BELOW: u8 = 2;
 
-/// Cells whose signs are of a kind.
+/// Cells whose signs are of a kind, and of which one sign is rounded away from zero, or none.
 #[derive(Clone, Copy)]
-struct ByCells<const SIGN_KIND: u8>(&'static Cells);
+struct ByCells<const SIGN_KIND: u8, const AWAY: bool>(&'static Cells);
 
 /// Cells in registers.
 #[derive(Clone, Copy)]
@@ -84,6 +103,9 @@ struct Ready<V: Tables> {
     limit: V::Integers,
     factor: V::Integers,
     ordinary: V::Integers,
+    /// The sign of words that are rounded away from zero.
+    flip: V::Integers,
+    most: V::Integers,
     sign: u8,
     /// Whether infinities or NaN are not what overflows become.
     special: bool,
@@ -91,17 +113,30 @@ struct Ready<V: Tables> {
 }
 
 impl<V: Tables> Ready<V> {
-    /// Magnitudes, and the numbers of their cells with the rests behind the point.
+    /// The numbers of the cells of magnitudes, with the rests behind the point.
     ///
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn place(&self, half: Upper<V::Integers>) -> (V::Integers, V::Integers) {
+    unsafe fn place(&self, magnitude: V::Integers) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let magnitude = V::and(half.odd, V::splat16(!SIGN));
             let distance = V::sub_saturated16(V::min16(magnitude, self.limit), self.lowest);
-            (magnitude, V::mul16(distance, self.factor))
+            V::mul16(distance, self.factor)
+        }
+    }
+
+    /// Which words are rounded away from zero, and magnitudes from which these are one less.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn away(&self, half: Upper<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // With their sign the right way round, they are what is above zero.
+            let away = V::above16(V::add16(half.odd, self.flip), V::splat16(0));
+            (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
         }
     }
 
@@ -131,7 +166,7 @@ impl<V: Tables> Ready<V> {
     }
 }
 
-impl<V: Tables, const SIGN_KIND: u8> Codes<V> for ByCells<SIGN_KIND> {
+impl<V: Tables, const SIGN_KIND: u8, const AWAY: bool> Codes<V> for ByCells<SIGN_KIND, AWAY> {
     type Ready = Ready<V>;
 
     #[inline(always)]
@@ -146,6 +181,8 @@ impl<V: Tables, const SIGN_KIND: u8> Codes<V> for ByCells<SIGN_KIND> {
                 limit: V::splat16(cells.limit),
                 factor: V::splat16(cells.factor),
                 ordinary: V::splat16(cells.ordinary),
+                flip: V::splat16(if cells.away.is_some_and(|away| away.negative) { SIGN } else { 0 }),
+                most: V::splat8(cells.away.map_or(u8::MAX, |away| away.most)),
                 sign: if let Sign::Below(bit) = cells.sign { bit } else { TOP_BIT },
                 special: cells.ordinary < SIGN - 1,
                 cells,
@@ -161,11 +198,20 @@ impl<V: Tables, const SIGN_KIND: u8> Codes<V> for ByCells<SIGN_KIND> {
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let (low, low_place) = ready.place(first);
-            let (high, high_place) = ready.place(second);
-            let (rest, cell) = V::unzip8(low_place, high_place);
+            let [low, high] = [first, second].map(|half| V::and(half.odd, V::splat16(!SIGN)));
+            let (mut start, mut next) = (low, high);
+            let mut away = None;
+            if AWAY {
+                let more = [ready.away(first, low), ready.away(second, high)];
+                (start, next) = (more[0].1, more[1].1);
+                away = Some(V::join(more[0].0, more[1].0));
+            }
+            let (rest, cell) = V::unzip8(ready.place(start), ready.place(next));
             let up = V::above8(rest, V::lookup_short(ready.bounds, cell));
             let mut code = V::increment8(up, V::lookup_short(ready.codes, cell));
+            if let Some(away) = away {
+                code = V::min8(V::increment8(away, code), ready.most);
+            }
             let tops = V::unzip8(first.cut, second.cut).1;
             code = match SIGN_KIND {
                 TOP => V::or_masked(code, tops, V::splat8(TOP_BIT)),
@@ -191,22 +237,7 @@ mod tests {
     use super::*;
     use crate::cast::tables::general::results;
     use crate::cast::vectors::direct::half_spec;
-    use crate::codec::options::{NanRule, Options, Overflow, Rounding};
-
-    /// The code of a word, element by element.
-    fn code_of(cells: &Cells, word: u16) -> u8 {
-        let magnitude = word & !SIGN;
-        let negative = usize::from(word != magnitude);
-        if magnitude > cells.ordinary {
-            let special = if magnitude > cells.infinity { cells.nan_codes } else { cells.infinity_codes };
-            return special[negative];
-        }
-        let place = magnitude.min(cells.limit).saturating_sub(cells.lowest) * cells.factor;
-        let [cell, rest] = place.to_be_bytes();
-        let up = rest > cells.bounds[usize::from(cell)];
-        let code = cells.codes[usize::from(cell)] + u8::from(up);
-        if negative == 1 { cells.sign.negative(code) } else { code }
-    }
+    use crate::codec::options::{Named, NanRule, Overflow};
 
     fn signed_bytes() -> impl Iterator<Item = Format> {
         Format::all()
@@ -220,7 +251,7 @@ mod tests {
         for spec in [upper_spec(), half_spec()] {
             let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
             for target in signed_bytes() {
-                for rounding in [Rounding::NearestEven, Rounding::NearestAway, Rounding::TowardsZero] {
+                for &(_, rounding) in Rounding::NAMES.iter().filter(|named| named.1 != Rounding::Stochastic) {
                     for (overflow, nan) in
                         [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
                     {
@@ -230,7 +261,7 @@ mod tests {
                         found += 1;
                         let expected = results(&Plan::new(&request, Level::Portable).unwrap(), &words);
                         for word in 0..=u16::MAX {
-                            let code = code_of(cells, word);
+                            let code = cells.code(word);
                             assert_eq!(
                                 code,
                                 expected[usize::from(word)],
@@ -241,7 +272,7 @@ mod tests {
                 }
             }
         }
-        assert!(found > 100, "only {found} pairs have cells");
+        assert!(found > 180, "only {found} pairs have cells");
     }
 
     #[test]

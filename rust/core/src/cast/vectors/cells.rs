@@ -11,6 +11,9 @@
 //! ```
 //! Signs are put on top, and infinities and NaN replaced, where they are not what overflows become. Whether a pair of
 //! formats is like that under some options is found by trying: the general route casts all 65,536 words.
+//!
+//! Roundings towards an infinity take the cells of the one towards zero. What is rounded away from zero is one more than
+//! what the word before it is cut to: `code(word) = cut(word - 1) + 1`, but for zero.
 
 use crate::cast::plan::Plan;
 use crate::cast::tables::general::results;
@@ -44,6 +47,15 @@ impl Sign {
     }
 }
 
+/// That words of one sign are rounded away from zero, and those of the other towards it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Away {
+    /// Of which sign: its bit.
+    pub(super) negative: bool,
+    /// Codes are no greater.
+    pub(super) most: u8,
+}
+
 /// What becomes of words.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
@@ -57,6 +69,7 @@ pub(super) struct Cells {
     /// Moves the number of a cell to the upper byte.
     pub(super) factor: u16,
     pub(super) sign: Sign,
+    pub(super) away: Option<Away>,
     /// The largest magnitude that the tables are right for.
     pub(super) ordinary: u16,
     /// The magnitude of infinity; above it are NaN.
@@ -70,9 +83,38 @@ pub(super) struct Cells {
 impl Cells {
     /// The cells of an IEEE format's words under a plan for them, if there are some.
     pub(super) fn of(words: &FloatSpec, plan: &Plan) -> Option<Self> {
-        let codes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
         let infinity = words.infinity_code()? as u16;
-        Self::from_codes(&results(plan, &codes), infinity)
+        Self::from_codes(&codes_of_words(plan), infinity)
+    }
+
+    /// These cells, which are those of a rounding towards zero, for a plan that rounds towards the infinity of one sign,
+    /// if they serve it.
+    pub(super) fn towards(&self, negative: bool, plan: &Plan) -> Option<Self> {
+        let codes = codes_of_words(plan);
+        let [infinity_codes, nan_codes] = [self.infinity, self.infinity + 1]
+            .map(|word| [word, word | SIGN].map(|word| codes[usize::from(word)]));
+        let largest = self.code(self.infinity - 1);
+        [largest, largest.wrapping_add(1)].into_iter().find_map(|most| {
+            let away = Some(Away { negative, most });
+            let cells = Self { away, ordinary: self.infinity - 1, infinity_codes, nan_codes, ..self.clone() };
+            (0..=u16::MAX).all(|word| cells.code(word) == codes[usize::from(word)]).then_some(cells)
+        })
+    }
+
+    /// The code of a word.
+    pub(super) fn code(&self, word: u16) -> u8 {
+        let magnitude = word & !SIGN;
+        let negative = word != magnitude;
+        if magnitude > self.ordinary {
+            let special = if magnitude > self.infinity { self.nan_codes } else { self.infinity_codes };
+            return special[usize::from(negative)];
+        }
+        let up = u16::from(magnitude > 0 && self.away.is_some_and(|away| away.negative == negative));
+        let place = (magnitude - up).min(self.limit).saturating_sub(self.lowest).wrapping_mul(self.factor);
+        let [cell, rest] = place.to_be_bytes().map(usize::from);
+        let cut = self.codes[cell].wrapping_add(u8::from(rest > usize::from(self.bounds[cell])));
+        let code = cut.wrapping_add(up as u8).min(self.away.map_or(u8::MAX, |away| away.most));
+        if negative { self.sign.negative(code) } else { code }
     }
 
     /// From the code of every word.
@@ -106,12 +148,19 @@ impl Cells {
             limit: limit as u16,
             factor,
             sign,
+            away: None,
             ordinary,
             infinity,
             infinity_codes,
             nan_codes,
         })
     }
+}
+
+/// What a plan makes of every word.
+fn codes_of_words(plan: &Plan) -> Vec<u8> {
+    let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+    results(plan, &words)
 }
 
 /// Codes and bounds of cells of `2^bits` words, from the one with the word before `first` to the one with `limit`; the
