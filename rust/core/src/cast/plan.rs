@@ -18,7 +18,7 @@ use super::stages::stage::{Scale, Stage};
 use super::stages::{cut, from_float};
 use super::stages::{from_integer, integer};
 use super::tables::{lookup, table};
-use super::vectors::direct;
+use super::vectors::{direct, native};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -152,6 +152,10 @@ impl Plan {
         let Request { source, target, .. } = *request;
         if target.kind() == Kind::Bool && !request.keeps_specials() {
             return false;
+        }
+        self.encode = native::stage(source, target, self.level);
+        if self.encode.is_some() {
+            return true;
         }
         self.encode = match source.float() {
             None => from_integer::stage(source, target),

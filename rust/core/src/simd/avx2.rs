@@ -180,6 +180,9 @@ impl Vector for Avx2 {
             let nan = Self::or_masked(nan, bits, mask);
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
+        }
         fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
         fn canonical(a: Singles, nan: Integers) -> Integers {
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);

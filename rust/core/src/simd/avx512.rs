@@ -158,6 +158,9 @@ impl Vector for Avx512 {
             let low = arch::_mm512_castps256_ps512(low);
             arch::_mm512_insertf32x8::<1>(low, high)
         }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
+        }
         fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
         fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
             let bits = arch::_mm512_castps_si512(a);

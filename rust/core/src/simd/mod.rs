@@ -32,6 +32,10 @@ pub(crate) use avx512::Avx512;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
 
+mod whole;
+
+pub(crate) use whole::Whole;
+
 use crate::cpu::{Kernel, Level};
 
 /// `Some` of an expression in which a name stands for the [`Vector`] of a level; `None` on levels without one.
@@ -233,6 +237,8 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// Products rounded to nearest, once, with such a factor.
     unsafe fn double_product(a: Self::Singles, b: f64) -> Self::Singles;
     unsafe fn any16(mask: Self::Mask16) -> bool;
+    /// Whether any of the singles of two registers is NaN.
+    unsafe fn any_nan(a: Self::Singles, b: Self::Singles) -> bool;
     /// Whether any of the singles but zeros has these bits clear, after a number has been added to it as integers.
     unsafe fn any_clear(a: Self::Singles, added: Self::Integers, clear: Self::Integers) -> bool;
     /// Whether any of the singles is subnormal.

@@ -85,6 +85,9 @@ impl Vector for Neon {
         fn choose16(mask: Words, yes: Integers, no: Integers) -> Integers {
             arch::vbslq_u8(bytes(mask), yes, no)
         }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::vminvq_u32(arch::vandq_u32(arch::vceqq_f32(a, a), arch::vceqq_f32(b, b))) == 0
+        }
         fn any16(mask: Words) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
         fn bits(a: Singles) -> Integers { arch::vreinterpretq_u8_f32(a) }
         fn singles(a: Integers) -> Singles { arch::vreinterpretq_f32_u8(a) }

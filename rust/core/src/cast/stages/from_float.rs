@@ -4,95 +4,51 @@
 //! truncation into integers, clamped, NaN giving 0.
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::slice;
 
 use super::stage::{Span, Stage};
 use crate::codec::decode::TruncatedDecoder;
-use crate::codec::lane::Lane;
 use crate::codec::pivot::{narrow, widen};
 use crate::cpu::{Kernel, Level};
 use crate::format::{Format, Kind};
 
 /// An elementwise conversion between machine types.
 trait Convert<T>: Copy {
-    /// The least magnitude for which the easy way does not do, or NaN if there is none; it does for no negative number if
-    /// there is no [`Convert::SIGNED`].
-    const LIMIT: f64;
-    const SIGNED: bool = true;
-    /// Any number, and NaN.
     fn convert(self) -> T;
-    /// As [`Convert::convert`], in fewer instructions.
-    ///
-    /// # Safety
-    /// The magnitude is below the limit, and the number may have its sign.
-    unsafe fn easy(self) -> T;
 }
 
 impl Convert<f64> for f32 {
-    const LIMIT: f64 = f64::INFINITY;
-
     #[inline(always)]
     fn convert(self) -> f64 {
         f64::from_bits(widen(self.to_bits()))
     }
-
-    #[inline(always)]
-    unsafe fn easy(self) -> f64 {
-        f64::from(self)
-    }
 }
 
 impl Convert<f32> for f64 {
-    const LIMIT: f64 = f64::NAN;
-
     #[inline(always)]
     fn convert(self) -> f32 {
         f32::from_bits(narrow(self.to_bits()))
-    }
-
-    #[inline(always)]
-    unsafe fn easy(self) -> f32 {
-        self.convert()
     }
 }
 
 /// What a stored float is to the machine.
 trait Stored: Copy + 'static {
     type Float;
-    /// As many bits.
-    type Word: Lane;
     fn value(self) -> Self::Float;
-    fn bits(self) -> Self::Word;
-    /// The bits of a positive number that is one.
-    fn bits_of(number: f64) -> Self::Word;
 }
 
 macro_rules! stored {
-    ($($float:ty => $word:ty;)*) => {$(
+    ($($float:ty)*) => {$(
         impl Stored for $float {
             type Float = Self;
-            type Word = $word;
 
             #[inline(always)]
             fn value(self) -> Self {
                 self
             }
-            #[inline(always)]
-            fn bits(self) -> $word {
-                self.to_bits()
-            }
-            #[inline(always)]
-            fn bits_of(number: f64) -> $word {
-                (number as $float).to_bits()
-            }
         }
     )*};
 }
-stored! {
-    f32 => u32;
-    f64 => u64;
-}
+stored!(f32 f64);
 
 /// The upper half of a float32.
 #[derive(Clone, Copy)]
@@ -101,19 +57,10 @@ struct UpperHalf(u16);
 
 impl Stored for UpperHalf {
     type Float = f32;
-    type Word = u16;
 
     #[inline(always)]
     fn value(self) -> f32 {
         f32::from_bits(u32::from(self.0) << u16::BITS)
-    }
-    #[inline(always)]
-    fn bits(self) -> u16 {
-        self.0
-    }
-    #[inline(always)]
-    fn bits_of(number: f64) -> u16 {
-        ((number as f32).to_bits() >> u16::BITS) as u16
     }
 }
 
@@ -129,10 +76,6 @@ macro_rules! clamp {
 macro_rules! truncate {
     ($($float:ty => $($integer:ty)*;)*) => {$($(
         impl Convert<$integer> for $float {
-            // The power of two after the largest.
-            const LIMIT: f64 = (<$integer>::MAX as u128 + 1) as f64;
-            const SIGNED: bool = <$integer>::MIN != 0;
-
             #[inline(always)]
             fn convert(self) -> $integer {
                 const LOW: $float = <$integer>::MIN as $float;
@@ -145,12 +88,6 @@ macro_rules! truncate {
                 let truncated = unsafe { clamped.to_int_unchecked::<$integer>() };
                 let whole = if !FITS && self > HIGH { <$integer>::MAX } else { truncated };
                 if self.is_nan() { 0 } else { whole }
-            }
-
-            #[inline(always)]
-            unsafe fn easy(self) -> $integer {
-                // SAFETY: the trait's contract.
-                unsafe { self.to_int_unchecked() }
             }
         }
     )*)*};
@@ -170,21 +107,12 @@ fn low_bits(whole: i32, low: i32, high: i32) -> u16 {
 macro_rules! truncate_short {
     ($($float:ty => $($integer:ty)*;)*) => {$($(
         impl Convert<$integer> for $float {
-            const LIMIT: f64 = (<$integer>::MAX as u32 + 1) as f64;
-            const SIGNED: bool = <$integer>::MIN != 0;
-
             #[inline(always)]
             fn convert(self) -> $integer {
                 let number = if self.is_nan() { 0.0 } else { self };
                 let clamped = clamp!(number, <$integer>::MIN as $float, <$integer>::MAX as $float);
-                // SAFETY: it is between the limits of the integer.
-                unsafe { Convert::<$integer>::easy(clamped) }
-            }
-
-            #[inline(always)]
-            unsafe fn easy(self) -> $integer {
-                // SAFETY: the trait's contract: the range of the integer is within that of i32.
-                let whole = unsafe { self.to_int_unchecked::<i32>() };
+                // SAFETY: it is between the limits of the integer, which are within those of i32.
+                let whole = unsafe { clamped.to_int_unchecked::<i32>() };
                 low_bits(whole, <$integer>::MIN as i32, <$integer>::MAX as i32) as $integer
             }
         }
@@ -198,55 +126,18 @@ truncate_short! {
 macro_rules! truth {
     ($($float:ty)*) => {$(
         impl Convert<bool> for $float {
-            const LIMIT: f64 = f64::NAN;
-
             #[inline(always)]
             fn convert(self) -> bool {
                 self != 0.0
-            }
-
-            #[inline(always)]
-            unsafe fn easy(self) -> bool {
-                self.convert()
             }
         }
     )*};
 }
 truth!(f32 f64);
 
-/// Elements that are looked at before they are converted.
-const BLOCK: usize = 256;
+struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
 
-/// A copy of as many, aligned so that vectors do not straddle cache lines.
-#[repr(align(64))]
-struct Block<S>([MaybeUninit<S>; BLOCK]);
-
-/// Elements of a span; with `LOOK`, the easy way where it does for a whole block.
-struct ConvertLoop<S, T, const LOOK: bool>(Span, PhantomData<fn(S) -> T>);
-
-impl<S: Stored, T, const LOOK: bool> ConvertLoop<S, T, LOOK>
-where
-    S::Float: Convert<T>,
-{
-    /// Whether the easy way does for elements.
-    #[inline(always)]
-    fn is_easy(elements: &[S]) -> bool {
-        let zero = <S::Word as Lane>::ZERO;
-        let signs =
-            if S::Float::SIGNED { zero } else { !(<S::Word as Lane>::ONES.shr(<S::Word as Lane>::ONE)) };
-        let magnitudes = <S::Word as Lane>::ONES.shr(<S::Word as Lane>::ONE);
-        let most = S::bits_of(S::Float::LIMIT).sub(<S::Word as Lane>::ONE);
-        let mut found = zero;
-        for element in elements {
-            let bits = element.bits();
-            // The difference has the sign bit if the magnitude is more.
-            found = found | most.sub(bits & magnitudes) | (bits & signs);
-        }
-        !found.signed_less(zero)
-    }
-}
-
-impl<S: Stored, T, const LOOK: bool> Kernel for ConvertLoop<S, T, LOOK>
+impl<S: Stored, T> Kernel for ConvertLoop<S, T>
 where
     S::Float: Convert<T>,
 {
@@ -256,37 +147,9 @@ where
     fn run(self) {
         let Span { source, target, count, .. } = self.0;
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
-        if !LOOK {
-            for i in 0..count {
-                // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
-                unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().value().convert()) };
-            }
-            return;
-        }
-        // Looked at and converted is a copy, since another thread may write to the source between the two.
-        let mut block = Block([const { MaybeUninit::<S>::uninit() }; BLOCK]);
-        for start in (0..count).step_by(BLOCK) {
-            let length = BLOCK.min(count - start);
-            // SAFETY: as above; the block has room, and its first elements are there when they are lent.
-            let elements = unsafe {
-                let bytes = length * size_of::<S>();
-                source.add(start).cast::<u8>().copy_to_nonoverlapping(block.0.as_mut_ptr().cast(), bytes);
-                slice::from_raw_parts(block.0.as_ptr().cast::<S>(), length)
-            };
-            let easy = Self::is_easy(elements);
-            // SAFETY: as above; the easy way was found to do for these very numbers.
-            unsafe {
-                let target = target.add(start);
-                if easy {
-                    for (i, element) in elements.iter().enumerate() {
-                        target.add(i).write_unaligned(element.value().easy());
-                    }
-                } else {
-                    for (i, element) in elements.iter().enumerate() {
-                        target.add(i).write_unaligned(element.value().convert());
-                    }
-                }
-            }
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().value().convert()) };
         }
     }
 }
@@ -298,13 +161,7 @@ where
     S::Float: Convert<T>,
 {
     unsafe fn run(&self, level: Level, span: Span) {
-        // With masks, care costs less than looking, unless that takes in twice as many elements.
-        let look = level < Level::Avx512 || size_of::<S>() == 2;
-        if look && !S::Float::LIMIT.is_nan() {
-            level.run(ConvertLoop::<S, T, true>(span, PhantomData));
-        } else {
-            level.run(ConvertLoop::<S, T, false>(span, PhantomData));
-        }
+        level.run(ConvertLoop::<S, T>(span, PhantomData));
     }
 }
 

@@ -7,7 +7,8 @@ use super::by_cells;
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::to_byte;
-use super::to_half::{self, Shape};
+use super::to_half;
+pub(super) use super::to_half::Shape;
 use super::to_single;
 use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
 use crate::cast::request::{Request, pivot_format, pivot_spec};
@@ -34,7 +35,7 @@ pub(super) fn half_spec() -> FloatSpec {
 }
 
 /// The layout of a format, if vectors know it.
-fn shape_of(spec: &FloatSpec) -> Option<Shape> {
+pub(super) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
     let known = [
         (Shape::Single, pivot_spec::<Binary32>()),
         (Shape::UpperHalf, upper_spec()),

@@ -119,7 +119,13 @@ impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
-        unsafe { finish_words::<V, CLAMP>(specials, V::halves::<ROUNDING>(first, second)) }
+        unsafe {
+            let codes = V::halves::<ROUNDING>(first, second);
+            if !CLAMP && !V::any_nan(first, second) {
+                return codes;
+            }
+            finish_words::<V, CLAMP>(specials, codes)
+        }
     }
 }
 
@@ -149,6 +155,9 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
             };
             let decisive = V::or_masked(low, high, even);
             let codes = V::add16(high, V::min16(V::sub_saturated16(decisive, bound), one));
+            if !CLAMP && !V::any_nan(first, second) {
+                return codes;
+            }
             let magnitude = V::and(high, V::splat16(!SIGN));
             let odd = V::or(magnitude, V::min16(low, one));
             let is_nan = V::above16(odd, V::splat16(specials.infinity));

@@ -28,17 +28,38 @@ impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
 
     #[inline(always)]
     unsafe fn step((floats, nan): Self::Ready, source: *const u8) -> [V::Integers; 4] {
-        let quarter = V::BYTES / 4 * F::SIZE;
-        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
-        unsafe {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
-            [
-                V::canonical(floats.singles::<V>(a), nan),
-                V::canonical(floats.singles::<V>(b), nan),
-                V::canonical(floats.singles::<V>(c), nan),
-                V::canonical(floats.singles::<V>(d), nan),
-            ]
+        // SAFETY: the trait's contract.
+        unsafe { canonical::<V>(four::<V, F>(floats, source), nan) }
+    }
+}
+
+/// Four registers of singles. Not by `map`, into whose closures instructions of a level are not inlined.
+///
+/// # Safety
+/// The level's features, and as many elements at the pointer.
+#[inline(always)]
+pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 4] {
+    let quarter = V::BYTES / 4 * F::SIZE;
+    let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+    // SAFETY: the caller's promise.
+    unsafe {
+        [floats.singles::<V>(a), floats.singles::<V>(b), floats.singles::<V>(c), floats.singles::<V>(d)]
+    }
+}
+
+/// Singles with another in place of NaN, which are seldom.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn canonical<V: Vector>(singles: [V::Singles; 4], nan: V::Integers) -> [V::Integers; 4] {
+    let [a, b, c, d] = singles;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V::any_nan(a, b) || V::any_nan(c, d) {
+            return [V::canonical(a, nan), V::canonical(b, nan), V::canonical(c, nan), V::canonical(d, nan)];
         }
+        [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
     }
 }
 

@@ -1,6 +1,6 @@
 //! Floats of 16 bits or more as vectors of upper halves, rounded to odd (see [`crate::codec::upper`]), or of singles.
 
-use crate::simd::Vector;
+use crate::simd::{Vector, Whole};
 
 /// A register of upper halves.
 #[derive(Clone, Copy)]
@@ -22,6 +22,18 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     const SHIFTED: bool = false;
     /// A register of singles.
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles;
+    /// A register of integers of 32 bits, as [`Whole::truncated`] makes them.
+    #[inline(always)]
+    unsafe fn truncated<V: Whole>(&self, source: *const u8) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { V::truncated(self.singles::<V>(source)) }
+    }
+    /// Two registers of doubles.
+    #[inline(always)]
+    unsafe fn doubles<V: Whole>(&self, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { V::doubles(self.singles::<V>(source)) }
+    }
     /// A register of upper halves; `one` is 1 in every word.
     #[inline(always)]
     unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
@@ -162,5 +174,17 @@ impl Floats for Doubles {
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
         // SAFETY: the trait's contract.
         unsafe { V::load_doubles(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated<V: Whole>(&self, source: *const u8) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { V::truncated_doubles(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn doubles<V: Whole>(&self, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::load(source), V::load(source.add(V::BYTES))] }
     }
 }
