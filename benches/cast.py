@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import avx2
 import cases
 import castwise
 import competitors
@@ -40,6 +41,7 @@ def arguments() -> argparse.Namespace:
     add("--layouts", type=layouts, default=cases.LAYOUTS, help=",".join(cases.LAYOUTS))
     add("--peers", type=words, default=None, help="torch,... besides astype; default all installed")
     add("--threads", type=int, default=1, help="threads each peer may use (default 1)")
+    add("--avx2", action="store_true", help="hold castwise and all peers to AVX2")
     add("--repeats", type=int, default=None, help=f"turns per case (default {REPEATS})")
     add("--quick", action="store_true", help="few pairs, sizes and turns: does it work at all")
     add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
@@ -148,6 +150,8 @@ def run(options: argparse.Namespace) -> Record:
 def main() -> int:
     """Measure or load, then report as asked."""
     options = arguments()
+    if options.avx2:
+        avx2.hold()
     try:
         old = record.read(options.compare) if options.compare else None
         with np.errstate(all="ignore"):

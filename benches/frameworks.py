@@ -11,6 +11,7 @@ import os
 from functools import partial
 from typing import Any, ClassVar
 
+import avx2
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +135,9 @@ class NumKong(Peer):
         """See Peer; it always uses one thread."""
         del threads
         self.module: Any = importlib.import_module("numkong")
+        if avx2.is_held():
+            for name in avx2.NUMKONG_CAPABILITIES:
+                self.module.disable_capability(name)
 
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
         """See Peer."""
