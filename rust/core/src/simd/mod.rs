@@ -226,6 +226,16 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn load_doubles(source: *const u8) -> Self::Singles;
     /// Singles of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
     unsafe fn halves<const ROUNDING: i32>(a: Self::Singles, b: Self::Singles) -> Self::Integers;
+    /// The upper halves of the singles of two registers, rounded to nearest even; none is NaN, and `one` is 1 in every
+    /// word.
+    #[inline(always)]
+    unsafe fn nearest_upper(a: Self::Singles, b: Self::Singles, one: Self::Integers) -> Self::Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
+            up_above_middle::<Self>(low, high, one)
+        }
+    }
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::Singles, b: Self::Singles) -> Self::Singles;
     /// Products rounded to odd: towards zero, and the last bit set if that was not exact. What underflows may be on
@@ -298,6 +308,19 @@ pub(crate) trait Nibbles: Vector {
     unsafe fn lookup_nibbles(table: Self::Integers, indices: Self::Integers) -> Self::Integers;
     /// Words as the upper halves of 32 bits, in the order of memory.
     unsafe fn upper_halves(words: Self::Integers) -> [Self::Integers; 2];
+}
+
+/// One more than the upper halves, where the lower ones are above the middle, or on it below an odd upper one.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn up_above_middle<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let above = V::sub_saturated16(V::or_masked(low, high, one), V::splat16(1 << 15));
+        V::add16(high, V::min16(above, one))
+    }
 }
 
 /// Bytes of the longest register.

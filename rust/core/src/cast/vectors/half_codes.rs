@@ -143,6 +143,9 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
+            if NEAREST_EVEN && !CLAMP && !V::any_nan(first, second) {
+                return V::nearest_upper(first, second, one);
+            }
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             // Up if the lower half is above the middle, or on it below an odd upper half.
             let (even, bound) = if NEAREST_EVEN {
@@ -155,9 +158,6 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
             };
             let decisive = V::or_masked(low, high, even);
             let codes = V::add16(high, V::min16(V::sub_saturated16(decisive, bound), one));
-            if !CLAMP && !V::any_nan(first, second) {
-                return codes;
-            }
             let magnitude = V::and(high, V::splat16(!SIGN));
             let odd = V::or(magnitude, V::min16(low, one));
             let is_nan = V::above16(odd, V::splat16(specials.infinity));
