@@ -12,6 +12,9 @@ use crate::cpu::Level;
 use crate::error::Error;
 use crate::report::CastReport;
 
+/// Up to this many elements it takes longer to make ready for watching than to have flags written.
+const SHORT: usize = 64;
+
 /// What is found out beside a cast, and how.
 pub(in crate::cast) struct Watch {
     /// Sources are bytes, which are counted where there are many.
@@ -30,7 +33,13 @@ impl Watch {
     pub(in crate::cast) fn new(request: &Request, level: Level) -> Result<Option<Self>, Error> {
         let options = request.options;
         let raises = options.overflow == Overflow::Raise || options.nan == NanRule::Raise;
-        if !request.report || request.scaled || raises || request.rounding() == Rounding::Stochastic {
+        let is_short = request.count <= SHORT && request.source.item_size() > 1;
+        if !request.report
+            || is_short
+            || request.scaled
+            || raises
+            || request.rounding() == Rounding::Stochastic
+        {
             return Ok(None);
         }
         let glance = Glance::new(request, level);
