@@ -8,6 +8,7 @@
 //!
 //! What other tiles lost, flags tell ([`super::measure`]).
 
+use super::codes::Codes;
 use super::extremes::Extremes;
 use super::low::{BLOCK, Bytes, Low, LowBytes};
 use super::squares::{self, Bounds, LANES, Values, exponent_of};
@@ -24,6 +25,7 @@ use crate::codec::reference;
 use crate::cpu::Level;
 use crate::format::{Format, Kind, Specials};
 use crate::report::{CastReport, smallest_nonzero};
+use crate::simd::TABLE_BYTES;
 
 /// What a pair of formats makes of ordinary tiles.
 pub(super) struct Glance {
@@ -81,6 +83,25 @@ impl Glance {
     /// Whether ordinary tiles lose nothing.
     pub(super) fn is_lossless(&self) -> bool {
         self.lossless
+    }
+
+    /// What the codes of a source of a byte are, where that alone tells what ordinary tiles are, and is quicker.
+    pub(super) fn codes(&self, format: Format, level: Level) -> Option<&'static Codes> {
+        let stage = self.source.as_ref().filter(|_| self.lossless && format.item_size() == 1)?;
+        let codes = Codes::of(format, level, || {
+            let (mut codes, mut values) = ([0; TABLE_BYTES], [0.0; TABLE_BYTES]);
+            for (code, place) in (0..=u8::MAX).zip(&mut codes) {
+                *place = code;
+            }
+            let target = values.as_mut_ptr().cast();
+            let span = Span { source: codes.as_ptr(), target, count: TABLE_BYTES, ..Span::EMPTY };
+            // SAFETY: so many codes, and room for as many values.
+            unsafe { stage.run(level, span) };
+            values
+        })?;
+        let [smallest, largest] = codes.range();
+        let ordinary = largest <= f64::from(self.largest) && smallest >= f64::from(self.smallest_normal);
+        ordinary.then_some(codes)
     }
 
     /// For requests of which a glance at ordinary tiles tells everything.
@@ -170,7 +191,7 @@ impl Glance {
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    level.run(LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) })
+                    LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) }.count(level)
                 }
                 _ => level.run(Low { x, y, normal: self.smallest_normal.to_bits() }),
             };

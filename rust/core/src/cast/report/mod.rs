@@ -1,5 +1,6 @@
 //! Reports: what a cast lost, watched tile by tile beside its plain stages (`watch`), or from flags (`measure`).
 
+pub(super) mod codes;
 pub(super) mod extremes;
 pub(super) mod glance;
 pub(super) mod histogram;

@@ -141,6 +141,15 @@ impl Values {
     }
 }
 
+impl Values {
+    /// Where the values from an index on are.
+    #[inline(always)]
+    pub(super) fn at_place(&self, index: usize) -> *const u8 {
+        debug_assert!(index < self.count);
+        self.pointer.wrapping_add(index).cast()
+    }
+}
+
 impl Column for Values {
     const SHORT: bool = true;
     #[inline(always)]
