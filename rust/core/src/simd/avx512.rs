@@ -2,10 +2,10 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{Amounts, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector};
+use super::{Amounts, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, WholeProducts};
 use crate::cpu::level::{self, Kernel, Level};
 
-/// AVX-512 with bytes (VBMI).
+/// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512;
 
@@ -350,6 +350,27 @@ impl Amounts for Avx512 {
     unsafe fn count_zeros(a: Integers) -> u32 {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm512_testn_epi32_mask(a, Self::splat32(u32::MAX >> 1)).count_ones() }
+    }
+}
+
+impl WholeProducts for Avx512 {
+    super::operations! {
+        fn difference(a: Singles, b: Singles) -> Singles { arch::_mm512_sub_ps(a, b) }
+        fn whole32(a: Singles) -> Integers { arch::_mm512_cvtps_epi32(a) }
+        fn whole64(a: Singles) -> [Integers; 2] {
+            let (low, high) = (arch::_mm512_castps512_ps256(a), arch::_mm512_extractf32x8_ps::<1>(a));
+            [arch::_mm512_cvtps_epi64(low), arch::_mm512_cvtps_epi64(high)]
+        }
+        fn odd32(a: Integers) -> Integers { arch::_mm512_srli_epi64::<32>(a) }
+        fn add_products32(sums: Integers, a: Integers, b: Integers) -> Integers {
+            arch::_mm512_add_epi64(sums, arch::_mm512_mul_epi32(a, b))
+        }
+        fn add_low52(sums: Integers, a: Integers, b: Integers) -> Integers {
+            arch::_mm512_madd52lo_epu64(sums, a, b)
+        }
+        fn add_high52(sums: Integers, a: Integers, b: Integers) -> Integers {
+            arch::_mm512_madd52hi_epu64(sums, a, b)
+        }
     }
 }
 

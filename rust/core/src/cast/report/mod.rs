@@ -11,3 +11,4 @@ pub(super) mod squares_of_both;
 pub(super) mod steepest;
 pub(super) mod tally;
 pub(super) mod watch;
+pub(super) mod whole_squares;

@@ -5,6 +5,7 @@
 //! than about 2^20 leave no bit that neither holds; where a square has few bits, the second sum is enough.
 //! ([`SquareSum`] itself adds up the others.)
 
+use super::whole_squares;
 use crate::cast::TILE;
 use crate::cpu::{Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
@@ -163,11 +164,14 @@ impl Column for Values {
 }
 
 /// Adds the squares of singles, which are not all zero, to a sum.
-pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
+pub(super) fn add_singles(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
+    if whole_squares::add_singles(sum, level, column, bounds) {
+        return;
+    }
     if bounds.is_narrow() {
-        add_up::<C, false>(sum, level, column, bounds, 0);
+        add_up::<_, false>(sum, level, column, bounds, 0);
     } else if bounds.is_wide() {
-        add_up::<C, true>(sum, level, column, bounds, 0);
+        add_up::<_, true>(sum, level, column, bounds, 0);
     } else {
         (0..column.count()).for_each(|i| sum.add_square_of(column.at(i)));
     }
