@@ -54,7 +54,7 @@ impl Codes {
         level: Level,
         values: impl FnOnce() -> [f32; TABLE_BYTES],
     ) -> Option<&'static Self> {
-        with_amounts!(level, V => V::LEVEL)?;
+        let _: Level = with_amounts!(level, V => V::LEVEL)?;
         let kept = CODES.get(format.index());
         kept.unwrap_or_else(|| CODES.keep(format.index(), Self::new(&values()))).as_ref()
     }
