@@ -15,15 +15,16 @@ use super::squares::{self, Bounds, LANES, Values, exponent_of};
 use super::squares_of_both::{self, Lossy};
 use super::steepest::{Steepest, TINY};
 use crate::cast::plan::Plan;
-use crate::cast::request::{Request, holds_exactly, pivot_format};
+use crate::cast::request::{Request, holds_exactly, pivot_format, pivot_spec};
 use crate::cast::run::tile::Tile;
 use crate::cast::stages::assemble;
-use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::stages::stage::{Decode, Span, Stage};
+use crate::codec::decode::Decoder;
 use crate::codec::options::{NanRule, Overflow, Rounding};
-use crate::codec::pivot::Binary32;
+use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference;
 use crate::cpu::Level;
-use crate::format::{Format, Kind, Specials};
+use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::report::{CastReport, smallest_nonzero};
 use crate::simd::TABLE_BYTES;
 
@@ -52,9 +53,24 @@ pub(super) struct Glance {
     bytes: Option<Bytes>,
 }
 
+/// The upper half of a float32 as that: without the look for NaN that decoders have, whose tiles are not ordinary.
+#[derive(Clone, Copy)]
+struct UpperHalf;
+
+impl Decoder<u32> for UpperHalf {
+    #[inline(always)]
+    fn decode(&self, code: u32) -> u32 {
+        code << u16::BITS
+    }
+}
+
 /// The stage from a format to float32.
 fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
+    let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
+    if format.float() == Some(upper) {
+        return Some(Box::new(Decode::<u32, u16, _>::new(UpperHalf)));
+    }
     let plan = Plan::new(&Request::plain(format, single), level).ok()?;
     match (plan.decode, plan.encode) {
         (None, encode) => encode,
