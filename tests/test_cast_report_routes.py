@@ -113,6 +113,38 @@ def test_counting_codes_says_what_looking_at_them_says(
         assert y.tobytes() == castwise.cast(x, target, **options).tobytes()
 
 
+@pytest.mark.parametrize("target", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "float8_e4m3fn", "float8_e5m2", "float8_e3m4", "float8_e4m3fnuz", "float8_e5m2fnuz",
+        "float6_e2m3fn", "float4_e2m1fn", "int8", "uint8", "int4", "bool",
+    ],
+)  # fmt: skip
+def test_bytes_that_lose_nothing(source: str, target: str) -> None:
+    """Finite codes but for one or none; all of them, or only few magnitudes."""
+    row = FORMATS[source]
+    codes = every_code(row)
+    values = castwise.cast(array_of(codes, row), "float64")
+    finite = codes[np.isfinite(values)]
+    rng = np.random.default_rng(11)
+    for some in (finite, finite[finite.size // 2 :][:9], finite[:1]):
+        picked = rng.choice(some, 33_003)
+        for special in (picked[0], codes[-1]):
+            picked[20_000] = special
+            x = array_of(picked, row)
+            with at_level("portable"):
+                want = identity(castwise.cast(x, target, scale=1.0, report=True)[1])
+            for level in LEVELS:
+                with at_level(level):
+                    report = castwise.cast(x, target, report=True)[1]
+                    assert identity(report) == want, level
+                    parts = [
+                        castwise.cast(part, target, report=True)[1] for part in (x[:20], x[20:])
+                    ]
+                    assert identity(sum(parts)) == want, level
+
+
 @pytest.mark.parametrize(("source", "target"), [("float32", "bfloat16"), ("float8_e4m3fn", "int8")])
 def test_layouts_and_threads(source: str, target: str, level: str) -> None:
     x = castwise.cast(np.random.default_rng(7).normal(size=(300, 401)), source)

@@ -5,7 +5,7 @@
 //! | `portable` | the target's baseline | any CPU |
 //! | `neon` | aarch64's baseline | any arm64 |
 //! | `avx2` | AVX2, FMA, F16C, BMI1/2, LZCNT | Haswell 2013, Zen 2017 |
-//! | `avx512` | those, AVX-512 F/BW/CD/DQ/VL/VBMI | Ice Lake 2019, Zen 4 2022 |
+//! | `avx512` | those, POPCNT, AVX-512 F/BW/CD/DQ/IFMA/VL/VBMI | Ice Lake 2019, Zen 4 2022 |
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -74,10 +74,12 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
                 Self::Avx2.is_available()
+                    && is_x86_feature_detected!("popcnt")
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512cd")
                     && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512ifma")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vbmi")
             }
@@ -151,7 +153,7 @@ pub(crate) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(
-    enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi"
+    enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512ifma,avx512vl,avx512vbmi"
 )]
 pub(crate) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()

@@ -8,22 +8,25 @@
 //!
 //! What other tiles lost, flags tell ([`super::measure`]).
 
+use super::codes::Codes;
 use super::extremes::Extremes;
 use super::low::{BLOCK, Bytes, Low, LowBytes};
 use super::squares::{self, Bounds, LANES, Values, exponent_of};
 use super::squares_of_both::{self, Lossy};
 use super::steepest::{Steepest, TINY};
 use crate::cast::plan::Plan;
-use crate::cast::request::{Request, holds_exactly, pivot_format};
+use crate::cast::request::{Request, holds_exactly, pivot_format, pivot_spec};
 use crate::cast::run::tile::Tile;
 use crate::cast::stages::assemble;
-use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::stages::stage::{Decode, Span, Stage};
+use crate::codec::decode::Decoder;
 use crate::codec::options::{NanRule, Overflow, Rounding};
-use crate::codec::pivot::Binary32;
+use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference;
 use crate::cpu::Level;
-use crate::format::{Format, Kind, Specials};
+use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::report::{CastReport, smallest_nonzero};
+use crate::simd::TABLE_BYTES;
 
 /// What a pair of formats makes of ordinary tiles.
 pub(super) struct Glance {
@@ -50,9 +53,24 @@ pub(super) struct Glance {
     bytes: Option<Bytes>,
 }
 
+/// The upper half of a float32 as that: without the look for NaN that decoders have, whose tiles are not ordinary.
+#[derive(Clone, Copy)]
+struct UpperHalf;
+
+impl Decoder<u32> for UpperHalf {
+    #[inline(always)]
+    fn decode(&self, code: u32) -> u32 {
+        code << u16::BITS
+    }
+}
+
 /// The stage from a format to float32.
 fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
+    let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
+    if format.float() == Some(upper) {
+        return Some(Box::new(Decode::<u32, u16, _>::new(UpperHalf)));
+    }
     let plan = Plan::new(&Request::plain(format, single), level).ok()?;
     match (plan.decode, plan.encode) {
         (None, encode) => encode,
@@ -81,6 +99,25 @@ impl Glance {
     /// Whether ordinary tiles lose nothing.
     pub(super) fn is_lossless(&self) -> bool {
         self.lossless
+    }
+
+    /// What the codes of a source of a byte are, where that alone tells what ordinary tiles are, and is quicker.
+    pub(super) fn codes(&self, format: Format, level: Level) -> Option<&'static Codes> {
+        let stage = self.source.as_ref().filter(|_| self.lossless && format.item_size() == 1)?;
+        let codes = Codes::of(format, level, || {
+            let (mut codes, mut values) = ([0; TABLE_BYTES], [0.0; TABLE_BYTES]);
+            for (code, place) in (0..=u8::MAX).zip(&mut codes) {
+                *place = code;
+            }
+            let target = values.as_mut_ptr().cast();
+            let span = Span { source: codes.as_ptr(), target, count: TABLE_BYTES, ..Span::EMPTY };
+            // SAFETY: so many codes, and room for as many values.
+            unsafe { stage.run(level, span) };
+            values
+        })?;
+        let [smallest, largest] = codes.range();
+        let ordinary = largest <= f64::from(self.largest) && smallest >= f64::from(self.smallest_normal);
+        ordinary.then_some(codes)
     }
 
     /// For requests of which a glance at ordinary tiles tells everything.
@@ -170,7 +207,7 @@ impl Glance {
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    level.run(LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) })
+                    LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) }.count(level)
                 }
                 _ => level.run(Low { x, y, normal: self.smallest_normal.to_bits() }),
             };

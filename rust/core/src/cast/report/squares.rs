@@ -5,6 +5,7 @@
 //! than about 2^20 leave no bit that neither holds; where a square has few bits, the second sum is enough.
 //! ([`SquareSum`] itself adds up the others.)
 
+use super::whole_squares;
 use crate::cast::TILE;
 use crate::cpu::{Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
@@ -106,7 +107,11 @@ impl Column for Doubles<'_> {
     }
     #[inline(always)]
     fn at(&self, index: usize) -> f64 {
-        self.0[index] * self.1[0] * self.1[1]
+        debug_assert!(index < self.0.len());
+        // A check would keep vectors from the loop.
+        // SAFETY: loops over columns run to their count in steps of LANES, of which `add_doubles` has found it to be a
+        // multiple.
+        unsafe { self.0.get_unchecked(index) * self.1[0] * self.1[1] }
     }
 }
 
@@ -137,6 +142,15 @@ impl Values {
     }
 }
 
+impl Values {
+    /// Where the values from an index on are.
+    #[inline(always)]
+    pub(super) fn at_place(&self, index: usize) -> *const u8 {
+        debug_assert!(index < self.count);
+        self.pointer.wrapping_add(index).cast()
+    }
+}
+
 impl Column for Values {
     const SHORT: bool = true;
     #[inline(always)]
@@ -150,11 +164,14 @@ impl Column for Values {
 }
 
 /// Adds the squares of singles, which are not all zero, to a sum.
-pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
+pub(super) fn add_singles(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
+    if whole_squares::add_singles(sum, level, column, bounds) {
+        return;
+    }
     if bounds.is_narrow() {
-        add_up::<C, false>(sum, level, column, bounds, 0);
+        add_up::<_, false>(sum, level, column, bounds, 0);
     } else if bounds.is_wide() {
-        add_up::<C, true>(sum, level, column, bounds, 0);
+        add_up::<_, true>(sum, level, column, bounds, 0);
     } else {
         (0..column.count()).for_each(|i| sum.add_square_of(column.at(i)));
     }
@@ -163,6 +180,7 @@ pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: 
 /// Adds the squares of a column to a sum, of which `largest` and `smallest` are the largest and the smallest that is not
 /// zero; both are 0 if there is none.
 pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
+    assert!(column.len().is_multiple_of(LANES));
     if largest == 0.0 {
         return;
     }

@@ -1,6 +1,7 @@
 //! Exact sums of the squares of a tile's sources and of its errors, in one pass.
 
 use super::squares::{Bounds, DEPTH, EXACT, LANES, Values, power_of_two, sum_of, take, units};
+use super::whole_squares;
 use crate::cpu::{Kernel, Level};
 use crate::square_sum::SquareSum;
 
@@ -19,6 +20,9 @@ pub(super) struct Lossy {
 /// The square of a source is that of its result, less twice the result's product with the error, and the error's square.
 /// Results have few bits, so products need one sum each.
 pub(super) fn add(signal: &mut SquareSum, noise: &mut SquareSum, level: Level, tile: &Lossy) {
+    if whole_squares::add_both(signal, noise, level, tile) {
+        return;
+    }
     let [roots, errors] = tile.bounds;
     let results = Bounds { above: roots.above, unit: 2 * tile.grid };
     let distance = 2 * tile.grid - errors.unit;

@@ -1,6 +1,7 @@
 //! Watching a cast beside it: results come from the same stages as without a report, and are looked at tile by tile
 //! while they are near.
 
+use super::codes::{Codes, Tally};
 use super::glance::{Glance, GlanceScratch};
 use super::histogram::{CODES, COUNT_FROM, Histogram};
 use crate::cast::plan::Plan;
@@ -12,10 +13,15 @@ use crate::cpu::Level;
 use crate::error::Error;
 use crate::report::CastReport;
 
+/// Up to this many elements it takes longer to make ready for watching than to have flags written.
+const SHORT: usize = 64;
+
 /// What is found out beside a cast, and how.
 pub(in crate::cast) struct Watch {
     /// Sources are bytes, which are counted where there are many.
     counts: bool,
+    /// Sources are bytes, of which this alone tells what ordinary tiles are.
+    codes: Option<&'static Codes>,
     /// Tells what ordinary tiles lost.
     glance: Option<Glance>,
     /// The plan that tells what any tile lost.
@@ -30,17 +36,25 @@ impl Watch {
     pub(in crate::cast) fn new(request: &Request, level: Level) -> Result<Option<Self>, Error> {
         let options = request.options;
         let raises = options.overflow == Overflow::Raise || options.nan == NanRule::Raise;
-        if !request.report || request.scaled || raises || request.rounding() == Rounding::Stochastic {
+        let is_short = request.count <= SHORT && request.source.item_size() > 1;
+        if !request.report
+            || is_short
+            || request.scaled
+            || raises
+            || request.rounding() == Rounding::Stochastic
+        {
             return Ok(None);
         }
         let glance = Glance::new(request, level);
+        let many = request.count >= COUNT_FROM;
+        let codes = glance.as_ref().filter(|_| many).and_then(|glance| glance.codes(request.source, level));
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
         let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
         let counts = request.source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
             return Ok(None);
         }
-        Ok(Some(Self { counts, glance, close: Box::new(Plan::with_flags(request, level)?) }))
+        Ok(Some(Self { counts, codes, glance, close: Box::new(Plan::with_flags(request, level)?) }))
     }
 
     /// Adds the account of a tile, at once or in the [end](Self::end).
@@ -60,6 +74,11 @@ impl Watch {
         unsafe {
             if scratch.counts {
                 return scratch.histogram.count(source, count);
+            }
+            if let Some(codes) = self.codes
+                && codes.look(level, source, count, &mut scratch.tally)
+            {
+                return;
             }
             if let Some(glance) = &self.glance
                 && glance.look(level, (source, target), count, &mut scratch.glance, report)
@@ -102,6 +121,9 @@ impl Watch {
         scratch: &mut WatchScratch,
         report: &mut CastReport,
     ) {
+        if let Some(codes) = self.codes {
+            codes.tell(&scratch.tally, report);
+        }
         let (Some(meter), true) = (&self.close.meter, scratch.counts) else { return };
         let mut codes = [0; CODES];
         for (code, place) in (0..=u8::MAX).zip(&mut codes) {
@@ -121,6 +143,7 @@ impl Watch {
 pub(in crate::cast) struct WatchScratch {
     counts: bool,
     histogram: Histogram,
+    tally: Tally,
     glance: GlanceScratch,
     results: Tile<u64>,
 }
@@ -131,6 +154,9 @@ impl WatchScratch {
         self.counts = watch.counts && count >= COUNT_FROM;
         if self.counts {
             self.histogram = Histogram::default();
+        }
+        if watch.codes.is_some() {
+            self.tally = Tally::default();
         }
         self.glance.begin();
     }
