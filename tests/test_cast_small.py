@@ -37,6 +37,78 @@ def test_layouts_are_kept_as_numpy_keeps_them(way: Any) -> None:
     assert result.tobytes("A") == expected.tobytes("A")
 
 
+# Ways to see part of a C-ordered array otherwise. Some have more axes than the short way takes.
+VIEWS = {
+    "transposed": lambda a: a.T,
+    "every second": lambda a: a[:, ::2],
+    "every second of both": lambda a: a[::2, ::2],
+    "every third": lambda a: a[:, 1::3],
+    "backwards": lambda a: a[::-1, ::-1],
+    "one column": lambda a: a[:, 0],
+    "one row, every second": lambda a: a[0, ::2],
+    "part": lambda a: a[1:, 2:-1],
+    "transposed part": lambda a: a[:, ::2].T,
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "three axes": lambda a: a[: a.shape[0] // 2 * 2].reshape(2, -1, a.shape[1]).transpose(2, 0, 1),
+}
+PAIRS = [
+    ("int8", "float32"),
+    ("float8_e4m3fn", "bfloat16"),
+    ("float16", "float16"),
+    ("float32", "uint8"),
+    ("int64", "int32"),
+    ("complex64", "complex128"),
+    ("complex128", "complex128"),
+    ("float32", "complex64"),
+]
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (16, 16), (17, 33), (40, 70), (150, 200)])
+@pytest.mark.parametrize("way", VIEWS)
+def test_views_are_cast_as_their_contiguous_copies(way: str, shape: tuple[int, int]) -> None:
+    numbers = np.random.default_rng(7).integers(0, 100, shape)
+    for source, target in PAIRS:
+        dtype = castwise.finfo(target).dtype
+        x = VIEWS[way](castwise.cast(numbers, source))
+        want = castwise.cast(np.array(x, order="C"), dtype).tobytes()
+        kept = castwise.cast(x, dtype)
+        assert (kept.tobytes(), kept.strides) == (want, x.astype(dtype).strides)
+        for order in ("C", "F", "A", "K"):
+            got = castwise.cast(x, dtype, order=order)
+            assert (got.tobytes(), got.strides) == (want, x.astype(dtype, order=order).strides)
+        room = np.full([2 * length for length in x.shape], 7, dtype)
+        here = tuple(slice(None, None, 2) for _ in x.shape)
+        for out in (np.empty(x.shape, dtype), np.empty(x.shape, dtype, order="F"), room[here]):
+            assert castwise.cast(x, out=out) is out
+            assert out.tobytes() == want
+        room[here] = 7
+        assert (room == 7).all()
+
+
+@pytest.mark.parametrize("length", [3, 64, 300, 30_000])
+def test_an_out_between_the_elements_of_x(length: int) -> None:
+    memory = np.arange(2 * length, dtype=np.int32)
+    x, out = memory[::2], memory.view(np.float32)[1::2]
+    expected, kept = x.astype(np.float32), x.copy()
+    castwise.cast(x, out=out)
+    assert (out == expected).all()
+    assert (x == kept).all()
+
+
+def test_an_out_whose_elements_share_memory_is_written_in_order() -> None:
+    x = np.arange(12, dtype=np.int32).reshape(3, 4)
+    room = np.zeros(6, np.float32)
+    out = np.lib.stride_tricks.as_strided(room, (3, 4), (4, 4))
+    castwise.cast(x, out=out)
+    assert room.tolist() == [0, 4, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("order", ["X", "c", "", 3, None])
+def test_an_order_that_is_none_is_refused(order: Any) -> None:
+    with pytest.raises(ValueError, match=r"order=.* is not valid"):
+        castwise.cast(X, np.float64, order=order)
+
+
 @pytest.mark.parametrize("shift", [-4, -2, -1, 0, 1, 2, 4, 5, 6])
 def test_out_that_overlaps_x(shift: int) -> None:
     memory = np.arange(64, dtype=np.uint8)

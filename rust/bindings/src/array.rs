@@ -9,11 +9,10 @@ use numpy::npyffi::{NPY_ORDER, PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyString;
 use smallvec::SmallVec;
 
-mod dense;
 #[cfg(target_os = "linux")]
 mod memory;
 /// Elsewhere numpy allocates as ever.
@@ -27,9 +26,10 @@ mod memory {
         Ok(make())
     }
 }
+mod plain;
 
 use crate::dtypes;
-pub(crate) use dense::Dense;
+pub(crate) use plain::Plain;
 
 /// An array whose elements have a format, as it was when this was made.
 ///
@@ -60,6 +60,16 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Bytes between elements, per axis.
+    pub(crate) fn strides(self) -> &'a [isize] {
+        self.strides
+    }
+
+    /// The same place, with its strides somewhere else.
+    pub(crate) fn with_strides(self, strides: &[isize]) -> Place<'_> {
+        Place { strides, ..self }
+    }
+
     /// To read from, while the array lives.
     pub(crate) fn source(self) -> Source<'a> {
         Source {
@@ -199,19 +209,9 @@ impl<'py> Array<'py> {
         !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
     }
 
-    /// Whether two of its elements may share memory. Sorted by stride, each axis must step over all that the
-    /// smaller ones reach; the few layouts that interleave without meeting are taken to overlap.
+    /// Whether two of its elements may share memory.
     pub(crate) fn overlaps_itself(&self) -> bool {
-        let axes = self.shape().iter().zip(self.strides());
-        let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
-        let mut axes: SmallVec<[_; INLINE]> = axes.filter(|&(_, length)| length > 1).collect();
-        axes.sort_unstable();
-        let mut reach = self.format.item_size();
-        axes.into_iter().any(|(stride, length)| {
-            let overlaps = stride < reach;
-            reach = reach.saturating_add(stride.saturating_mul(length - 1));
-            overlaps
-        })
+        overlaps_itself(self.shape(), self.strides(), self.format.item_size())
     }
 
     /// Itself, after numpy has copied another array of its shape and dtype into it.
@@ -271,6 +271,21 @@ impl<'py> Array<'py> {
     }
 }
 
+/// Whether two of an array's elements may share memory. Sorted by stride, each axis must step over all that the smaller
+/// ones reach; the few layouts that interleave without meeting are taken to overlap.
+fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool {
+    let axes = shape.iter().zip(strides);
+    let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
+    let mut axes: SmallVec<[_; INLINE]> = axes.filter(|&(_, length)| length > 1).collect();
+    axes.sort_unstable();
+    let mut reach = size;
+    axes.into_iter().any(|(stride, length)| {
+        let overlaps = stride < reach;
+        reach = reach.saturating_add(stride.saturating_mul(length - 1));
+        overlaps
+    })
+}
+
 /// The memory order of a new array, in numpy's letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -282,15 +297,23 @@ pub(crate) enum Order {
 
 impl Order {
     pub(crate) fn parse(order: &Bound<'_, PyAny>) -> PyResult<Self> {
-        match order.extract::<PyBackedStr>().as_deref() {
-            Ok("C") => Ok(Self::C),
-            Ok("F") => Ok(Self::Fortran),
-            Ok("A") => Ok(Self::Any),
-            Ok("K") => Ok(Self::Keep),
-            _ => Err(PyValueError::new_err(format!(
+        match Self::named(order) {
+            Some(order) => Ok(order),
+            None => Err(PyValueError::new_err(format!(
                 "order={} is not valid; use one of \"C\", \"F\", \"A\", \"K\".",
                 order.repr()?
             ))),
+        }
+    }
+
+    /// The one of a letter, if it is one.
+    pub(crate) fn named(order: &Bound<'_, PyAny>) -> Option<Self> {
+        match &*order.cast::<PyString>().ok()?.to_cow().ok()? {
+            "C" => Some(Self::C),
+            "F" => Some(Self::Fortran),
+            "A" => Some(Self::Any),
+            "K" => Some(Self::Keep),
+            _ => None,
         }
     }
 

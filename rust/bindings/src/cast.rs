@@ -98,13 +98,14 @@ pub(crate) fn cast<'py>(
     report: bool,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let named = matches!((&overflow, &nan, &order), (Word::Default, Word::Default, Word::Default));
+    let named = matches!((&overflow, &nan), (Word::Default, Word::Default));
     let given = [rounding, scale, seed, threads].iter().any(Option::is_some);
     if named
         && !given
         && copy
         && !report
-        && let Some(result) = quick::cast(x, dtype, out)?
+        && let Some(order) = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))
+        && let Some(result) = quick::cast(x, dtype, out, order)?
     {
         return Ok(result);
     }
@@ -191,7 +192,8 @@ fn run(
         // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these
         // copies; the caller keeps the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
         // target is new, or was checked to be writeable, of this shape and without overlap in itself, and made not
-        // to overlap the source but elementwise. Another thread of the host may write to the same arrays meanwhile,
+        // to overlap the source but elementwise; their extents do not meet, so that nothing of it lies between the source's
+        // elements. Another thread of the host may write to the same arrays meanwhile,
         // as with any numpy function: which value is read is then open, nothing else (the core makes no references
         // to this memory).
         unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }

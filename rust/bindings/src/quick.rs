@@ -1,59 +1,134 @@
-//! Casts of a few dense elements without options. There the call costs more than the cast, and most of what
+//! Casts of plain arrays without options. For few elements the call costs more than the cast, and most of what
 //! [`crate::cast`] looks at cannot matter; whatever is not obviously simple is left to it.
 
-use castwise_core::cast::Prepared;
+use castwise_core::Error;
+use castwise_core::cast::{self as core, Prepared, Settings};
+use castwise_core::codec::options::Options;
 use numpy::PyArrayDescrMethods;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
-use crate::array::Dense;
+use crate::array::{Order, Place, Plain};
 use crate::dtypes;
 use crate::error::to_python;
 
-/// Elements up to which it is worth it: other threads wait for the interpreter no longer than some microseconds.
-const MOST: usize = 1 << 14;
+/// Bytes of a source or a result up to which it is worth it; more threads than one, and memory that is used again, pay
+/// for more only.
+const LARGEST: usize = 1 << 19;
+
+/// Elements up to which the interpreter is not let go: other threads wait for it no longer than some microseconds.
+const FEW: usize = 1 << 14;
+
+/// Axes whose lengths and strides cost no allocation.
+const AXES: usize = 4;
 
 /// The result, or `None` if the cast is not one of these.
 pub(crate) fn cast<'py>(
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
+    order: Order,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     match (dtype, out) {
-        (Some(dtype), None) if Dense::of(x)?.is_some_and(|source| source.count <= MOST) => {
-            // What numpy takes for a dtype may run code of its own, so this comes before the array is read.
+        (Some(dtype), None) => {
+            let Some(source) = Plain::of(x)?.filter(|source| source.size() <= LARGEST) else {
+                return Ok(None);
+            };
             let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-            let Some(source) = Dense::of(x)? else { return Ok(None) };
+            // What numpy takes for a dtype may run code of its own: then the array is read again.
+            let source = if descr.is(dtype) {
+                source
+            } else {
+                let Some(source) = Plain::of(x)? else { return Ok(None) };
+                source
+            };
+            if source.count.saturating_mul(format.item_size()) > LARGEST {
+                return Ok(None);
+            }
             if descr.is_native_byteorder() == Some(false) {
                 return Ok(None);
             }
-            let new = source.empty_like(descr)?;
-            let target = Dense::known(&new, format);
-            // SAFETY: it is new, so apart from all others; numpy gives it the shape of its prototype and, as that is
-            // dense, its order.
-            unsafe { fill(&source, &target)? };
-            Ok(Some(new.into_any()))
+            let new = source.empty_like(order, descr)?;
+            let target = Plain::fresh(&new, &source, format);
+            // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
+            let done = unsafe { fill(&source, &target, (x, &new))? };
+            Ok(done.then(|| new.into_any()))
         }
         (None, Some(out)) => {
-            let Some(source) = Dense::of(x)?.filter(|source| source.count <= MOST) else { return Ok(None) };
-            let Some(target) = Dense::of(out)?.filter(|target| target.takes(&source)) else {
-                return Ok(None);
-            };
-            // SAFETY: the target takes the elements of the source: that was just found.
-            unsafe { fill(&source, &target)? };
-            Ok(Some(out.clone()))
+            let (Some(source), Some(target)) = (Plain::of(x)?, Plain::of(out)?) else { return Ok(None) };
+            // SAFETY: the target takes the elements of the source: that is found before.
+            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out))? };
+            Ok(done.then(|| out.clone()))
         }
         _ => Ok(None),
     }
 }
 
-/// Casts one array into another.
+/// Casts an array into another, as both have been read; returns whether it did.
 ///
 /// # Safety
-/// The target is writeable, has as many elements in the same order, and is apart from the source.
-unsafe fn fill(source: &Dense<'_, '_>, target: &Dense<'_, '_>) -> PyResult<()> {
+/// The target is writeable, of the source's shape, its extent is apart from the source's, and its elements from each other.
+unsafe fn fill(
+    source: &Plain<'_, '_>,
+    target: &Plain<'_, '_>,
+    owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+) -> PyResult<bool> {
+    if source.count > FEW {
+        // SAFETY: passed on.
+        return unsafe { fill_many(source, target, owners) };
+    }
     let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
-    // SAFETY: the caller's promise; both are plain ndarrays of dense elements that live as long as this call, in which
-    // the interpreter is not let go and nobody's code runs.
-    unsafe { prepared.run(source.pointer, target.pointer, source.count) };
+    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is not
+    // let go and nobody's code runs.
+    let done = unsafe {
+        if target.is_dense_as(source) {
+            prepared.run(source.pointer, target.pointer, source.count);
+            true
+        } else {
+            let (from, to) =
+                ((source.pointer.cast_const(), source.strides()), (target.pointer, target.strides()));
+            prepared.run_few(source.shape(), from, to)
+        }
+    };
+    if !done {
+        // SAFETY: as above.
+        unsafe { run(source.shape(), source.place(), target.place()) }.map_err(to_python)?;
+    }
+    Ok(true)
+}
+
+/// The same, without the interpreter.
+///
+/// # Safety
+/// As for [`fill`].
+unsafe fn fill_many(
+    source: &Plain<'_, '_>,
+    target: &Plain<'_, '_>,
+    (x, out): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+) -> PyResult<bool> {
+    if source.size().max(target.size()) > LARGEST {
+        return Ok(false);
+    }
+    let (from, to) = (source.place(), target.place());
+    // Whoever gets the interpreter meanwhile may give the arrays other shapes. Their memory stays: numpy does not take it
+    // from arrays that have an owner here.
+    let _owners = (x.clone(), out.clone());
+    let shape: SmallVec<[_; AXES]> = source.shape().into();
+    let [strides, to_strides] = [from, to].map(|place| SmallVec::<[_; AXES]>::from(place.strides()));
+    let (from, to) = (from.with_strides(&strides), to.with_strides(&to_strides));
+    // SAFETY: the caller's promise; the arrays live as long as their owners here, and the shape and strides are copies.
+    x.py().detach(|| unsafe { run(&shape, from, to) }).map_err(to_python)?;
+    Ok(true)
+}
+
+/// Calls the core for the places of two arrays of a shape.
+///
+/// # Safety
+/// As for [`fill`], for arrays that live as long as this call.
+unsafe fn run(shape: &[usize], from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
+    let settings = Settings { options: Options::default(), report: false, threads: 1 };
+    // SAFETY: the caller's promise. Not only elements are apart but extents, so that nothing of the target lies between
+    // elements of the source. Other threads may write to both as with any numpy function (see `crate::cast`).
+    unsafe { core::cast(shape, from.source(), to.target(false), None, &settings)? };
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! gradients/ ──── many arrays over one loss scale, in place; its own loops over the same layouts and stages
 //! ```
 
+mod few;
 pub mod gradients;
 mod kept;
 pub mod layout;
@@ -118,7 +119,8 @@ pub struct Settings {
 ///
 /// # Safety
 /// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
-/// the length of the call, from any thread. No two elements of the target overlap, and the target overlaps neither
+/// the length of the call, from any thread. What lies between neighbours in the source that are two sizes apart is
+/// readable too (if only because it lies in the same pages of memory), and no part of the target. No two elements of the target overlap, and the target overlaps neither
 /// source nor scales; except that it may be the source, if their elements have equal size and strides and
 /// `target.fresh` is not set.
 pub unsafe fn cast(
@@ -147,6 +149,11 @@ pub unsafe fn cast(
             let layout = step.dense(count);
             // SAFETY: the caller's promise; the layout has the elements of these arrays.
             unsafe { parallel::run(&step.job(&layout, pointers, swapped), settings.threads) };
+            return Ok(None);
+        }
+        let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
+        // SAFETY: the caller's promise.
+        if swapped == (false, false) && unsafe { few::cast(step, shape, strided.0, strided.1) } {
             return Ok(None);
         }
         let mut axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);

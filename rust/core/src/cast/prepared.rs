@@ -5,6 +5,7 @@
 use std::mem::MaybeUninit;
 
 use super::TILE;
+use super::few;
 use super::step::Step;
 use crate::error::Error;
 use crate::format::Format;
@@ -32,15 +33,40 @@ impl Prepared {
         Ok(Self { first, second })
     }
 
+    /// Casts elements at strides, if they are few, of few axes, and go by way of no other format; returns whether it did.
+    ///
+    /// # Safety
+    /// As for [`super::cast()`].
+    pub unsafe fn run_few(
+        &self,
+        shape: &[usize],
+        source: (*const u8, &[isize]),
+        target: (*mut u8, &[isize]),
+    ) -> bool {
+        // SAFETY: passed on.
+        self.second.is_none() && unsafe { few::cast(self.first, shape, source, target) }
+    }
+
     /// Casts `count` dense elements.
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     pub unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
-        let Some(second) = self.second else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.first.run(source, target, count) };
-        };
+        // SAFETY: passed on.
+        unsafe {
+            match self.second {
+                None => self.first.run(source, target, count),
+                Some(second) => self.run_both(second, source, target, count),
+            }
+        }
+    }
+
+    /// Casts by way of the other format. A function of its own, so that single steps do not pay for its stack.
+    ///
+    /// # Safety
+    /// As for [`Prepared::run`].
+    #[inline(never)]
+    unsafe fn run_both(&self, second: &Step, source: *const u8, target: *mut u8, count: usize) {
         let mut between: Between = [const { MaybeUninit::uninit() }; TILE];
         let middle = between.as_mut_ptr().cast::<u8>();
         for start in (0..count).step_by(TILE) {

@@ -80,6 +80,14 @@ impl Vector for Avx2 {
             (even, odd)
         }
         fn in_order(a: Integers) -> Integers { arch::_mm256_permute4x64_epi64::<UNPACKED>(a) }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let [a, b] = [a, b].map(|lanes| arch::_mm256_castsi256_ps(lanes));
+            let by_halves = arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+            Self::in_order(arch::_mm256_castps_si256(by_halves))
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            Self::in_order(arch::_mm256_unpacklo_epi64(a, b))
+        }
         fn above16(a: Integers, b: Integers) -> Integers { arch::_mm256_cmpgt_epi16(a, b) }
         fn top8(a: Integers) -> Integers { arch::_mm256_cmpgt_epi8(arch::_mm256_setzero_si256(), a) }
         fn join(low: Integers, high: Integers) -> Integers {

@@ -100,6 +100,14 @@ impl Vector for Avx512 {
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
             Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
         }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            arch::_mm512_permutex2var_epi32(a, even, b)
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+            arch::_mm512_permutex2var_epi64(a, even, b)
+        }
         fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
         fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
         fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {

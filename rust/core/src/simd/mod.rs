@@ -236,6 +236,11 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
         a
     }
 
+    /// The even lanes of 32 bits of two registers.
+    unsafe fn even32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The even lanes of 64 bits of two registers.
+    unsafe fn even64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
     /// Whether words are greater, in two's complement.
     unsafe fn above16(a: Self::Integers, b: Self::Integers) -> Self::Mask16;
     /// Whether bytes have their top bit set.

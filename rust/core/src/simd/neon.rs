@@ -76,6 +76,14 @@ impl Vector for Neon {
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
             Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
         }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u32_u8(lanes));
+            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u64_u8(lanes));
+            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
+        }
         fn above16(a: Integers, b: Integers) -> Words {
             arch::vcgtq_s16(arch::vreinterpretq_s16_u8(a), arch::vreinterpretq_s16_u8(b))
         }

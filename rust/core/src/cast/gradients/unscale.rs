@@ -15,7 +15,7 @@ use std::thread;
 use super::gradient_route::{Operand, Route, Routes};
 use super::multiply::Multiply;
 use crate::cast::layout::streaming;
-use crate::cast::layout::transfer::{gather, scatter};
+use crate::cast::layout::transfer::{Gaps, gather, scatter};
 use crate::cast::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use crate::cast::run::tile::Tile;
 use crate::cast::run::workers::Workers;
@@ -344,7 +344,7 @@ impl Job<'_> {
                 part.source.offset(runs[0].offsets[SOURCE])
             } else {
                 let tile = source_tile.0.as_mut_ptr().cast();
-                gather(part.source, SOURCE, runs, part.source_kind, tile);
+                gather(self.level, (part.source, Gaps::Leave), SOURCE, runs, part.source_kind, tile);
                 tile.cast_const()
             };
             let Some(multiply) = &route.multiply else {
@@ -362,7 +362,7 @@ impl Job<'_> {
                     let there = part.target.offset(runs[0].offsets[TARGET]);
                     streaming::copy(self.level, target.cast_const(), there, count * part.target_kind.0);
                 } else if !part.target_dense {
-                    scatter(target.cast_const(), part.target, TARGET, runs, part.target_kind);
+                    scatter(self.level, target.cast_const(), part.target, TARGET, runs, part.target_kind);
                 }
             };
             if let Some(fused) =

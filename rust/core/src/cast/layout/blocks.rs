@@ -94,7 +94,7 @@ mod tests {
         let of_run = |run: &Run| -> Vec<_> {
             (0..run.count).map(|i| (steps(run, SOURCE, i), steps(run, TARGET, i))).collect()
         };
-        runs.iter().flat_map(of_run).collect()
+        runs.iter().flat_map(Run::each_row).flat_map(|run| of_run(&run)).collect()
     }
 
     #[test]

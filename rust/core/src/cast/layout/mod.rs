@@ -1,10 +1,13 @@
 //! Where elements lie: several strided operands walked together, in the order that suits the target.
 
 pub(super) mod blocks;
+mod every_second;
 pub mod region;
+mod rows;
 pub(super) mod streaming;
 pub(super) mod transfer;
-pub(super) mod transpose;
+mod transpose;
+mod words;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -91,15 +94,23 @@ impl Layout {
 
     /// Whether an operand's elements of this size follow each other without gaps, in the order walked.
     pub(super) fn is_dense(&self, operand: usize, size: usize) -> bool {
-        self.count <= 1 || (self.axes.len() == 1 && self.line(operand) == Some(size as isize))
+        let mut wanted = size as isize;
+        self.count <= 1
+            || self.axes.iter().rev().all(|axis| {
+                let found = axis.strides[operand];
+                let follows = found == wanted;
+                wanted = found.wrapping_mul(axis.length as isize);
+                follows
+            })
     }
 
-    /// Splits positions `start..start + count` into runs along the fastest axis.
+    /// Splits positions `start..start + count` into runs: whole rows along the fastest axis, as many as follow each other
+    /// along the next one, and what is left of rows before and after them.
     pub(super) fn runs(&self, start: usize, count: usize, runs: &mut Vec<Run>) {
         runs.clear();
         let Some((fastest, outer)) = self.axes.split_last() else {
             if count > 0 {
-                runs.push(Run { offsets: self.origin, strides: [0; OPERANDS], count });
+                runs.push(Run::row(self.origin, [0; OPERANDS], count));
             }
             return;
         };
@@ -112,39 +123,47 @@ impl Layout {
             row /= axis.length;
             advance(&mut offsets, &axis.strides, *coordinate as isize);
         }
+        let row_strides = outer.last().map_or([0; OPERANDS], |axis| axis.strides);
         let mut left = count;
         while left > 0 {
-            let length = left.min(fastest.length - column);
+            let whole = column == 0 && left >= fastest.length;
+            let (rows, length) = if whole {
+                let ahead = outer.iter().zip(&coordinates).next_back();
+                let ahead = ahead.map_or(1, |(axis, coordinate)| axis.length - coordinate);
+                (ahead.min(left / fastest.length), fastest.length)
+            } else {
+                (1, left.min(fastest.length - column))
+            };
             let mut first = offsets;
             advance(&mut first, &fastest.strides, column as isize);
-            runs.push(Run { offsets: first, strides: fastest.strides, count: length });
+            runs.push(Run { offsets: first, strides: fastest.strides, count: length, row_strides, rows });
             column = 0;
-            left -= length;
+            left -= length * rows;
+            let mut steps = rows;
             for (axis, coordinate) in outer.iter().zip(&mut coordinates).rev() {
-                *coordinate += 1;
-                advance(&mut offsets, &axis.strides, 1);
+                *coordinate += steps;
+                advance(&mut offsets, &axis.strides, steps as isize);
                 if *coordinate < axis.length {
                     break;
                 }
                 *coordinate = 0;
                 advance(&mut offsets, &axis.strides, -(axis.length as isize));
+                steps = 1;
             }
         }
     }
 }
 
 /// Joins axes that step exactly over the ones within them.
-fn merge(axes: Axes) -> Axes {
-    let mut merged = Axes::new();
-    for axis in axes {
-        match merged.last_mut() {
-            Some(outer) if continues(outer, &axis) => {
-                *outer = Axis { length: outer.length * axis.length, ..axis };
-            }
-            _ => merged.push(axis),
+fn merge(mut axes: Axes) -> Axes {
+    axes.dedup_by(|axis, outer| {
+        let joins = continues(outer, axis);
+        if joins {
+            *outer = Axis { length: outer.length * axis.length, ..*axis };
         }
-    }
-    merged
+        joins
+    });
+    axes
 }
 
 fn advance(offsets: &mut [isize; OPERANDS], strides: &[isize; OPERANDS], steps: isize) {
@@ -159,12 +178,45 @@ fn continues(outer: &Axis, inner: &Axis) -> bool {
     steps.into_iter().all(|(&far, &near)| far == near * inner.length as isize)
 }
 
-/// Elements along one axis: each operand's first offset and stride.
+/// Rows of elements along one axis, one after the other along the next: each operand's first offset and strides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) offsets: [isize; OPERANDS],
+    /// From element to element.
     pub(super) strides: [isize; OPERANDS],
+    /// Elements of a row.
     pub(super) count: usize,
+    /// From row to row.
+    pub(super) row_strides: [isize; OPERANDS],
+    pub(super) rows: usize,
+}
+
+impl Run {
+    /// A single row.
+    pub(super) fn row(offsets: [isize; OPERANDS], strides: [isize; OPERANDS], count: usize) -> Self {
+        Self { offsets, strides, count, row_strides: [0; OPERANDS], rows: 1 }
+    }
+
+    /// Elements of all rows.
+    pub(super) fn len(&self) -> usize {
+        self.count * self.rows
+    }
+
+    /// Whether an operand's elements of this size follow each other without gaps.
+    pub(super) fn is_dense(&self, operand: usize, size: usize) -> bool {
+        let (stride, row_stride) = (self.strides[operand], self.row_strides[operand]);
+        let row = (self.count * size) as isize;
+        (self.count <= 1 || stride == size as isize) && (self.rows <= 1 || row_stride == row)
+    }
+
+    /// Its rows, each by itself.
+    pub(super) fn each_row(&self) -> impl Iterator<Item = Self> {
+        (0..self.rows).map(|row| {
+            let mut offsets = self.offsets;
+            advance(&mut offsets, &self.row_strides, row as isize);
+            Self::row(offsets, self.strides, self.count)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +235,14 @@ mod tests {
     }
 
     #[test]
+    fn each_operand_is_dense_by_itself() {
+        let layout = Layout::new(smallvec![axis(3, 4, 10), axis(5, 12, 2)]);
+        assert!(layout.axes.len() == 2 && layout.is_dense(TARGET, 2) && !layout.is_dense(SOURCE, 4));
+        let gaps = Layout::new(smallvec![axis(3, 4, 12), axis(5, 12, 2)]);
+        assert!(!gaps.is_dense(TARGET, 2));
+    }
+
+    #[test]
     fn a_reversed_target_is_walked_forwards() {
         let layout = Layout::new(smallvec![axis(4, 2, -1)]);
         assert_eq!(layout.axes.as_slice(), [axis(4, -2, 1)]);
@@ -197,5 +257,23 @@ mod tests {
         let found: Vec<_> =
             runs.iter().map(|run| (run.offsets[SOURCE], run.offsets[TARGET], run.count)).collect();
         assert_eq!(found, [(20, 8, 2), (100, 50, 4), (200, 100, 3)]);
+    }
+
+    #[test]
+    fn whole_rows_are_one_run_as_far_as_they_step_alike() {
+        let layout = Layout::new(smallvec![axis(2, 1000, 700), axis(3, 100, 50), axis(4, 10, 4)]);
+        let mut runs = Vec::new();
+        for (start, count, wanted) in [
+            (0, 24, &[(0, 4, 3), (1000, 4, 3)][..]),
+            (4, 13, &[(100, 4, 2), (1000, 4, 1), (1100, 1, 1)]),
+            (3, 9, &[(30, 1, 1), (100, 4, 2)]),
+        ] {
+            layout.runs(start, count, &mut runs);
+            let found: Vec<_> = runs.iter().map(|run| (run.offsets[SOURCE], run.count, run.rows)).collect();
+            assert_eq!(found, wanted);
+            let each = |run: &Run| run.each_row().map(|row| row.offsets[SOURCE]).collect::<Vec<_>>();
+            assert_eq!(each(&runs[0])[0], runs[0].offsets[SOURCE]);
+            assert_eq!(runs.iter().map(Run::len).sum::<usize>(), count);
+        }
     }
 }

@@ -2,52 +2,49 @@
 
 use std::marker::PhantomData;
 
-use super::transpose::{SQUARE, transpose};
+pub(in crate::cast) use super::rows::Gaps;
+use super::rows::{self, Rows, words};
+use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Kernel, Level};
+
+/// Bytes of adjacent elements that are worth being moved together.
+const LINE: usize = 16;
 
 /// Copies the elements of the runs of one operand into a dense tile.
 ///
 /// # Safety
-/// Every element of the runs, at `base` plus its offset, is readable; `tile` has room for all of them.
+/// Every element of the runs, at `base` plus its offset, is readable, and with [`Gaps::Read`] what lies between them;
+/// `tile` has room for all elements.
 pub(in crate::cast) unsafe fn gather(
-    base: *const u8,
+    level: Level,
+    (base, gaps): (*const u8, Gaps),
     operand: usize,
     runs: &[Run],
     (size, swapped): (usize, bool),
     tile: *mut u8,
 ) {
     let mut done = 0;
-    let mut rest = runs;
-    while let [run, ..] = rest {
-        let alike = if swapped { 1 } else { adjacent(rest, operand, size) };
-        // SAFETY: the caller's promises, for these runs and the part of the tile that follows the previous ones.
+    for run in runs {
+        let shape = Shape::of(run, operand, (size, swapped));
+        // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
         unsafe {
-            let (from, stride) = (base.offset(run.offsets[operand]), run.strides[operand]);
-            let to = tile.add(done * size);
-            if alike > 1 {
-                transpose(size, (from, stride), (run.count, alike), to);
+            let (first, to) = (base.offset(run.offsets[operand]), tile.add(done * size));
+            if shape.is_crosswise(swapped) {
+                let lines = (shape.count, shape.rows);
+                transpose(level, shape.size, (first, shape.stride), lines, (to, shape.row_size()));
             } else {
-                strided(size, (from, stride), (to, size as isize), run.count, swapped);
+                rows::copy(
+                    level,
+                    (shape.size, swapped),
+                    (shape.at(first), gaps),
+                    shape.dense(to),
+                    shape.counts(),
+                );
             }
         }
-        done += run.count * alike;
-        rest = &rest[alike..];
+        done += run.len();
     }
-}
-
-/// How many runs, from the first on, are equally long and each one element further than the last: together they read
-/// lines of adjacent elements, crosswise.
-fn adjacent(runs: &[Run], operand: usize, size: usize) -> usize {
-    if runs[0].strides[operand] == size as isize {
-        return 1;
-    }
-    let next = |pair: &&[Run]| {
-        let [one, other] = pair else { return false };
-        one.count == other.count && other.offsets[operand] - one.offsets[operand] == size as isize
-    };
-    let found = 1 + runs.windows(2).take_while(next).count();
-    if found < SQUARE / size { 1 } else { found }
 }
 
 /// Copies a dense tile to the elements of the runs of one operand.
@@ -55,6 +52,7 @@ fn adjacent(runs: &[Run], operand: usize, size: usize) -> usize {
 /// # Safety
 /// Every element of the runs, at `base` plus its offset, is writable; `tile` holds as many elements.
 pub(in crate::cast) unsafe fn scatter(
+    level: Level,
     tile: *const u8,
     base: *mut u8,
     operand: usize,
@@ -63,13 +61,75 @@ pub(in crate::cast) unsafe fn scatter(
 ) {
     let mut done = 0;
     for run in runs {
+        let shape = Shape::of(run, operand, (size, swapped));
         // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
         unsafe {
-            let from = tile.add(done * size);
-            let to = base.offset(run.offsets[operand]);
-            strided(size, (from, size as isize), (to, run.strides[operand]), run.count, swapped);
+            let (from, first) = (tile.add(done * size), base.offset(run.offsets[operand]));
+            if shape.is_crosswise(swapped) {
+                let lines = (shape.rows, shape.count);
+                transpose(level, shape.size, (from, shape.row_size()), lines, (first, shape.stride));
+            } else {
+                rows::copy(
+                    level,
+                    (shape.size, swapped),
+                    (shape.dense(from), Gaps::Leave),
+                    shape.at(first),
+                    shape.counts(),
+                );
+            }
         }
-        done += run.count;
+        done += run.len();
+    }
+}
+
+/// How one operand's elements of a run lie, in as few rows of as large words as describe them.
+#[derive(Clone, Copy)]
+struct Shape {
+    size: usize,
+    stride: isize,
+    row_stride: isize,
+    count: usize,
+    rows: usize,
+}
+
+impl Shape {
+    fn of(run: &Run, operand: usize, (size, swapped): (usize, bool)) -> Self {
+        let (stride, row_stride) = (run.strides[operand], run.row_strides[operand]);
+        let &Run { count, rows, .. } = run;
+        let row = count * size;
+        if rows == 1 || row_stride == stride * count as isize {
+            Self { size, stride, row_stride: 0, count: run.len(), rows: 1 }
+        } else if stride == size as isize && [2, 4, 8, 16].contains(&row) && !swapped {
+            // A row is a word: the two parts of a complex number.
+            Self { size: row, stride: row_stride, row_stride: 0, count: rows, rows: 1 }
+        } else {
+            Self { size, stride, row_stride, count, rows }
+        }
+    }
+
+    /// Whether elements that follow each other are in different rows, and so many that lines of them are worth it.
+    fn is_crosswise(&self, swapped: bool) -> bool {
+        let is_word = self.size <= size_of::<u64>() && !swapped;
+        is_word && self.rows * self.size >= LINE && self.row_stride == self.size as isize
+    }
+
+    /// Bytes of a row without gaps.
+    fn row_size(&self) -> isize {
+        (self.count * self.size) as isize
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.rows, self.count)
+    }
+
+    /// Where they lie, from the first on.
+    fn at<P>(&self, first: P) -> Rows<P> {
+        Rows { first, stride: self.stride, row_stride: self.row_stride }
+    }
+
+    /// As many without gaps.
+    fn dense<P>(&self, first: P) -> Rows<P> {
+        Rows { first, stride: self.size as isize, row_stride: self.row_size() }
     }
 }
 
@@ -85,7 +145,7 @@ pub(in crate::cast) unsafe fn scatter_real(
     (size, swapped): (usize, bool),
 ) {
     let mut done = 0;
-    for run in runs {
+    for run in runs.iter().flat_map(Run::each_row) {
         // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
         unsafe {
             let from = tile.add(done * size);
@@ -113,7 +173,7 @@ pub(in crate::cast) unsafe fn spread(
     size: usize,
     count: usize,
 ) {
-    let run = Run { offsets: [0; OPERANDS], strides: [2 * size as isize; OPERANDS], count };
+    let run = Run::row([0; OPERANDS], [2 * size as isize; OPERANDS], count);
     // SAFETY: passed on.
     unsafe { scatter_real(level, tile, target, &[run], (size, false)) };
 }
@@ -189,59 +249,15 @@ pub(in crate::cast) unsafe fn copy_run(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        if stride == size as isize {
-            to.copy_from_nonoverlapping(from, count * size);
-        } else if size == 16 {
-            words((from, stride), (to, stride), count, |word: u128| word);
-        } else {
-            strided(size, (from, stride), (to, stride), count, false);
-        }
-    }
-}
-
-/// # Safety
-/// `count` elements of `size` bytes are readable at the first pointer and writable at the second, at their strides.
-unsafe fn strided(size: usize, from: (*const u8, isize), to: (*mut u8, isize), count: usize, swapped: bool) {
-    // SAFETY: passed on.
-    unsafe {
-        match (size, swapped) {
-            (1, _) => words(from, to, count, |word: u8| word),
-            (2, false) => words(from, to, count, |word: u16| word),
-            (2, true) => words(from, to, count, u16::swap_bytes),
-            (4, false) => words(from, to, count, |word: u32| word),
-            (4, true) => words(from, to, count, u32::swap_bytes),
-            (8, false) => words(from, to, count, |word: u64| word),
-            (8, true) => words(from, to, count, u64::swap_bytes),
-            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
-        }
-    }
-}
-
-/// # Safety
-/// As for [`strided`], with elements of type `S` and `T`.
-#[inline(always)]
-unsafe fn words<S: Copy, T: Copy>(
-    (from, from_stride): (*const u8, isize),
-    (to, to_stride): (*mut u8, isize),
-    count: usize,
-    change: impl Fn(S) -> T,
-) {
-    if from_stride == size_of::<S>() as isize && to_stride == size_of::<T>() as isize {
-        // The same loop, where the compiler sees that elements are adjacent.
-        for i in 0..count {
-            // SAFETY: `i < count`.
-            unsafe {
-                let word = from.cast::<S>().add(i).read_unaligned();
-                to.cast::<T>().add(i).write_unaligned(change(word));
-            }
-        }
-        return;
-    }
-    for i in 0..count as isize {
-        // SAFETY: `i < count`.
-        unsafe {
-            let word = from.offset(i * from_stride).cast::<S>().read_unaligned();
-            to.offset(i * to_stride).cast::<T>().write_unaligned(change(word));
+        let (from, to) = ((from, stride), (to, stride));
+        match size {
+            _ if stride == size as isize => to.0.copy_from_nonoverlapping(from.0, count * size),
+            1 => words(from, to, count, |word: u8| word),
+            2 => words(from, to, count, |word: u16| word),
+            4 => words(from, to, count, |word: u32| word),
+            8 => words(from, to, count, |word: u64| word),
+            16 => words(from, to, count, |word: u128| word),
+            _ => unreachable!("elements take a power of two of bytes, 16 at most"),
         }
     }
 }

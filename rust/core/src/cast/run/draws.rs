@@ -42,7 +42,7 @@ impl<D: Draw> Kernel for Draws<'_, D> {
 
 /// Fills in the draws of the elements of runs.
 pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draws: &mut [D]) {
-    for run in runs {
+    for run in runs.iter().flat_map(Run::each_row) {
         let (here, rest) = draws.split_at_mut(run.count);
         let (first, step) = (run.offsets[INDEX] as u64, run.strides[INDEX] as u64);
         level.run(Draws { stream, first, step, words: here });

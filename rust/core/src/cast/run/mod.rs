@@ -14,7 +14,7 @@ use self::dense::{Dense, Tiles};
 use self::tile::Tile;
 use crate::cast::TILE;
 use crate::cast::layout::streaming;
-use crate::cast::layout::transfer::{gather, scatter, scatter_real};
+use crate::cast::layout::transfer::{Gaps, gather, scatter, scatter_real};
 use crate::cast::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use crate::cast::plan::Plan;
 use crate::cast::report::measure::MeterScratch;
@@ -132,7 +132,8 @@ impl Job<'_> {
     ///
     /// # Safety
     /// Every element of the layout is readable at the source (and scale) and, unless dry, writable at the target, and
-    /// the target overlaps neither, unless source and target elements of equal size coincide one by one.
+    /// the target overlaps neither, unless source and target elements of equal size coincide one by one. What lies
+    /// between neighbours in the source that are two sizes apart is readable, and no part of the target.
     pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(dense) = self.dense(start, end) {
@@ -214,11 +215,17 @@ impl Job<'_> {
         let streams = writes_direct && plan.watch.is_some() && !in_place && self.is_large();
         // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes, and are borrowed here only.
         unsafe {
+            if plan.is_copy() && writes_direct {
+                // No stop in a tile for what is not changed.
+                let place = memory.target.offset(runs[0].offsets[TARGET]);
+                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
+                return;
+            }
             let source = if reads_direct {
                 memory.source.offset(runs[0].offsets[SOURCE])
             } else {
                 let tile = source_tile.0.as_mut_ptr().cast();
-                gather(memory.source, SOURCE, runs, source_kind, tile);
+                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tile);
                 tile.cast_const()
             };
             if plan.is_copy() && !self.dry {
@@ -226,7 +233,7 @@ impl Job<'_> {
                 if memory.real_to_complex {
                     scatter_real(self.level, source, memory.target, runs, target_kind);
                 } else {
-                    scatter(source, memory.target, TARGET, runs, target_kind);
+                    scatter(self.level, source, memory.target, TARGET, runs, target_kind);
                 }
                 return;
             }
@@ -263,7 +270,7 @@ impl Job<'_> {
             if memory.real_to_complex {
                 scatter_real(self.level, target, memory.target, runs, target_kind);
             } else {
-                scatter(target, memory.target, TARGET, runs, target_kind);
+                scatter(self.level, target, memory.target, TARGET, runs, target_kind);
             }
         }
     }
@@ -276,7 +283,7 @@ impl Job<'_> {
         if self.plan.scaled && self.layout.line(SCALE) != Some(0) {
             let tile = work.scales.0.as_mut_ptr().cast();
             // SAFETY: the caller's promise; the tile has room.
-            unsafe { gather(self.memory.scale, SCALE, runs, (8, false), tile) };
+            unsafe { gather(self.level, (self.memory.scale, Gaps::Leave), SCALE, runs, (8, false), tile) };
         }
         let Some(stream) = self.plan.stream else { return };
         if self.plan.lane_size == size_of::<u64>() {
@@ -301,7 +308,7 @@ impl Job<'_> {
             return;
         }
         let mut done = 0;
-        for run in runs {
+        for run in runs.iter().flat_map(Run::each_row) {
             for (i, flag) in flags[done..done + run.count].iter().enumerate() {
                 if flag & wanted != 0 {
                     let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;

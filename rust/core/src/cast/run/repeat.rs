@@ -129,6 +129,7 @@ impl Copies<'_> {
         let Some((farthest, nearer)) = self.repeats.axes.split_last() else { return };
         let mut runs = Vec::new();
         self.job.layout.runs(positions.start, positions.len(), &mut runs);
+        let runs: Vec<Run> = runs.iter().flat_map(Run::each_row).collect();
         let mut rest = runs.as_slice();
         let _fence = self.streams.then(|| Fence(self.job.level));
         while let [run, ..] = rest {

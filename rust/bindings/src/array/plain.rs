@@ -1,0 +1,122 @@
+//! Plain arrays, looked at without copying anything.
+
+use castwise_core::Format;
+use castwise_core::cast::layout::region::extent;
+use numpy::npyffi::{PY_ARRAY_API, flags};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use super::{Order, Place, overlaps_itself};
+use crate::dtypes;
+
+const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS;
+
+/// A plain ndarray in native byte order.
+///
+/// All about it is read together, and its shape and strides are numpy's own; they hold as long as the interpreter is not
+/// let go and nobody's code runs.
+pub(crate) struct Plain<'a, 'py> {
+    object: &'a Bound<'py, PyUntypedArray>,
+    pub(crate) pointer: *mut u8,
+    pub(crate) count: usize,
+    pub(crate) format: Format,
+    flags: i32,
+}
+
+impl<'a, 'py> Plain<'a, 'py> {
+    /// An object, if it is such an array.
+    pub(crate) fn of(object: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        let Ok(object) = object.cast_exact::<PyUntypedArray>() else { return Ok(None) };
+        let descr = object.dtype();
+        let Some(format) = dtypes::format_of(&descr)? else { return Ok(None) };
+        let native = descr.is_native_byteorder() != Some(false);
+        let (pointer, flags) = fields(object);
+        Ok(native.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
+    }
+
+    /// The array that [`Plain::empty_like`] has just made of another one, of a format in native byte order.
+    pub(crate) fn fresh(object: &'a Bound<'py, PyUntypedArray>, like: &Self, format: Format) -> Self {
+        let (pointer, flags) = fields(object);
+        Self { object, pointer, count: like.count, format, flags }
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.object.shape()
+    }
+
+    pub(crate) fn strides(&self) -> &'a [isize] {
+        self.object.strides()
+    }
+
+    /// Bytes of its elements.
+    pub(crate) fn size(&self) -> usize {
+        self.count * self.format.item_size()
+    }
+
+    /// Whether its elements follow each other as those of another of its shape do, in C or in Fortran order.
+    pub(crate) fn is_dense_as(&self, other: &Self) -> bool {
+        self.flags & other.flags & ORDERS != 0
+    }
+
+    /// Whether it may be written to from another, element by element in any order.
+    pub(crate) fn takes(&self, source: &Self) -> bool {
+        let ((start, end), (other, others_end)) = (self.extent(), source.extent());
+        let apart = start >= others_end || other >= end;
+        let writeable = self.flags & flags::NPY_ARRAY_WRITEABLE != 0;
+        writeable && apart && self.shape() == source.shape() && !self.overlaps_itself()
+    }
+
+    fn is_dense(&self) -> bool {
+        self.flags & ORDERS != 0
+    }
+
+    /// The addresses from its first byte to one past its last.
+    fn extent(&self) -> (usize, usize) {
+        let start = self.pointer.addr();
+        if self.is_dense() {
+            return (start, start + self.size());
+        }
+        let axes = self.shape().iter().copied().zip(self.strides().iter().copied());
+        extent(start, axes, self.format.item_size())
+    }
+
+    fn overlaps_itself(&self) -> bool {
+        !self.is_dense() && overlaps_itself(self.shape(), self.strides(), self.format.item_size())
+    }
+
+    /// Where it lies, for the core.
+    pub(crate) fn place(&self) -> Place<'a> {
+        Place {
+            address: self.pointer.expose_provenance(),
+            strides: self.strides(),
+            format: self.format,
+            swapped: false,
+        }
+    }
+
+    /// A new array of its shape, laid out as numpy would.
+    pub(crate) fn empty_like(
+        &self,
+        order: Order,
+        descr: Bound<'py, PyArrayDescr>,
+    ) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let py = self.object.py();
+        let prototype = self.object.as_array_ptr();
+        // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
+        // or null with an exception set.
+        unsafe {
+            let (order, descr) = (order.to_numpy(), descr.into_dtype_ptr());
+            let new = PY_ARRAY_API.PyArray_NewLikeArray(py, prototype, order, descr, 0);
+            Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked())
+        }
+    }
+}
+
+/// The address of an array's first element, and its flags.
+fn fields(object: &Bound<'_, PyUntypedArray>) -> (*mut u8, i32) {
+    // SAFETY: the object is an array and alive; these are reads of its fields.
+    unsafe {
+        let fields = &(*object.as_array_ptr()).fields;
+        (fields.data.cast(), fields.flags)
+    }
+}

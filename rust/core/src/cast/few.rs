@@ -1,0 +1,91 @@
+//! Plain casts of a few elements at strides: what is found out about many, for threads, blocks and repeats, takes longer
+//! than to cast them.
+
+use std::mem::MaybeUninit;
+
+use super::layout::transfer::{Gaps, gather, scatter};
+use super::layout::{OPERANDS, Run, SOURCE, TARGET};
+use super::step::Step;
+
+/// As many as are few.
+const FEW: usize = 512;
+
+/// Elements of up to 16 bytes.
+type Elements = [MaybeUninit<[u64; 2]>; FEW];
+
+/// An operand: its first element, and bytes between elements per axis.
+pub(super) type Strided<'a, P> = (P, &'a [isize]);
+
+/// Casts elements in native byte order, if they are few and have few axes; returns whether it did.
+///
+/// # Safety
+/// As for [`super::cast()`].
+// A function of its own, so that none but its callers pay for the stack that it takes.
+#[inline(never)]
+pub(super) unsafe fn cast(
+    step: &Step,
+    shape: &[usize],
+    (source, source_strides): Strided<'_, *const u8>,
+    (target, target_strides): Strided<'_, *mut u8>,
+) -> bool {
+    let Some(run) = run(shape, source_strides, target_strides).filter(|run| run.len() <= FEW) else {
+        return false;
+    };
+    let level = step.plan.level;
+    let (size, to_size) = (step.source.item_size(), step.target.item_size());
+    let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
+    let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
+    let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
+    // SAFETY: the caller's promise for the elements of the run, which are all of them; there is room for them.
+    unsafe {
+        if !dense {
+            gather(level, (source, Gaps::Read), SOURCE, &[run], (size, false), from);
+        }
+        let from = if dense { source } else { from };
+        step.run(from, if to_dense { target } else { to }, run.len());
+        if !to_dense {
+            scatter(level, to, target, TARGET, &[run], (to_size, false));
+        }
+    }
+    true
+}
+
+/// All elements as one run, in which those next to each other in the target follow each other, if they are one.
+fn run(shape: &[usize], source: &[isize], target: &[isize]) -> Option<Run> {
+    let mut run = Run::row([0; OPERANDS], [0; OPERANDS], 1);
+    let axes = shape.iter().zip(source.iter().zip(target));
+    let mut axes = axes.filter(|&(&length, _)| length != 1).map(|(&length, (&source, &target))| {
+        let mut strides = [0; OPERANDS];
+        (strides[SOURCE], strides[TARGET]) = (source, target);
+        (length, strides)
+    });
+    if let Some(first) = axes.next() {
+        (run.count, run.strides) = first;
+    }
+    if let Some(second) = axes.next() {
+        let first = (run.count, run.strides);
+        let nearer = second.1[TARGET].unsigned_abs() <= first.1[TARGET].unsigned_abs();
+        let (row, rows) = if nearer { (second, first) } else { (first, second) };
+        (run.count, run.strides) = row;
+        (run.rows, run.row_strides) = rows;
+    }
+    axes.next().is_none().then_some(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_its_nearest_axis_of_the_target_inside() {
+        let facts = |run: Run| (run.count, run.strides[SOURCE], run.rows, run.row_strides[SOURCE]);
+        let found =
+            |shape: &[usize], source: &[isize], target: &[isize]| run(shape, source, target).map(facts);
+        assert_eq!(found(&[], &[], &[]), Some((1, 0, 1, 0)));
+        assert_eq!(found(&[1, 5, 1], &[9, -8, 9], &[9, 2, 9]), Some((5, -8, 1, 0)));
+        assert_eq!(found(&[3, 5], &[4, 12], &[10, 2]), Some((5, 12, 3, 4)));
+        assert_eq!(found(&[3, 5], &[4, 12], &[2, -6]), Some((3, 4, 5, 12)));
+        assert_eq!(found(&[3, 0], &[4, 12], &[2, 2]).map(|run| run.0 * run.2), Some(0));
+        assert_eq!(found(&[2, 3, 5], &[1, 2, 6], &[15, 5, 1]), None);
+    }
+}

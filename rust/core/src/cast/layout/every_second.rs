@@ -1,0 +1,79 @@
+//! Copying every second word to adjacent ones, whole registers at a time.
+
+use std::marker::PhantomData;
+
+use super::rows::Rows;
+use crate::cpu::{Kernel, Level};
+use crate::simd::{Vector, with_vectors};
+
+/// Copies the first elements of each row, and returns how many: as many as whole registers hold, 0 on levels without.
+///
+/// # Safety
+/// Rows of `count` elements of `size` bytes, 8 at most, and what lies between them are readable at the first place, two
+/// sizes apart, and writable at the second, adjacent; none is both.
+pub(super) unsafe fn copy(
+    level: Level,
+    size: usize,
+    from: Rows<*const u8>,
+    to: Rows<*mut u8>,
+    (rows, count): (usize, usize),
+) -> usize {
+    let copied = with_vectors!(level, V => {
+        // Registers reach to the word after the last that is taken from them, so there must be another element.
+        let whole = count.saturating_sub(1) / (V::BYTES / size) * (V::BYTES / size);
+        if whole > 0 && level.is_available() {
+            let work = Work { from, to, rows, whole };
+            // SAFETY: the level is available; the rest is the caller's promise.
+            unsafe {
+                match size {
+                    1 => V::run(Registers::<V, 1>(work, PhantomData)),
+                    2 => V::run(Registers::<V, 2>(work, PhantomData)),
+                    4 => V::run(Registers::<V, 4>(work, PhantomData)),
+                    8 => V::run(Registers::<V, 8>(work, PhantomData)),
+                    _ => unreachable!("words take 1, 2, 4 or 8 bytes"),
+                }
+            }
+            whole
+        } else {
+            0
+        }
+    });
+    copied.unwrap_or(0)
+}
+
+struct Work {
+    from: Rows<*const u8>,
+    to: Rows<*mut u8>,
+    rows: usize,
+    /// Elements of each row that fill registers.
+    whole: usize,
+}
+
+struct Registers<V, const SIZE: usize>(Work, PhantomData<V>);
+
+impl<V: Vector, const SIZE: usize> Kernel for Registers<V, SIZE> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Work { from, to, rows, whole } = self.0;
+        for row in 0..rows as isize {
+            // SAFETY: `copy`'s caller vouches for the elements of the row, of which another follows these.
+            unsafe {
+                let from = from.first.offset(row * from.row_stride);
+                let to = to.first.offset(row * to.row_stride);
+                for start in (0..whole * SIZE).step_by(V::BYTES) {
+                    let pair = from.add(2 * start);
+                    let (first, second) = (V::load(pair), V::load(pair.add(V::BYTES)));
+                    let even = match SIZE {
+                        1 => V::in_order(V::unzip8(first, second).0),
+                        2 => V::unzip16(first, second).0,
+                        4 => V::even32(first, second),
+                        _ => V::even64(first, second),
+                    };
+                    V::store(to.add(start), even);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Words in vectors of 16 bytes, put in other places: what every machine can do with them.
+
+/// A word of which N make a vector of 16 bytes.
+pub(super) trait Word<const N: usize>: Copy {
+    type Vector: Copy;
+    /// # Safety
+    /// N words are readable.
+    unsafe fn load(from: *const Self) -> Self::Vector;
+    /// # Safety
+    /// N words are writable.
+    unsafe fn store(to: *mut Self, vector: Self::Vector);
+    /// The words of two vectors' lower halves in turn.
+    fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector;
+    /// Those of their upper halves.
+    fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector;
+}
+
+/// Words whose vectors are the machine's, on machines that always have them.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! word {
+    ($($word:ty, $lanes:literal, $vector:ty, $load:path, $store:path, $low:ident, $high:ident;)*) => {$(
+        impl super::Word<$lanes> for $word {
+            type Vector = $vector;
+            #[inline(always)]
+            unsafe fn load(from: *const Self) -> Self::Vector {
+                // SAFETY: the caller's promise; the load is an unaligned one.
+                unsafe { $load(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn store(to: *mut Self, vector: Self::Vector) {
+                // SAFETY: the caller's promise; the store is an unaligned one.
+                unsafe { $store(to.cast(), vector) }
+            }
+            #[inline(always)]
+            fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+                // SAFETY: SSE2 is part of x86-64, Advanced SIMD of aarch64.
+                unsafe { arch::$low(first, second) }
+            }
+            #[inline(always)]
+            fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+                // SAFETY: as above.
+                unsafe { arch::$high(first, second) }
+            }
+        }
+    )*};
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use word;
+
+#[cfg(target_arch = "x86_64")]
+mod interleave {
+    use std::arch::x86_64 as arch;
+
+    use arch::{__m128i, _mm_loadu_si128 as load, _mm_storeu_si128 as store};
+
+    super::word! {
+        u8, 16, __m128i, load, store, _mm_unpacklo_epi8, _mm_unpackhi_epi8;
+        u16, 8, __m128i, load, store, _mm_unpacklo_epi16, _mm_unpackhi_epi16;
+        u32, 4, __m128i, load, store, _mm_unpacklo_epi32, _mm_unpackhi_epi32;
+        u64, 2, __m128i, load, store, _mm_unpacklo_epi64, _mm_unpackhi_epi64;
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod interleave {
+    use std::arch::aarch64 as arch;
+
+    super::word! {
+        u8, 16, arch::uint8x16_t, arch::vld1q_u8, arch::vst1q_u8, vzip1q_u8, vzip2q_u8;
+        u16, 8, arch::uint16x8_t, arch::vld1q_u16, arch::vst1q_u16, vzip1q_u16, vzip2q_u16;
+        u32, 4, arch::uint32x4_t, arch::vld1q_u32, arch::vst1q_u32, vzip1q_u32, vzip2q_u32;
+        u64, 2, arch::uint64x2_t, arch::vld1q_u64, arch::vst1q_u64, vzip1q_u64, vzip2q_u64;
+    }
+}
+
+/// Elsewhere the compiler finds the instructions.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod interleave {
+    macro_rules! word {
+        ($($word:ty, $lanes:literal;)*) => {$(
+            impl super::Word<$lanes> for $word {
+                type Vector = [Self; $lanes];
+                #[inline(always)]
+                unsafe fn load(from: *const Self) -> Self::Vector {
+                    // SAFETY: the caller's promise.
+                    unsafe { from.cast::<Self::Vector>().read_unaligned() }
+                }
+                #[inline(always)]
+                unsafe fn store(to: *mut Self, vector: Self::Vector) {
+                    // SAFETY: the caller's promise.
+                    unsafe { to.cast::<Self::Vector>().write_unaligned(vector) }
+                }
+                #[inline(always)]
+                fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+                    std::array::from_fn(|i| [first, second][i % 2][i / 2])
+                }
+                #[inline(always)]
+                fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+                    std::array::from_fn(|i| [first, second][i % 2][$lanes / 2 + i / 2])
+                }
+            }
+        )*};
+    }
+    word! { u8, 16; u16, 8; u32, 4; u64, 2; }
+}
