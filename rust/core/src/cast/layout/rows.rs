@@ -197,6 +197,16 @@ pub(super) unsafe fn words<S: Copy, T: Copy>(
         }
         return;
     }
+    if to_stride == size_of::<T>() as isize {
+        // And this one, which targets mostly are.
+        let mut from = from;
+        for i in 0..count {
+            // SAFETY: `i < count`.
+            unsafe { to.cast::<T>().add(i).write_unaligned(change(from.cast::<S>().read_unaligned())) };
+            from = from.wrapping_offset(from_stride);
+        }
+        return;
+    }
     for i in 0..count as isize {
         // SAFETY: `i < count`.
         unsafe {
