@@ -18,13 +18,12 @@ NUMKONG_CAPABILITIES = ("skylake", "icelake", "genoa", "turin", "sapphire")
 """What NumKong calls machines with more, of which each is switched off by a call."""
 
 
-def is_held() -> bool:
-    """Whether this process has the switches."""
-    return all(os.environ.get(name) == value for name, value in SWITCHES.items())
+HELD = all(os.environ.get(name) == value for name, value in SWITCHES.items())
+"""Whether it was started with the switches, which libraries change once they are loaded."""
 
 
 def hold() -> None:
     """Start the command over with the switches, unless it has them."""
-    if not is_held():
+    if not HELD:
         command = [sys.executable, *sys.argv]
         os.execve(sys.executable, command, {**os.environ, **SWITCHES})  # noqa: S606

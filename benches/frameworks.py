@@ -135,7 +135,7 @@ class NumKong(Peer):
         """See Peer; it always uses one thread."""
         del threads
         self.module: Any = importlib.import_module("numkong")
-        if avx2.is_held():
+        if avx2.HELD:
             for name in avx2.NUMKONG_CAPABILITIES:
                 self.module.disable_capability(name)
 
