@@ -215,8 +215,8 @@ impl Job<'_> {
         let streams = writes_direct && plan.watch.is_some() && !in_place && self.is_large();
         // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes, and are borrowed here only.
         unsafe {
-            if plan.is_copy() && writes_direct {
-                // No stop in a tile for what is not changed.
+            if plan.is_copy() && writes_direct && !in_place {
+                // No stop in a tile for what is not changed. (In place its bytes are swapped, by way of the tile.)
                 let place = memory.target.offset(runs[0].offsets[TARGET]);
                 gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
                 return;
