@@ -65,6 +65,22 @@ pub(super) trait Halves: Copy + Send + Sync + 'static {
     ) -> V::Integers;
 }
 
+/// Limits magnitudes of codes that may be infinite.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn limited<V: Vector, const CLAMP: bool>(specials: Specials, codes: V::Integers) -> V::Integers {
+    if !CLAMP {
+        return codes;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = V::and(codes, V::splat16(!SIGN));
+        V::or_masked(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
+    }
+}
+
 /// Limits magnitudes, and gives NaN its code.
 ///
 /// # Safety
@@ -77,14 +93,8 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
 ) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut finished = codes;
-        if CLAMP {
-            let magnitude = V::and(codes, V::splat16(!SIGN));
-            let limited = V::min16(magnitude, V::splat16(specials.limit));
-            finished = V::or_masked(limited, codes, V::splat16(SIGN));
-        }
         let nan = V::or_masked(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
-        V::choose16(is_nan, nan, finished)
+        V::choose16(is_nan, nan, limited::<V, CLAMP>(specials, codes))
     }
 }
 
@@ -121,8 +131,8 @@ impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
         // SAFETY: the caller's promise.
         unsafe {
             let codes = V::halves::<ROUNDING>(first, second);
-            if !CLAMP && !V::any_nan(first, second) {
-                return codes;
+            if !V::any_nan(first, second) {
+                return limited::<V, CLAMP>(specials, codes);
             }
             finish_words::<V, CLAMP>(specials, codes)
         }
@@ -143,8 +153,8 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            if NEAREST_EVEN && !CLAMP && !V::any_nan(first, second) {
-                return V::nearest_upper(first, second, one);
+            if NEAREST_EVEN && !V::any_nan(first, second) {
+                return limited::<V, CLAMP>(specials, V::nearest_upper(first, second, one));
             }
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             // Up if the lower half is above the middle, or on it below an odd upper half.
