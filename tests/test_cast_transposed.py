@@ -77,3 +77,27 @@ def test_the_first_offender_is_the_first_in_c_order() -> None:
     with pytest.raises(OverflowError, match=f"flat index {3 * 100 + 99} "):
         castwise.cast(x.T, out=out, overflow="raise")
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize(
+    "chosen",
+    [slice(None), slice(None, None, -1), slice(1, None), slice(None, -1), slice(-2, None, -1)],
+)
+@pytest.mark.parametrize("pixels", [(0, 4), (1, 1), (3, 5), (40, 31)])
+def test_channels_become_planes(channels: int, chosen: slice, pixels: tuple[int, int]) -> None:
+    """Red, green, blue and what else pixels have; all of it, part of it, in either order."""
+    random = np.random.default_rng(channels)
+    for source, target in [
+        ("uint8", "float32"),
+        ("int8", "int8"),
+        ("uint16", "bfloat16"),
+        ("float32", "float32"),
+        ("float64", "float16"),
+    ]:
+        image = random.integers(0, 100, (*pixels, channels)).astype(source)
+        planes = image.transpose(2, 0, 1)[chosen]
+        dtype = castwise.finfo(target).dtype if target != "int8" else np.dtype("int8")
+        got = castwise.cast(planes, dtype, order="C")
+        assert got.tobytes() == castwise.cast(np.ascontiguousarray(planes), dtype).tobytes()
+        assert got.tobytes() == planes.astype(dtype).tobytes()

@@ -31,6 +31,9 @@ pub(super) unsafe fn cast(
     let Some(run) = run(shape, source_strides, target_strides).filter(|run| run.len() <= FEW) else {
         return false;
     };
+    if run.len() == 0 {
+        return true;
+    }
     let level = step.plan.level;
     let (size, to_size) = (step.source.item_size(), step.target.item_size());
     let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));

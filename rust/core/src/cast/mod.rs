@@ -119,7 +119,7 @@ pub struct Settings {
 ///
 /// # Safety
 /// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
-/// the length of the call, from any thread. What lies between neighbours in the source that are two sizes apart is
+/// the length of the call, from any thread. What lies between neighbours in the source that are up to eight sizes apart is
 /// readable too (if only because it lies in the same pages of memory), and no part of the target. No two elements of the
 /// target overlap, and the target overlaps neither source nor scales; except that it may be the source, if their
 /// elements have equal size and strides and `target.fresh` is not set.

@@ -36,7 +36,8 @@ pub(in crate::cast) fn cut(layout: Layout) -> Parts {
                 *start += layout.axes[across].strides[operand] * across_part.start;
                 *start += layout.axes[along].strides[operand] * along_part.start;
             }
-            parts.push(Layout::in_this_order(axes, origin));
+            let block = across_part.inner.length * along_part.inner.length;
+            parts.push(Layout { tile: TILE / block * block, ..Layout::in_this_order(axes, origin) });
         }
     }
     parts
@@ -114,6 +115,12 @@ mod tests {
             found.sort_unstable();
             assert_eq!(whole, found);
             assert!(parts.len() <= 4 && parts[0].axes.len() > 2);
+            for part in parts {
+                let mut runs = Vec::new();
+                part.runs(0, part.tile.min(part.count), &mut runs);
+                assert!(part.tile <= TILE && part.tile > TILE / 2);
+                assert!(runs.iter().all(|run| run.count == runs[0].count), "{runs:?}");
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Where elements lie: several strided operands walked together, in the order that suits the target.
 
 pub(super) mod blocks;
+mod channels;
 mod every_second;
 pub mod region;
 mod rows;
@@ -10,6 +11,8 @@ mod transpose;
 mod words;
 
 use smallvec::{SmallVec, smallvec};
+
+use super::TILE;
 
 /// Operands that are walked together.
 pub(super) const OPERANDS: usize = 4;
@@ -40,20 +43,22 @@ pub(super) struct Layout {
     pub(super) origin: [isize; OPERANDS],
     /// Elements in all.
     pub(super) count: usize,
+    /// Elements that fill a tile: whole blocks, if they are walked in blocks.
+    pub(super) tile: usize,
 }
 
 impl Layout {
     /// Elements of these sizes that follow each other without gaps.
     pub(super) fn dense(count: usize, source_size: usize, target_size: usize) -> Self {
         let strides = [source_size as isize, target_size as isize, 0, 0];
-        Self { axes: smallvec![Axis { length: count, strides }], origin: [0; OPERANDS], count }
+        Self { axes: smallvec![Axis { length: count, strides }], origin: [0; OPERANDS], count, tile: TILE }
     }
 
     /// Walked in the order of these axes, from an offset of each operand.
     pub(super) fn in_this_order(mut axes: Axes, origin: [isize; OPERANDS]) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
         axes.retain(|axis| axis.length != 1);
-        Self { axes: merge(axes), origin, count }
+        Self { axes: merge(axes), origin, count, tile: TILE }
     }
 
     /// Reorders, flips and merges axes so that the target is walked forwards.
@@ -73,14 +78,14 @@ impl Layout {
             }
         }
         axes.sort_by_key(|axis| std::cmp::Reverse(axis.strides[TARGET]));
-        Self { axes: merge(axes), origin, count }
+        Self { axes: merge(axes), origin, count, tile: TILE }
     }
 
     /// Keeps the order of the axes: elements are walked in C order.
     pub(super) fn in_c_order(mut axes: Axes) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
         axes.retain(|axis| axis.length != 1 && count != 0);
-        Self { axes: merge(axes), origin: [0; OPERANDS], count }
+        Self { axes: merge(axes), origin: [0; OPERANDS], count, tile: TILE }
     }
 
     /// The one stride of an operand, if a single one describes all its elements.

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use super::channels::{CHANNELS, Groups, take_apart};
 pub(in crate::cast) use super::rows::Gaps;
 use super::rows::{self, Rows, words};
 use super::transpose::transpose;
@@ -30,7 +31,9 @@ pub(in crate::cast) unsafe fn gather(
         // SAFETY: the caller's promises, for this run and the part of the tile that follows the previous ones.
         unsafe {
             let (first, to) = (base.offset(run.offsets[operand]), tile.add(done * size));
-            if shape.is_crosswise(swapped) {
+            if let Some(groups) = shape.groups((first, gaps), to, swapped) {
+                take_apart(level, shape.size, groups);
+            } else if shape.is_crosswise(swapped) {
                 let lines = (shape.count, shape.rows);
                 transpose(level, shape.size, (first, shape.stride), lines, (to, shape.row_size()));
             } else {
@@ -111,6 +114,28 @@ impl Shape {
     fn is_crosswise(&self, swapped: bool) -> bool {
         let is_word = self.size <= size_of::<u64>() && !swapped;
         is_word && self.rows * self.size >= LINE && self.row_stride == self.size as isize
+    }
+
+    /// The groups of adjacent words whose channels the rows are, if that is what they are.
+    fn groups(&self, (first, gaps): (*const u8, Gaps), to: *mut u8, swapped: bool) -> Option<Groups> {
+        let size = self.size as isize;
+        let words =
+            usize::try_from(self.stride / size).ok().filter(|words| (2..=CHANNELS).contains(words))?;
+        let is_word = self.size <= size_of::<u64>() && !swapped && self.stride % size == 0;
+        let channels = self.rows;
+        let adjacent = self.row_stride.abs() == size && (2..=words).contains(&channels);
+        if !is_word || !adjacent || (channels < words && gaps == Gaps::Leave) {
+            return None;
+        }
+        let (mut from, mut to, mut to_stride) = (first, to, self.row_size());
+        if self.row_stride < 0 {
+            // The last channel is the first in memory.
+            let others = channels as isize - 1;
+            from = from.wrapping_offset(others * self.row_stride);
+            to = to.wrapping_offset(others * to_stride);
+            to_stride = -to_stride;
+        }
+        Some(Groups { from, count: self.count, words, channels, to, to_stride })
     }
 
     /// Bytes of a row without gaps.

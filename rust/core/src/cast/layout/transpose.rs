@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::words::Word;
+use super::words::{Word, apart};
 use crate::cpu::{Kernel, Level};
 
 /// Copies words at `from`, in `lines` of `length` adjacent ones, a line every `stride` bytes, so that the first words of
@@ -89,9 +89,7 @@ impl<T: Word<N>, const N: usize> Turn<T, N> {
     }
 }
 
-/// A square of words that fills N vectors. Interleaving each half of the vectors with the other moves one bit of a
-/// word's position from its place in the vector to the number of the vector; after as many times as a position has bits
-/// they have changed places.
+/// A square of words that fills N vectors: as many channels as a vector has words.
 ///
 /// # Safety
 /// N words are readable at each of N lines, and writable at each of N lines of the target.
@@ -101,35 +99,12 @@ unsafe fn square<T: Word<N>, const N: usize>(
     (to, to_stride): (*mut u8, isize),
 ) {
     // SAFETY: the caller's promise.
-    let mut vectors: [T::Vector; N] =
+    let vectors: [T::Vector; N] =
         std::array::from_fn(|line| unsafe { T::load(from.offset(line as isize * stride).cast()) });
-    // One by one and not in a loop, which the compiler would keep, and the vectors in memory.
-    if N > 1 {
-        vectors = interleaved::<T, N>(&vectors);
-    }
-    if N > 2 {
-        vectors = interleaved::<T, N>(&vectors);
-    }
-    if N > 4 {
-        vectors = interleaved::<T, N>(&vectors);
-    }
-    if N > 8 {
-        vectors = interleaved::<T, N>(&vectors);
-    }
-    for (line, vector) in vectors.into_iter().enumerate() {
+    for (line, vector) in apart::<T, N, N>(vectors).into_iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe { T::store(to.offset(line as isize * to_stride).cast(), vector) };
     }
-}
-
-#[inline(always)]
-fn interleaved<T: Word<N>, const N: usize>(vectors: &[T::Vector; N]) -> [T::Vector; N] {
-    let mut next = *vectors;
-    for place in 0..N / 2 {
-        next[2 * place] = T::low(vectors[place], vectors[place + N / 2]);
-        next[2 * place + 1] = T::high(vectors[place], vectors[place + N / 2]);
-    }
-    next
 }
 
 #[cfg(test)]

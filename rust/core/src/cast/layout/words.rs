@@ -13,12 +13,55 @@ pub(super) trait Word<const N: usize>: Copy {
     fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector;
     /// Those of their upper halves.
     fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector;
+    /// A vector whose lower half is the upper one of this.
+    fn upper(vector: Self::Vector) -> Self::Vector;
+}
+
+/// K vectors after log2(N) perfect shuffles: each interleaves the first half of all words with the second half.
+///
+/// A shuffle moves the word at place i of K N to 2 i modulo K N - 1. So the word at g K + c comes to c N + g: of K
+/// channels that were interleaved, vector c has channel c.
+#[inline(always)]
+pub(super) fn apart<T: Word<N>, const N: usize, const K: usize>(
+    mut vectors: [T::Vector; K],
+) -> [T::Vector; K] {
+    // One by one and not in a loop, which the compiler would keep, and the vectors in memory.
+    if N > 1 {
+        vectors = shuffled::<T, N, K>(&vectors);
+    }
+    if N > 2 {
+        vectors = shuffled::<T, N, K>(&vectors);
+    }
+    if N > 4 {
+        vectors = shuffled::<T, N, K>(&vectors);
+    }
+    if N > 8 {
+        vectors = shuffled::<T, N, K>(&vectors);
+    }
+    vectors
+}
+
+#[inline(always)]
+fn shuffled<T: Word<N>, const N: usize, const K: usize>(vectors: &[T::Vector; K]) -> [T::Vector; K] {
+    let mut next = *vectors;
+    for half in 0..K {
+        let other = half + K;
+        let (first, second) = (vectors[half / 2], vectors[other / 2]);
+        next[half] = match (half % 2, K % 2) {
+            (0, 0) => T::low(first, second),
+            (1, 0) => T::high(first, second),
+            (0, _) => T::low(first, T::upper(second)),
+            _ => T::low(T::upper(first), second),
+        };
+    }
+    next
 }
 
 /// Words whose vectors are the machine's, on machines that always have them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! word {
-    ($($word:ty, $lanes:literal, $vector:ty, $load:path, $store:path, $low:ident, $high:ident;)*) => {$(
+    ($($word:ty, $lanes:literal, $vector:ty, $load:path, $store:path, $low:ident, $high:ident,
+        $upper:path;)*) => {$(
         impl super::Word<$lanes> for $word {
             type Vector = $vector;
             #[inline(always)]
@@ -41,6 +84,11 @@ macro_rules! word {
                 // SAFETY: as above.
                 unsafe { arch::$high(first, second) }
             }
+            #[inline(always)]
+            fn upper(vector: Self::Vector) -> Self::Vector {
+                // SAFETY: as above.
+                unsafe { $upper(vector, vector) }
+            }
         }
     )*};
 }
@@ -51,13 +99,13 @@ use word;
 mod interleave {
     use std::arch::x86_64 as arch;
 
-    use arch::{__m128i, _mm_loadu_si128 as load, _mm_storeu_si128 as store};
+    use arch::{__m128i, _mm_loadu_si128 as load, _mm_storeu_si128 as store, _mm_unpackhi_epi64 as upper};
 
     super::word! {
-        u8, 16, __m128i, load, store, _mm_unpacklo_epi8, _mm_unpackhi_epi8;
-        u16, 8, __m128i, load, store, _mm_unpacklo_epi16, _mm_unpackhi_epi16;
-        u32, 4, __m128i, load, store, _mm_unpacklo_epi32, _mm_unpackhi_epi32;
-        u64, 2, __m128i, load, store, _mm_unpacklo_epi64, _mm_unpackhi_epi64;
+        u8, 16, __m128i, load, store, _mm_unpacklo_epi8, _mm_unpackhi_epi8, upper;
+        u16, 8, __m128i, load, store, _mm_unpacklo_epi16, _mm_unpackhi_epi16, upper;
+        u32, 4, __m128i, load, store, _mm_unpacklo_epi32, _mm_unpackhi_epi32, upper;
+        u64, 2, __m128i, load, store, _mm_unpacklo_epi64, _mm_unpackhi_epi64, upper;
     }
 }
 
@@ -66,10 +114,10 @@ mod interleave {
     use std::arch::aarch64 as arch;
 
     super::word! {
-        u8, 16, arch::uint8x16_t, arch::vld1q_u8, arch::vst1q_u8, vzip1q_u8, vzip2q_u8;
-        u16, 8, arch::uint16x8_t, arch::vld1q_u16, arch::vst1q_u16, vzip1q_u16, vzip2q_u16;
-        u32, 4, arch::uint32x4_t, arch::vld1q_u32, arch::vst1q_u32, vzip1q_u32, vzip2q_u32;
-        u64, 2, arch::uint64x2_t, arch::vld1q_u64, arch::vst1q_u64, vzip1q_u64, vzip2q_u64;
+        u8, 16, arch::uint8x16_t, arch::vld1q_u8, arch::vst1q_u8, vzip1q_u8, vzip2q_u8, arch::vextq_u8::<8>;
+        u16, 8, arch::uint16x8_t, arch::vld1q_u16, arch::vst1q_u16, vzip1q_u16, vzip2q_u16, arch::vextq_u16::<4>;
+        u32, 4, arch::uint32x4_t, arch::vld1q_u32, arch::vst1q_u32, vzip1q_u32, vzip2q_u32, arch::vextq_u32::<2>;
+        u64, 2, arch::uint64x2_t, arch::vld1q_u64, arch::vst1q_u64, vzip1q_u64, vzip2q_u64, arch::vextq_u64::<1>;
     }
 }
 
@@ -97,6 +145,10 @@ mod interleave {
                 #[inline(always)]
                 fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector {
                     std::array::from_fn(|i| [first, second][i % 2][$lanes / 2 + i / 2])
+                }
+                #[inline(always)]
+                fn upper(vector: Self::Vector) -> Self::Vector {
+                    std::array::from_fn(|i| vector[(i + $lanes / 2) % $lanes])
                 }
             }
         )*};

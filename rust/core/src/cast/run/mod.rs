@@ -2,6 +2,7 @@
 
 pub(super) mod dense;
 pub(super) mod draws;
+mod long_rows;
 pub(super) mod parallel;
 pub(super) mod repeat;
 pub(super) mod tile;
@@ -12,7 +13,6 @@ use std::ops::Range;
 
 use self::dense::{Dense, Tiles};
 use self::tile::Tile;
-use crate::cast::TILE;
 use crate::cast::layout::streaming;
 use crate::cast::layout::transfer::{Gaps, gather, scatter, scatter_real};
 use crate::cast::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
@@ -128,12 +128,12 @@ pub(super) unsafe fn run_dense(dense: &Dense<'_>) {
 }
 
 impl Job<'_> {
-    /// Carries out positions `start..end`; `start` is a multiple of [`TILE`].
+    /// Carries out positions `start..end`; `start` is a multiple of the layout's tile.
     ///
     /// # Safety
     /// Every element of the layout is readable at the source (and scale) and, unless dry, writable at the target, and
     /// the target overlaps neither, unless source and target elements of equal size coincide one by one. What lies
-    /// between neighbours in the source that are two sizes apart is readable, and no part of the target.
+    /// between neighbours in the source that are up to eight sizes apart is readable, and no part of the target.
     pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(dense) = self.dense(start, end) {
@@ -159,8 +159,9 @@ impl Job<'_> {
         if let Some(watch) = &self.plan.watch {
             scratch.watch.begin(watch, positions.len());
         }
-        for position in positions.clone().step_by(TILE) {
-            let count = TILE.min(positions.end - position);
+        let tile = self.layout.tile;
+        for position in positions.clone().step_by(tile) {
+            let count = tile.min(positions.end - position);
             // SAFETY: the caller's promise.
             unsafe { self.run_tile(position, count, scratch, outcome) };
         }
@@ -213,8 +214,13 @@ impl Job<'_> {
             && !memory.real_to_complex
             && layout.is_dense(TARGET, plan.target_size);
         let streams = writes_direct && plan.watch.is_some() && !in_place && self.is_large();
-        // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes, and are borrowed here only.
+        let tiles = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
+        // SAFETY: the caller's promise; tiles hold [`TILE`](crate::cast::TILE) elements of up to 8 bytes, and are
+        // borrowed here only.
         unsafe {
+            if let Some(ends) = self.long_rows(runs, [reads_direct, writes_direct]) {
+                return self.run_rows(runs, ends, tiles, work);
+            }
             if plan.is_copy() && writes_direct && !in_place {
                 // No stop in a tile for what is not changed. (In place its bytes are swapped, by way of the tile.)
                 let place = memory.target.offset(runs[0].offsets[TARGET]);
@@ -224,9 +230,8 @@ impl Job<'_> {
             let source = if reads_direct {
                 memory.source.offset(runs[0].offsets[SOURCE])
             } else {
-                let tile = source_tile.0.as_mut_ptr().cast();
-                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tile);
-                tile.cast_const()
+                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tiles.0);
+                tiles.0.cast_const()
             };
             if plan.is_copy() && !self.dry {
                 // No stop in a tile for what is not changed.
@@ -240,7 +245,7 @@ impl Job<'_> {
             let target = if writes_direct && !streams {
                 memory.target.offset(runs[0].offsets[TARGET])
             } else {
-                target_tile.0.as_mut_ptr().cast()
+                tiles.1
             };
             self.prepare(count, runs, work);
             plan.convert(self.level, (source, target), count, work);
@@ -325,7 +330,7 @@ impl Plan {
     /// Runs the stages from dense source elements to dense target elements.
     ///
     /// # Safety
-    /// `count` elements are readable at the source and writable at the target; `count` is at most [`TILE`].
+    /// `count` elements are readable at the source and writable at the target; `count` is at most [`TILE`](crate::cast::TILE).
     pub(super) unsafe fn convert(
         &self,
         level: Level,

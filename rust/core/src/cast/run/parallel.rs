@@ -10,7 +10,6 @@ use std::thread;
 
 use super::workers::Workers;
 use super::{Job, Outcome};
-use crate::cast::TILE;
 use crate::error::Error;
 
 /// What `set_num_threads` asked for; 0: every CPU this process may use.
@@ -43,7 +42,9 @@ pub(in crate::cast) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let bytes = count * (job.plan.source_size + job.plan.target_size);
     // Whole tiles, so that each tile holds the same elements however many threads there are.
     // SAFETY: the caller's promise; the ranges are disjoint.
-    share(threads, bytes, (count, TILE), |positions| unsafe { job.run(positions.start, positions.end) })
+    share(threads, bytes, (count, job.layout.tile), |positions| unsafe {
+        job.run(positions.start, positions.end)
+    })
 }
 
 /// Shares `0..count` between as many threads as pay for so many bytes, each of which takes a range that begins at a

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::parallel;
 use super::{Job, Outcome};
-use crate::cast::TILE;
 use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::copy_run;
 use crate::cast::layout::{Axes, Run, SCALE, SOURCE, TARGET};
@@ -81,13 +80,14 @@ pub(in crate::cast) unsafe fn run(job: &Job<'_>, repeats: &Repeats, threads: usi
     let bytes = count * (job.plan.source_size + job.plan.target_size * places);
     let item = job.plan.target_size * if job.memory.real_to_complex { 2 } else { 1 };
     let copies = Copies { job, repeats, item, streams: count * item * places >= STREAM_FROM };
-    if count >= 2 * TILE * threads {
+    let tile = job.layout.tile;
+    if count >= 2 * tile * threads {
         // What a thread has just converted is in its cache when it is copied.
         let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
         let within = repeats.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
-        let part = (NEAR / within).clamp(TILE, 16 * TILE) / TILE * TILE;
-        return parallel::share(threads, bytes, (count, TILE), |positions| {
+        let part = (NEAR / within).clamp(tile, 16 * tile) / tile * tile;
+        return parallel::share(threads, bytes, (count, tile), |positions| {
             let mut outcome = Outcome::default();
             for start in positions.clone().step_by(part) {
                 let end = positions.end.min(start + part);

@@ -1,0 +1,130 @@
+//! Taking interleaved words apart: the red, green and blue of pixels to a plane each.
+
+use std::marker::PhantomData;
+
+use super::words::{Word, apart};
+use crate::cpu::{Kernel, Level};
+
+/// As many channels as are taken apart together.
+pub(super) const CHANNELS: usize = 8;
+
+/// Groups of adjacent words, and where some channels of theirs go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    pub(super) from: *const u8,
+    pub(super) count: usize,
+    /// Words of a group, [`CHANNELS`] at most.
+    pub(super) words: usize,
+    /// Of which so many are taken, the first ones.
+    pub(super) channels: usize,
+    pub(super) to: *mut u8,
+    /// From channel to channel, in bytes.
+    pub(super) to_stride: isize,
+}
+
+/// Copies the first words of groups to adjacent places, `to_stride` bytes further the second ones, and so on.
+///
+/// # Safety
+/// The groups are readable, but for what is not taken of the last; places for what is taken are writable. Nothing is both.
+pub(super) unsafe fn take_apart(level: Level, size: usize, groups: Groups) {
+    match size {
+        1 => groups.of_words::<u8, 16>(level),
+        2 => groups.of_words::<u16, 8>(level),
+        4 => groups.of_words::<u32, 4>(level),
+        8 => groups.of_words::<u64, 2>(level),
+        _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+    }
+}
+
+impl Groups {
+    fn of_words<T: Word<N>, const N: usize>(self, level: Level) {
+        match self.words {
+            2 => level.run(Apart::<T, N, 2>(self, PhantomData)),
+            3 => level.run(Apart::<T, N, 3>(self, PhantomData)),
+            4 => level.run(Apart::<T, N, 4>(self, PhantomData)),
+            5 => level.run(Apart::<T, N, 5>(self, PhantomData)),
+            6 => level.run(Apart::<T, N, 6>(self, PhantomData)),
+            7 => level.run(Apart::<T, N, 7>(self, PhantomData)),
+            CHANNELS => level.run(Apart::<T, N, CHANNELS>(self, PhantomData)),
+            _ => unreachable!("groups have 2 to {CHANNELS} words"),
+        }
+    }
+}
+
+struct Apart<T, const N: usize, const K: usize>(Groups, PhantomData<T>);
+
+impl<T: Word<N>, const N: usize, const K: usize> Kernel for Apart<T, N, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Groups { from, count, channels, to, to_stride, .. } = self.0;
+        let from = from.cast::<T>();
+        let to = |channel: usize| to.wrapping_offset(channel as isize * to_stride).cast::<T>();
+        // What does not fill vectors is moved with some that were moved before.
+        let readable = count.saturating_sub(usize::from(channels < K));
+        let whole = if readable < N { 0 } else { readable };
+        for group in (0..whole).step_by(N).map(|group| group.min(whole - N)) {
+            // SAFETY: N groups from here on are among the caller's readable ones.
+            unsafe {
+                let vectors = std::array::from_fn(|place| T::load(from.add(group * K + place * N)));
+                for (channel, vector) in apart::<T, N, K>(vectors).into_iter().enumerate() {
+                    if channel < channels {
+                        T::store(to(channel).add(group), vector);
+                    }
+                }
+            }
+        }
+        for group in whole..count {
+            for channel in 0..channels {
+                // SAFETY: the promise of `take_apart`'s caller for a word that is taken.
+                unsafe {
+                    let word = from.add(group * K + channel).read_unaligned();
+                    to(channel).add(group).write_unaligned(word);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHANNELS, Groups, take_apart};
+    use crate::cpu::Level;
+
+    #[test]
+    fn every_size_and_number_of_words_and_channels_at_every_level() {
+        for level in Level::available() {
+            for (size, words) in
+                [1, 2, 4, 8].into_iter().flat_map(|size| (2..=CHANNELS).map(move |words| (size, words)))
+            {
+                for (count, channels) in [0, 1, 2, 3, 7, 16, 17, 40, 341]
+                    .into_iter()
+                    .flat_map(|count| (1..=words).map(move |channels| (count, channels)))
+                {
+                    check(level, size, words, count, channels);
+                }
+            }
+        }
+    }
+
+    fn check(level: Level, size: usize, words: usize, count: usize, channels: usize) {
+        // No byte more than has to be there: a tool that watches memory sees what is read beyond.
+        let bytes = (count * words).saturating_sub(words - channels) * size;
+        let memory: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+        let to_stride = count * size + 5;
+        let mut found = vec![0u8; channels * to_stride];
+        let (to, stride) = (found.as_mut_ptr(), to_stride as isize);
+        let groups = Groups { from: memory.as_ptr(), count, words, channels, to, to_stride: stride };
+        // SAFETY: the vectors have these sizes.
+        unsafe { take_apart(level, size, groups) };
+        let mut wanted = vec![0u8; channels * to_stride];
+        for (place, word) in memory.chunks_exact(size).enumerate() {
+            let (group, channel) = (place / words, place % words);
+            if channel < channels {
+                wanted[channel * to_stride + group * size..][..size].copy_from_slice(word);
+            }
+        }
+        assert_eq!(found, wanted, "{level:?} {size} {words} {count} {channels}");
+    }
+}
