@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 SEED = 2
 
-LAYOUTS = ("contiguous", "transposed", "strided")
+LAYOUTS = ("contiguous", "transposed", "channels", "strided")
+CHANNELS = 3
 DEFAULT_SIZES = (1, 256, 65_536, 16_777_216)
 LARGE = 4_194_304
 """From here on memory is what is measured, and the pairs of LARGE_PAIRS show it."""
@@ -73,6 +74,9 @@ class Case:
         flat = values(self.source, self.target, self.size)
         if self.layout == "transposed":
             return flat.reshape(most_square(self.size)).T
+        if self.layout == "channels":
+            # As many whole pixels as there are, their channels to become planes.
+            return flat[: self.size // CHANNELS * CHANNELS].reshape(-1, CHANNELS).T
         return flat
 
 
