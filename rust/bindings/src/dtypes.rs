@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use castwise_core::Format;
 use castwise_core::format::Kind;
-use castwise_core::parse::parse;
+use castwise_core::parse::{find, parse};
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyTypeError;
@@ -98,29 +98,30 @@ pub(crate) fn parse_argument<'py>(
     if let Ok(descr) = value.cast::<PyArrayDescr>() {
         return known(argument, descr.clone());
     }
-    let unknown = match value.cast::<PyString>() {
-        Ok(name) => match parse(&name.to_cow()?) {
-            Ok(format) => {
-                let descr = descr_of(py, format)?.ok_or_else(|| {
-                    PyTypeError::new_err(format!(
-                        "{argument}={:?} has no dtype in the installed ml_dtypes; install a newer one.",
-                        format.name()
-                    ))
-                })?;
-                return Ok((format, descr));
-            }
-            Err(error) => Some(error),
-        },
-        Err(_) => None,
-    };
-    match (PyArrayDescr::new(py, value), unknown) {
-        (Ok(descr), _) if !value.is_none() => known(argument, descr),
-        (_, Some(error)) => Err(to_python(error)),
-        (_, None) => Err(PyTypeError::new_err(format!(
-            "{argument}={} is not a dtype; give a numpy or ml_dtypes dtype, or a name of castwise.formats().",
-            value.repr()?
-        ))),
+    let name = value.cast::<PyString>().ok();
+    if let Some(name) = name
+        && let Some(format) = find(&name.to_cow()?)
+    {
+        let descr = descr_of(py, format)?.ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "{argument}={:?} has no dtype in the installed ml_dtypes; install a newer one.",
+                format.name()
+            ))
+        })?;
+        return Ok((format, descr));
     }
+    if let Ok(descr) = PyArrayDescr::new(py, value)
+        && !value.is_none()
+    {
+        return known(argument, descr);
+    }
+    if let Some(name) = name {
+        parse(&name.to_cow()?).map_err(to_python)?;
+    }
+    Err(PyTypeError::new_err(format!(
+        "{argument}={} is not a dtype; give a numpy or ml_dtypes dtype, or a name of castwise.formats().",
+        value.repr()?
+    )))
 }
 
 fn known<'py>(

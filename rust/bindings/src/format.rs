@@ -193,7 +193,7 @@ impl FormatInfo {
 #[pyfunction]
 pub(crate) fn finfo(dtype: &Bound<'_, PyAny>) -> PyResult<FormatInfo> {
     if let Ok(name) = dtype.cast::<PyString>()
-        && let Ok(format) = castwise_core::parse::parse(&name.to_cow()?)
+        && let Some(format) = castwise_core::parse::find(&name.to_cow()?)
     {
         return Ok(FormatInfo { format });
     }

@@ -1,5 +1,8 @@
 //! Names to formats: canonical names, aliases, and the nearest names to a wrong one. Reads only the table.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::error::Error;
 use crate::format::Format;
 use crate::spelling::distance;
@@ -10,19 +13,36 @@ use crate::spelling::distance;
 /// # Errors
 /// [`Error::UnknownFormat`] with the nearest valid names.
 pub fn parse(name: &str) -> Result<Format, Error> {
+    find(name).ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&lowered(name)) })
+}
+
+/// As [`parse`], for those who know other names too: no time is spent on what may have been meant.
+#[must_use]
+pub fn find(name: &str) -> Option<Format> {
+    static CALLED: LazyLock<HashMap<String, Format>> = LazyLock::new(called);
     // What is called by its name, as most are, takes no more than that.
-    if let Some(format) = Format::named(name) {
-        return Ok(format);
-    }
-    let wanted = name.trim().to_ascii_lowercase();
-    let is_code = |code: &str| code == name || (code.len() > 2 && code.eq_ignore_ascii_case(&wanted));
-    let is_called = |format: &Format| {
+    CALLED.get(name).or_else(|| CALLED.get(&lowered(name))).copied()
+}
+
+/// All spellings, in lower case; and codes in safetensors files as they are, of which those of two letters only so.
+fn called() -> HashMap<String, Format> {
+    let mut called = HashMap::new();
+    for format in Format::all() {
         let row = format.row();
-        row.name == wanted || row.aliases.contains(&wanted.as_str()) || row.safetensors.is_some_and(is_code)
-    };
-    Format::all()
-        .find(is_called)
-        .ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&wanted) })
+        let mut add = |spelling: String| _ = called.entry(spelling).or_insert(format);
+        row.aliases.iter().chain([&row.name]).for_each(|&spelling| add(spelling.to_owned()));
+        if let Some(code) = row.safetensors {
+            add(code.to_owned());
+            if code.len() > 2 {
+                add(lowered(code));
+            }
+        }
+    }
+    called
+}
+
+fn lowered(name: &str) -> String {
+    name.trim().to_ascii_lowercase()
 }
 
 /// Up to three canonical names that may have been meant: by a shared beginning, else by spelling.
