@@ -196,3 +196,46 @@ def test_a_wrong_limit_is_an_error() -> None:
     done = under("many", "")
     assert done.returncode == 1
     assert 'CASTWISE_KEPT_MEMORY="many" is not valid; use a whole number of MiB' in done.stderr
+
+
+def test_what_waits_makes_room_for_what_finds_none() -> None:
+    """Address space is bounded, so that the system takes none of the pages that wait."""
+    program = """if True:
+    import resource
+    def mapped():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * 4096
+    castwise.cast(x, 'float16', threads=1)
+    castwise.set_kept_memory(256)
+    room = 300 << 20
+    resource.setrlimit(resource.RLIMIT_AS, (mapped() + room,) * 2)
+    for bytes in (200 << 20, 280 << 20):  # One that could wait itself, and one that is numpy's.
+        one = np.float32(1)
+        large = np.broadcast_to(one, 15 << 20)
+        many = [castwise.cast(large, 'float32', threads=1) for _ in range(4)]
+        del many
+        y = castwise.cast(np.broadcast_to(one, bytes // 8), 'float64', threads=1)
+        print(y[-1])
+        del y
+    """
+    done = under("64", program)
+    assert done.stdout.split() == ["1.0", "1.0"], done.stderr
+
+
+def test_the_limit_changes_at_run_time() -> None:
+    program = """if True:
+    castwise.set_kept_memory(0)
+    print(name(castwise.cast(x, 'float16')))
+    castwise.set_kept_memory(64)
+    print(name(castwise.cast(x, 'float16')))
+    for wrong in (-1, 'many', 1 << 70):
+        try:
+            castwise.set_kept_memory(wrong)
+        except ValueError as error:
+            print(error)
+    """
+    done = under("", program)
+    first, second, *errors = done.stdout.splitlines()
+    assert (first, second) == ("default_allocator", "castwise"), done.stderr
+    assert errors[0] == "mebibytes=-1 is not valid; use an int of 0 or more."
+    assert len(errors) == 3

@@ -13,6 +13,7 @@ from castwise._core import (
     finfo,
     formats,
     get_num_threads,
+    set_kept_memory,
     set_num_threads,
 )
 from castwise.acceleration import accelerate, accelerate_from_environment, restore
@@ -63,6 +64,7 @@ __all__ = [
     "get_num_threads",
     "loss_scale",
     "restore",
+    "set_kept_memory",
     "set_num_threads",
 ]
 

@@ -48,7 +48,8 @@ mod _core {
     use super::report::{CastReport, restore_report};
     #[pymodule_export]
     use super::runtime::{
-        cpu_level, cpu_levels, get_num_threads, in_default_environment, set_cpu_level, set_num_threads,
+        cpu_level, cpu_levels, get_num_threads, in_default_environment, set_cpu_level, set_kept_memory,
+        set_num_threads,
     };
     #[pymodule_export]
     use super::unscale::{arrays_finite, unscale_arrays};

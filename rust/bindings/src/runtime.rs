@@ -48,6 +48,26 @@ pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
+/// Set how many MiB of memory of arrays that are gone may wait to be used again; with 0 all of it goes back at once.
+///
+/// At first it is 256, or what the environment variable `CASTWISE_KEPT_MEMORY` says when castwise is imported. Only on
+/// Linux does any memory wait. Raises `ValueError` for anything but an int of 0 or more.
+#[pyfunction]
+pub(crate) fn set_kept_memory(mebibytes: &Bound<'_, PyAny>) -> PyResult<()> {
+    let bytes = mebibytes.extract().ok().and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20));
+    let Some(bytes) = bytes else {
+        return Err(PyValueError::new_err(format!(
+            "mebibytes={} is not valid; use an int of 0 or more.",
+            mebibytes.repr()?
+        )));
+    };
+    #[cfg(target_os = "linux")]
+    castwise_core::memory::set_limit(bytes);
+    #[cfg(not(target_os = "linux"))]
+    let _ = bytes;
+    Ok(())
+}
+
 /// Call a function in the default floating-point environment, in which numpy flushes no subnormal number.
 #[pyfunction]
 #[pyo3(signature = (function, *arguments))]

@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
 
 use castwise_core::memory;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -106,10 +107,19 @@ impl Numpy {
 }
 
 /// Calls `make`, which makes one new array of so many bytes: in memory of ours, if they are many and nobody has given
-/// numpy another handler than its own.
-pub(super) fn with_handler<T>(py: Python<'_>, bytes: usize, make: impl FnOnce() -> T) -> PyResult<T> {
+/// numpy another handler than its own. If there is no memory left, in the place of what waits to be used again.
+pub(super) fn with_handler<T>(py: Python<'_>, bytes: usize, make: impl Fn() -> PyResult<T>) -> PyResult<T> {
+    match in_memory(py, bytes, &make) {
+        Err(error) if error.is_instance_of::<PyMemoryError>(py) && memory::release() => {
+            in_memory(py, bytes, &make)
+        }
+        made => made,
+    }
+}
+
+fn in_memory<T>(py: Python<'_>, bytes: usize, make: &impl Fn() -> PyResult<T>) -> PyResult<T> {
     if !memory::is_for(bytes) {
-        return Ok(make());
+        return make();
     }
     let numpy = Numpy::of(py)?;
     // SAFETY: numpy's functions, called as it says: both return a new reference, or null with an exception set. The
@@ -117,11 +127,11 @@ pub(super) fn with_handler<T>(py: Python<'_>, bytes: usize, make: impl FnOnce() 
     unsafe {
         let current = Bound::from_owned_ptr_or_err(py, (numpy.get)())?;
         if current.as_ptr().addr() != numpy.default {
-            return Ok(make());
+            return make();
         }
         drop(Bound::from_owned_ptr_or_err(py, (numpy.set)(numpy.ours.as_ptr()))?);
         let made = make();
         drop(Bound::from_owned_ptr_or_err(py, (numpy.set)(current.as_ptr()))?);
-        Ok(made)
+        made
     }
 }

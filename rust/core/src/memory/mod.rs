@@ -47,14 +47,25 @@ pub fn allocate(bytes: usize) -> Option<NonNull<u8>> {
         let found = waiting.iter().rposition(|pages| pages.suit(bytes))?;
         Some(waiting.remove(found))
     });
-    let pages = waiting.filter(Pages::wake).or_else(|| Pages::map(bytes))?;
+    let pages = waiting.filter(Pages::wake).or_else(|| map(bytes))?;
     Some(pages.into_pointer())
 }
 
 /// The same for memory that is all zero.
 #[must_use]
 pub fn allocate_zeroed(bytes: usize) -> Option<NonNull<u8>> {
-    Some(Pages::map(bytes)?.into_pointer())
+    Some(map(bytes)?.into_pointer())
+}
+
+/// Gives everything that waits back to the system; returns whether anything did.
+pub fn release() -> bool {
+    let waiting = WAITING.try_lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
+    !waiting.is_empty()
+}
+
+/// New pages, if need be in the place of what waits: what a process may map can be bounded.
+fn map(bytes: usize) -> Option<Pages> {
+    Pages::map(bytes).or_else(|| release().then(|| Pages::map(bytes))?)
 }
 
 /// Takes memory back.
@@ -80,7 +91,7 @@ pub unsafe fn free(pointer: NonNull<u8>) {
 /// As for [`free`].
 #[must_use]
 pub unsafe fn resize(pointer: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> {
-    let new = Pages::map(bytes)?.into_pointer();
+    let new = map(bytes)?.into_pointer();
     // SAFETY: the caller's promise; the new memory is another, with room for so many.
     unsafe {
         let kept = Pages::room_at(pointer).min(bytes);
