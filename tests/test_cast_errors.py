@@ -277,8 +277,39 @@ def test_out_is_untouched_when_it_overlaps_and_the_cast_is_refused(level: str) -
 
 
 @pytest.mark.parametrize(
-    "scale", ["2", 1j, [1.0, 2.0], np.ones((2, 2)), np.ones(3, object), np.ones((2, 3))]
+    "scale", ["2", 1j, [1.0, 2.0], np.ones((2, 2)), np.ones(3, object), np.ones((2, 3)), 2**1024]
 )
 def test_a_scale_that_does_not_fit(scale: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="scale"):
         castwise.cast(X, "float64", scale=scale)
+
+
+@pytest.mark.parametrize("scale", [2**64, -(2**70), True, np.uint64(2**63)])
+def test_every_real_number_is_a_scale(scale: Any) -> None:
+    got = castwise.cast(np.float32([1, 3]), "float64", scale=scale)
+    assert got.tolist() == [float(scale), 3 * float(scale)]
+
+
+@pytest.mark.parametrize("argument", ["copy", "report"])
+@pytest.mark.parametrize("value", [None, 1, "no"])
+def test_a_switch_that_is_no_bool_is_refused(argument: str, value: Any) -> None:
+    options = {argument: value}
+    with pytest.raises(TypeError, match=f"^{argument}={value!r} is not valid; use True or False"):
+        castwise.cast(X, "float16", **options)
+    options = {argument: np.True_}
+    castwise.cast(X, "float16", **options)
+
+
+def test_orders_are_numpys_letters_in_either_case() -> None:
+    x = np.ones((3, 5), np.float32)
+    letters: list[Any] = ["C", "c", "F", "f", "A", "a", "K", "k"]
+    for order in letters:
+        got = castwise.cast(x, "float16", order=order)
+        assert got.strides == x.astype(np.float16, order=order.upper()).strides
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "d", "?", ">f4", "F32", "I8", "double"])
+def test_short_spellings_are_numpys_and_safetensors(dtype: str) -> None:
+    """What both have ("I8") is the code in safetensors files: numpy has no such upper case."""
+    codes = {"F32": "float32", "I8": "int8"}
+    assert castwise.cast(X, dtype).dtype == np.dtype(codes.get(dtype, dtype))

@@ -315,7 +315,7 @@ def test_bad_gradients_and_outs_are_named() -> None:
     with pytest.raises(TypeError, match="out at 'x' is of type float; give a numpy array"):
         unscale({"x": one}, 2.0, {"x": 3.0})
     with pytest.raises(
-        ValueError, match=r"out at 'x' has shape \[2\], its gradient has shape \[3\]"
+        ValueError, match=r"out at 'x' has shape \(2,\), its gradient has shape \(3,\)"
     ):
         unscale({"x": one}, 2.0, {"x": one[:2]})
     with pytest.raises(

@@ -21,9 +21,9 @@ mod memory {
     pub(super) fn with_handler<T>(
         _: pyo3::Python<'_>,
         _: usize,
-        make: impl FnOnce() -> T,
+        make: impl Fn() -> pyo3::PyResult<T>,
     ) -> pyo3::PyResult<T> {
-        Ok(make())
+        make()
     }
 }
 mod plain;
@@ -203,6 +203,18 @@ impl<'py> Array<'py> {
             && self.format.item_size() == other.format.item_size()
     }
 
+    /// The same elements seen in another shape, as numpy broadcasts; `None` if they do not.
+    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
+        let added = shape.len().checked_sub(self.shape.len())?;
+        let own = self.shape.iter().zip(&self.strides).zip(&shape[added..]);
+        let own = own.map(|((&length, &stride), &wanted)| match length {
+            1 => Some(0),
+            _ => (length == wanted).then_some(stride),
+        });
+        let strides = std::iter::repeat_n(Some(0), added).chain(own).collect::<Option<_>>()?;
+        Some(Self { object: self.object.clone(), shape: shape.into(), strides, ..*self })
+    }
+
     /// Whether two of its elements share memory because an axis has stride 0.
     pub(crate) fn repeats(&self) -> bool {
         let mut axes = self.shape().iter().zip(self.strides());
@@ -228,20 +240,20 @@ impl<'py> Array<'py> {
     pub(crate) fn empty_like(
         &self,
         order: Order,
-        descr: Bound<'py, PyArrayDescr>,
+        descr: &Bound<'py, PyArrayDescr>,
         format: Format,
     ) -> PyResult<Self> {
         let py = self.object.py();
         let swapped = descr.is_native_byteorder() == Some(false);
-        refuse_reversed("dtype", format, &descr, swapped)?;
+        refuse_reversed("dtype", format, descr, swapped)?;
         let bytes = self.shape.iter().product::<usize>().saturating_mul(format.item_size());
         // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
         // or null with an exception set.
         let object = memory::with_handler(py, bytes, || unsafe {
-            let (order, descr) = (order.to_numpy(), descr.into_dtype_ptr());
+            let (order, descr) = (order.to_numpy(), descr.clone().into_dtype_ptr());
             let new = PY_ARRAY_API.PyArray_NewLikeArray(py, self.raw(), order, descr, 0);
             Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked::<PyUntypedArray>())
-        })??;
+        })?;
         let new = Self::now(object, format, swapped);
         if new.shape == self.shape {
             return Ok(new);
@@ -256,12 +268,12 @@ impl<'py> Array<'py> {
         let descr = PyArrayDescr::of::<f64>(self.object.py());
         let format = dtypes::format_of(&descr)?;
         let format = format.ok_or_else(|| PyTypeError::new_err("the table has no double"))?;
-        self.empty_like(Order::Keep, descr, format)
+        self.empty_like(Order::Keep, &descr, format)
     }
 
     /// A copy in memory of its own, a plain array whatever the class.
     pub(crate) fn copy(&self) -> PyResult<Self> {
-        let new = self.empty_like(Order::Keep, self.object.dtype(), self.format)?;
+        let new = self.empty_like(Order::Keep, &self.object.dtype(), self.format)?;
         let py = self.object.py();
         // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
         match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, new.raw(), self.raw()) } {
@@ -284,6 +296,12 @@ fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool {
         reach = reach.saturating_add(stride.saturating_mul(length - 1));
         overlaps
     })
+}
+
+/// A shape as numpy shows it.
+pub(crate) fn shown(shape: &[usize]) -> String {
+    let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
+    format!("({}{})", lengths.join(", "), if shape.len() == 1 { "," } else { "" })
 }
 
 /// The memory order of a new array, in numpy's letters.
@@ -309,10 +327,10 @@ impl Order {
     /// The one of a letter, if it is one.
     pub(crate) fn named(order: &Bound<'_, PyAny>) -> Option<Self> {
         match &*order.cast::<PyString>().ok()?.to_cow().ok()? {
-            "C" => Some(Self::C),
-            "F" => Some(Self::Fortran),
-            "A" => Some(Self::Any),
-            "K" => Some(Self::Keep),
+            "C" | "c" => Some(Self::C),
+            "F" | "f" => Some(Self::Fortran),
+            "A" | "a" => Some(Self::Any),
+            "K" | "k" => Some(Self::Keep),
             _ => None,
         }
     }

@@ -8,10 +8,9 @@ use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyString;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyFloat, PyInt, PyString};
 
-use crate::array::{Array, Order, Place};
+use crate::array::{Array, Order, Place, shown};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
@@ -61,7 +60,8 @@ const DETACH_BYTES: usize = 1 << 16;
 /// Returns
 /// -------
 /// ndarray, or (ndarray, CastReport)
-///     Always a plain ndarray of the shape of x: 0-d for scalars; subclasses are not kept.
+///     A plain ndarray of the shape of x: 0-d for scalars; subclasses are not kept. (out, and x with copy=False where
+///     nothing changes, are returned themselves.)
 ///
 /// Raises
 /// ------
@@ -79,7 +79,7 @@ const DETACH_BYTES: usize = 1 << 16;
 #[pyfunction]
 #[pyo3(
     signature = (x, dtype=None, *, out=None, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,
-                 seed=None, order=Word::Default, copy=true, report=false, threads=None),
+                 seed=None, order=Word::Default, copy=Word::Default, report=Word::Default, threads=None),
     text_signature = "(x, dtype=None, *, out=None, rounding=None, overflow='ieee', nan='keep', scale=None, seed=None, order='K', copy=True, report=False, threads=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the public signature")]
@@ -94,10 +94,11 @@ pub(crate) fn cast<'py>(
     scale: Option<&Bound<'py, PyAny>>,
     seed: Option<&Bound<'py, PyAny>>,
     order: Word<'_, 'py>,
-    copy: bool,
-    report: bool,
+    copy: Word<'_, 'py>,
+    report: Word<'_, 'py>,
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
     let named = matches!((&overflow, &nan), (Word::Default, Word::Default));
     let given = [rounding, scale, seed, threads].iter().any(Option::is_some);
     if named
@@ -143,7 +144,7 @@ pub(crate) fn cast<'py>(
     let fresh = destination.is_none();
     let target = match (destination, &shared, dtype) {
         (Some(target), ..) => target,
-        (None, Some(shared), _) => shared.empty_like(Order::C, shared.object.dtype(), shared.format)?,
+        (None, Some(shared), _) => shared.empty_like(Order::C, &shared.object.dtype(), shared.format)?,
         (None, None, None) => {
             return Err(PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=."));
         }
@@ -157,7 +158,7 @@ pub(crate) fn cast<'py>(
             if !copy && !report && source.is_in_order(order) && unchanged() {
                 return Ok(source.object.into_any());
             }
-            source.empty_like(order, descr, format)?
+            source.empty_like(order, &descr, format)?
         }
     };
     let scale = scale.map(|scale| scales(scale, &source)).transpose()?;
@@ -240,6 +241,16 @@ fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     }
 }
 
+/// The value of an option that is on or off.
+fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyResult<bool> {
+    let Word::Given(given) = given else { return Ok(default) };
+    // numpy's bool as well as Python's.
+    given.extract().map_err(|_| {
+        let shown = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        PyTypeError::new_err(format!("{argument}={shown} is not valid; use True or False."))
+    })
+}
+
 fn options(
     py: Python<'_>,
     rounding: Option<&Bound<'_, PyAny>>,
@@ -303,9 +314,9 @@ fn destination<'py>(
     }
     if target.shape() != source.shape() {
         return Err(PyValueError::new_err(format!(
-            "out has shape {:?}, x has shape {:?}; they must be equal.",
-            target.shape(),
-            source.shape()
+            "out has shape {}, x has shape {}; they must be equal.",
+            shown(target.shape()),
+            shown(source.shape())
         )));
     }
     if !target.is_writeable() {
@@ -322,23 +333,28 @@ fn destination<'py>(
 /// `scale` as native float64, broadcast to the source's shape.
 fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
     let py = scale.py();
-    let given = Array::from_argument("scale", scale)?;
+    // Of ints, numpy has no dtype for large ones.
+    let given = match scale.cast::<PyInt>() {
+        Ok(number) => {
+            let number = number.extract().map_err(|_| {
+                PyValueError::new_err("scale is an int beyond the range of float64; give a smaller one.")
+            })?;
+            Array::from_argument("scale", PyFloat::new(py, number).as_any())?
+        }
+        Err(_) => Array::from_argument("scale", scale)?,
+    };
     if matches!(given.format.kind(), Kind::Complex { .. }) {
         return Err(PyTypeError::new_err("scale is complex; give real factors."));
     }
-    static BROADCAST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // By our own cast, which does not flush subnormals in whatever environment the process is.
     let double = given.empty_double()?;
     let plain = Settings { options: Options::default(), report: false, threads: 1 };
     run(py, &given, &double, None, true, &plain)?;
-    let broadcast = BROADCAST.import(py, "numpy", "broadcast_to")?;
-    let shape = PyTuple::new(py, source.shape())?;
-    let view = broadcast.call1((&double.object, shape)).map_err(|_| {
+    double.broadcast_to(source.shape()).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "scale has shape {:?}, which does not broadcast to the shape {:?} of x.",
-            given.shape(),
-            source.shape()
+            "scale has shape {}, which does not broadcast to the shape {} of x.",
+            shown(given.shape()),
+            shown(source.shape())
         ))
-    })?;
-    Array::of("scale", view.cast_into()?)
+    })
 }

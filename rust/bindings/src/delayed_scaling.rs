@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::arguments::{real, whole_within};
-use crate::array::{Array, Order};
+use crate::array::{Array, Order, shown};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
@@ -172,7 +172,7 @@ impl DelayedScaling {
             let descr = dtypes::descr_of(py, format)?.ok_or_else(|| {
                 PyTypeError::new_err(format!("{} has no dtype in the installed ml_dtypes.", format.name()))
             })?;
-            source.empty_like(Order::Keep, descr, format)?
+            source.empty_like(Order::Keep, &descr, format)?
         };
         if target.may_overlap(&source) && !target.coincides_with(&source) {
             source = source.copy()?;
@@ -317,9 +317,9 @@ impl DelayedScaling {
         }
         if target.shape() != source.shape() || !target.is_writeable() || target.overlaps_itself() {
             return Err(PyValueError::new_err(format!(
-                "out has shape {:?}, x has shape {:?}; give a writeable array of that shape, with its own elements.",
-                target.shape(),
-                source.shape()
+                "out has shape {}, x has shape {}; give a writeable array of that shape, with its own elements.",
+                shown(target.shape()),
+                shown(source.shape())
             )));
         }
         Ok(target)

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arguments::real;
-use crate::array::{Array, Order};
+use crate::array::{Array, Order, shown};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
@@ -55,7 +55,7 @@ pub(crate) fn unscale_arrays<'py>(
             Some(dtype) => dtype,
             None => dtypes::parse_argument("dtype", PyArrayDescr::of::<f32>(py).as_any())?,
         };
-        let new = |source: &Array<'py>| source.empty_like(Order::Keep, descr.clone(), format);
+        let new = |source: &Array<'py>| source.empty_like(Order::Keep, &descr, format);
         let targets = sources.iter().map(new).collect::<PyResult<Vec<_>>>()?;
         let leaves = squares.then_some(same.leaves.as_slice());
         let found = run(py, &sources, Some(&targets), reciprocal, leaves, threads)?;
@@ -161,9 +161,9 @@ fn require_float(format: Format) -> Result<(), String> {
 fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     if target.shape() != source.shape() {
         return Err(format!(
-            "has shape {:?}, its gradient has shape {:?}; they must be equal.",
-            target.shape(),
-            source.shape()
+            "has shape {}, its gradient has shape {}; they must be equal.",
+            shown(target.shape()),
+            shown(source.shape())
         ));
     }
     if !target.is_writeable() {

@@ -52,7 +52,7 @@ macro_rules! named {
                     $($name => Ok(Self::$variant),)*
                     _ => Err(Error::UnknownOption {
                         argument: $argument,
-                        value: name.to_owned(),
+                        value: format!("{name:?}"),
                         valid: vec![$($name),*],
                     }),
                 }

@@ -16,7 +16,7 @@ pub enum Error {
     UnknownOption {
         /// The argument.
         argument: &'static str,
-        /// What was given.
+        /// What was given, as it is written.
         value: String,
         /// What would be valid.
         valid: Vec<&'static str>,
@@ -66,7 +66,7 @@ impl fmt::Display for Error {
                 f.write_str(" castwise.formats() lists all.")
             }
             Self::UnknownOption { argument, value, valid } => {
-                write!(f, "{argument}={value:?} is not valid; use one of ")?;
+                write!(f, "{argument}={value} is not valid; use one of ")?;
                 for (position, name) in valid.iter().enumerate() {
                     write!(f, "{}{name:?}", if position == 0 { "" } else { ", " })?;
                 }

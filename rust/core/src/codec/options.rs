@@ -56,7 +56,7 @@ pub trait Named: Copy + 'static {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name);
         found.map(|&(_, value)| value).ok_or_else(|| Error::UnknownOption {
             argument: Self::ARGUMENT,
-            value: name.to_owned(),
+            value: format!("{name:?}"),
             valid: Self::NAMES.iter().map(|&(known, _)| known).collect(),
         })
     }

@@ -100,7 +100,7 @@ impl Level {
     pub fn parse(name: &str) -> Result<Self, Error> {
         Self::available().find(|level| level.name() == name).ok_or_else(|| Error::UnknownOption {
             argument: "cpu level",
-            value: name.to_owned(),
+            value: format!("{name:?}"),
             valid: Self::available().map(Self::name).collect(),
         })
     }

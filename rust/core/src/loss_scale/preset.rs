@@ -325,7 +325,7 @@ impl Preset {
     pub fn named(name: &str) -> Result<&'static Self, Error> {
         PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| Error::UnknownOption {
             argument: "preset",
-            value: name.to_owned(),
+            value: format!("{name:?}"),
             valid: PRESETS.iter().map(|preset| preset.name).collect(),
         })
     }
