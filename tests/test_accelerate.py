@@ -429,5 +429,5 @@ print(any("int1" in pair or "complex32" in pair for pair in taken + left))
 def test_its_repr_counts() -> None:
     with castwise.accelerate() as acceleration:
         counts = len(acceleration.pairs), len(acceleration.left_alone)
-    want = "<castwise.accelerate(): {} casts accelerated, {} left alone>".format(*counts)
+    want = "<castwise.accelerate() of {} casts, {} left alone>".format(*counts)
     assert repr(acceleration) == want
