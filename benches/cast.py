@@ -163,6 +163,8 @@ def main() -> int:
             print(f"recorded in {path}")
         if options.readme:
             files.replace_in(options.readme, report.MARKER, report.markdown(new))
+        if old:
+            print(f"calls that {options.compare} has too: {record.compared(old, new)}")
     except (OSError, ValueError) as error:
         print(f"cast.py: {error}", file=sys.stderr)
         return 2

@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     for name, value in facts.items():
         print(f"# {name}: {value}")
     print("# cost: its time over the plain cast's")
-    for row in rows([4096] if options.quick else options.sizes, options.repeats):
+    for row in rows(options.sizes or ([4096] if options.quick else list(SIZES)), options.repeats):
         print(line(row), flush=True)
         found.append(row)
     return facts, found
@@ -154,7 +154,7 @@ def main() -> int:
     add = parser.add_argument
     add("--threads", type=int, default=1, help="threads (default 1)")
     add("--repeats", type=int, default=9, help="turns per case (default 9)")
-    add("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=list(SIZES))
+    add("--sizes", type=lambda text: [int(size) for size in text.split(",")])
     add("--quick", action="store_true", help="small arrays: does it work at all")
     add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
     add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
@@ -165,7 +165,8 @@ def main() -> int:
         if options.source:
             print("\n".join(map(line, found)))
         if options.csv:
-            default = files.default_path(facts, f"{facts['level']}-{facts['threads']}-options")
+            several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
+            default = files.default_path(facts, f"options{several}")
             path = default if options.csv == Path() else options.csv
             files.write(path, facts, found)
             print(f"recorded in {path}")

@@ -6,6 +6,7 @@ One row per pair of formats: castwise's speed as a bar, each peer's as a dot, me
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -81,16 +82,21 @@ def draw(measured: Record, pairs: Iterable[tuple[str, str]]) -> Figure:
     return figure
 
 
-def main() -> None:
+def main() -> int:
     """Read, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("record", type=Path)
     parser.add_argument("picture", type=Path)
     options = parser.parse_args()
     mpl.rcParams["svg.hashsalt"] = "castwise"  # the same picture for the same record
-    figure = draw(record.read(options.record), PAIRS)
-    figure.savefig(options.picture, metadata={"Date": None})
+    try:
+        figure = draw(record.read(options.record), PAIRS)
+        figure.savefig(options.picture, metadata={"Date": None})
+    except (OSError, ValueError) as error:
+        print(f"picture.py: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

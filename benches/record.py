@@ -85,6 +85,17 @@ def read(path: Path) -> Record:
     return Record(*files.read(path, Row))
 
 
+def compared(old: Record, new: Record) -> int:
+    """Count the calls that both records have; ValueError if they are not of one kind."""
+    for fact in ("cpu", "level", "threads"):
+        was, now = (each.environment.get(fact) for each in (old, new))
+        if was != now:
+            raise ValueError(
+                f"records of {fact} {was!r} and {now!r} do not compare; choose another."
+            )
+    return len(old.by_peer().keys() & new.by_peer().keys())
+
+
 def slower(old: Record, new: Record, tolerance: float) -> Iterable[str]:
     """Lines naming what castwise does slower than in an old record.
 

@@ -44,7 +44,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         self.object.shape()
     }
 
-    pub(crate) fn strides(&self) -> &'a [isize] {
+    pub(crate) fn strides(&self) -> &[isize] {
         self.object.strides()
     }
 
@@ -85,7 +85,7 @@ impl<'a, 'py> Plain<'a, 'py> {
     }
 
     /// Where it lies, for the core.
-    pub(crate) fn place(&self) -> Place<'a> {
+    pub(crate) fn place(&self) -> Place<'_> {
         Place {
             address: self.pointer.expose_provenance(),
             strides: self.strides(),

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::request::Request;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 
-/// Room for `N` things, each of which is made when it is first asked for, and never freed.
-pub(super) struct Kept<T: 'static, const N: usize>([AtomicPtr<T>; N]);
+/// Room for `N` things, each of which is made when it is first asked for by some thread, and lent to all.
+pub(super) struct Kept<T: Send + Sync + 'static, const N: usize>([AtomicPtr<T>; N]);
 
-impl<T, const N: usize> Kept<T, N> {
+impl<T: Send + Sync, const N: usize> Kept<T, N> {
     pub(super) const fn new() -> Self {
         Self([const { AtomicPtr::new(null_mut()) }; N])
     }

@@ -137,7 +137,7 @@ pub unsafe fn cast(
         target: parts.target,
         options,
         scaled: scales.is_some(),
-        // SAFETY: the caller's promise: there are elements, and so scales.
+        // SAFETY: the caller's promise.
         factor: unsafe { scales.and_then(|scales| scales.only(shape)) },
         report: settings.report,
         count: shape.iter().product(),

@@ -5,7 +5,7 @@
 //! | copy | none | same format, and nothing to change |
 //! | lookup | one | codes of a byte, on a level with tables of 256 entries |
 //! | table | one | many codes of a byte, times one factor |
-//! | native | one, after decoding to float32 | two machine types, or a narrow float to one, under default options |
+//! | native | one, after decoding to float32 | floats to machine types and integers of few bits, and between machine types, under default options |
 //! | integer | one | integers or bools on both ends |
 //! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |

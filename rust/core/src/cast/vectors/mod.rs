@@ -1,5 +1,6 @@
-//! Pairs of floats that whole registers take from source to target in one step, on levels that have the instructions.
-//! `direct` says which; `vector_loop` is the loop of all of them.
+//! Pairs that whole registers take from source to target in one step, on levels that have the instructions.
+//! `direct` says which of two floats, `native` which of what the machine converts itself (to integers and float64 too);
+//! `vector_loop` is the loop of all of them.
 
 pub(super) mod by_cells;
 pub(super) mod cells;

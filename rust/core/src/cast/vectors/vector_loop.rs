@@ -14,8 +14,11 @@ const MOST_SIZE: usize = 8;
 const ALIGN_FROM: usize = 1 << 12;
 
 /// From this many bytes read and written on, results go past the caches: they would not stay there, and what they are
-/// written over need not be read first.
-const STREAM_FROM: usize = 1 << 24;
+/// written over need not be read first. (Fewer than where a tile stands between, [`streaming::STREAM_FROM`]: here
+/// nothing is read twice.)
+///
+/// [`streaming::STREAM_FROM`]: crate::cast::layout::streaming::STREAM_FROM
+const STREAM_DIRECT_FROM: usize = 1 << 24;
 
 /// What happens to as many elements as a register has bytes; results take `SIZE` bytes each.
 ///
@@ -128,7 +131,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Kernel for StepLoop<V, S, S
         let head = self.head();
         let whole = count - (count - head) % V::BYTES;
         let streams = V::STREAMS
-            && count * (S::FROM + SIZE) >= STREAM_FROM
+            && count * (S::FROM + SIZE) >= STREAM_DIRECT_FROM
             && target.wrapping_add(head * SIZE).align_offset(V::BYTES) == 0;
         // SAFETY: `InSteps` is only made where its level is available, and `Stage::run`'s caller vouches for `count`
         // elements at the pointers.
