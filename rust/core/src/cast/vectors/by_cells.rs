@@ -1,7 +1,10 @@
 //! Floats of 16 and 32 bits to bytes by [`Cells`], on levels with tables.
 
-use super::cells::{CELLS, Cells, SIGN, Sign};
+use std::borrow::Borrow;
+
+use super::cells::{CELLS, Cells, SIGN, Sign, Special};
 use super::direct::upper_spec;
+use super::product_steps::scaled_cells;
 use super::to_byte::{Codes, boxed};
 use super::upper_source::{AsTheyAre, Floats, Upper, Words};
 use crate::cast::kept::{Kept, VARIANTS, variant};
@@ -18,7 +21,7 @@ use crate::simd::{Tables, with_tables};
 static CELLS_OF: Kept<Option<Cells>, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
 
 /// The cells of words of a format for a request that is like this but for its source.
-fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
+pub(super) fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
     let source = Format::all().find(|format| format.float() == Some(words))?;
     let target = request.target;
     let place = (source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?;
@@ -66,22 +69,34 @@ fn on<F: Words>(
     cells: impl Fn() -> Option<&'static Cells>,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => stage::<V, F>(cells()?, source))?
+    with_tables!(level, V => {
+        let cells = cells()?;
+        if cells.away.is_some() { signed::<V, F, _, AWAY>(cells, source) } else { signed::<V, F, _, ONCE>(cells, source) }
+    })?
 }
 
-fn stage<V: Tables, F: Words>(cells: &'static Cells, source: F) -> Option<Box<dyn Stage>> {
-    if cells.away.is_some() {
-        signed::<V, F, true>(cells, source)
-    } else {
-        signed::<V, F, false>(cells, source)
-    }
+/// The stage from words of a format, times a factor, to the target of a request, if there are cells for that.
+pub(super) fn of_products(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    with_tables!(level, V => {
+        let cells = scaled_cells(request, &words, level, || cells(words, request))?;
+        match cells.more_bounds {
+            None => signed::<V, _, _, ONCE>(cells, AsTheyAre),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, _, TWICE_IN_FEW>(cells, AsTheyAre),
+            Some(_) => signed::<V, _, _, TWICE>(cells, AsTheyAre),
+        }
+    })?
 }
 
-fn signed<V: Tables, F: Words, const AWAY: bool>(cells: &'static Cells, source: F) -> Option<Box<dyn Stage>> {
-    match cells.sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<TOP, AWAY>(cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<SIGNLESS_ZERO, AWAY>(cells)),
-        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<BELOW, AWAY>(cells)),
+/// Cells that stay, or those of one call.
+trait SomeCells: Borrow<Cells> + Copy + Send + Sync + 'static {}
+
+impl<C: Borrow<Cells> + Copy + Send + Sync + 'static> SomeCells for C {}
+
+fn signed<V: Tables, F: Words, C: SomeCells, const UPS: u8>(cells: C, source: F) -> Option<Box<dyn Stage>> {
+    match cells.borrow().sign {
+        Sign::Top => boxed::<V, F, _>(source, ByCells::<C, TOP, UPS>(cells)),
+        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<C, SIGNLESS_ZERO, UPS>(cells)),
+        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<C, BELOW, UPS>(cells)),
     }
 }
 
@@ -90,26 +105,39 @@ const TOP: u8 = 0;
 const SIGNLESS_ZERO: u8 = 1;
 const BELOW: u8 = 2;
 
-/// Cells whose signs are of a kind, and of which one sign is rounded away from zero, or none.
+/// In a cell, codes go up once at most; or they do, and those of one sign are rounded away from zero; or they go up
+/// twice at most.
+const ONCE: u8 = 0;
+const AWAY: u8 = 1;
+const TWICE: u8 = 2;
+/// The same in cells of no more words than a nibble has numbers: bytes have room for two bounds.
+const TWICE_IN_FEW: u8 = 3;
+
+const NIBBLE: u32 = 4;
+
+/// Cells whose signs are of a kind, and in which codes go up in a way.
 #[derive(Clone, Copy)]
-struct ByCells<const SIGN_KIND: u8, const AWAY: bool>(&'static Cells);
+struct ByCells<C, const SIGN_KIND: u8, const UPS: u8>(C);
 
 /// Cells in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: Tables> {
     codes: V::ShortTable,
     bounds: V::ShortTable,
+    more_bounds: V::ShortTable,
     lowest: V::Integers,
     limit: V::Integers,
     factor: V::Integers,
     ordinary: V::Integers,
-    /// The sign of words that are rounded away from zero.
-    flip: V::Integers,
+    /// Words that are rounded away from zero are negative.
+    flips: bool,
+    /// The most that codes are, if some would be more.
     most: V::Integers,
+    limits: bool,
     sign: u8,
     /// Whether infinities or NaN are not what overflows become.
-    special: bool,
-    cells: &'static Cells,
+    is_special: bool,
+    special: Special,
 }
 
 impl<V: Tables> Ready<V> {
@@ -135,7 +163,8 @@ impl<V: Tables> Ready<V> {
         // SAFETY: the caller's promise.
         unsafe {
             // With their sign the right way round, they are what is above zero.
-            let away = V::above16(V::add16(half.odd, self.flip), V::splat16(0));
+            let turned = if self.flips { V::add16(half.odd, V::splat16(SIGN)) } else { half.odd };
+            let away = V::above16(turned, V::splat16(0));
             (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
         }
     }
@@ -152,7 +181,7 @@ impl<V: Tables> Ready<V> {
         magnitudes: [V::Integers; 2],
         tops: V::Integers,
     ) -> V::Integers {
-        let Cells { ordinary, infinity, infinity_codes, nan_codes, .. } = *self.cells;
+        let Special { ordinary, infinity, infinity_codes, nan_codes } = self.special;
         let mut code = code;
         for (bound, codes) in [(ordinary, infinity_codes), (infinity, nan_codes)] {
             // SAFETY: the caller's promise.
@@ -166,26 +195,34 @@ impl<V: Tables> Ready<V> {
     }
 }
 
-impl<V: Tables, const SIGN_KIND: u8, const AWAY: bool> Codes<V> for ByCells<SIGN_KIND, AWAY> {
+impl<V: Tables, C: SomeCells, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<C, SIGN_KIND, UPS> {
     type Ready = Ready<V>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
-        let cells = self.0;
+        let cells = self.0.borrow();
+        let mut bounds = cells.bounds;
+        if UPS == TWICE_IN_FEW {
+            for (bound, more) in bounds.iter_mut().zip(cells.more_bounds.iter().flatten()) {
+                *bound = *bound >> NIBBLE << NIBBLE | more >> NIBBLE;
+            }
+        }
         // SAFETY: the trait's contract.
         unsafe {
             Ready {
                 codes: V::load_short_table(&cells.codes),
-                bounds: V::load_short_table(&cells.bounds),
+                bounds: V::load_short_table(&bounds),
+                more_bounds: V::load_short_table(cells.more_bounds.as_ref().unwrap_or(&cells.bounds)),
                 lowest: V::splat16(cells.lowest),
                 limit: V::splat16(cells.limit),
                 factor: V::splat16(cells.factor),
-                ordinary: V::splat16(cells.ordinary),
-                flip: V::splat16(if cells.away.is_some_and(|away| away.negative) { SIGN } else { 0 }),
+                ordinary: V::splat16(cells.special.ordinary),
+                flips: cells.away.is_some_and(|away| away.negative),
                 most: V::splat8(cells.away.map_or(u8::MAX, |away| away.most)),
+                limits: cells.away.is_some_and(|away| away.limits),
                 sign: if let Sign::Below(bit) = cells.sign { bit } else { TOP_BIT },
-                special: cells.ordinary < SIGN - 1,
-                cells,
+                is_special: cells.special.ordinary < SIGN - 1,
+                special: cells.special,
             }
         }
     }
@@ -201,16 +238,28 @@ impl<V: Tables, const SIGN_KIND: u8, const AWAY: bool> Codes<V> for ByCells<SIGN
             let [low, high] = [first, second].map(|half| V::and(half.odd, V::splat16(!SIGN)));
             let (mut start, mut next) = (low, high);
             let mut away = None;
-            if AWAY {
+            if UPS == AWAY {
                 let more = [ready.away(first, low), ready.away(second, high)];
                 (start, next) = (more[0].1, more[1].1);
                 away = Some(V::join(more[0].0, more[1].0));
             }
             let (rest, cell) = V::unzip8(ready.place(start), ready.place(next));
-            let up = V::above8(rest, V::lookup_short(ready.bounds, cell));
+            let bound = V::lookup_short(ready.bounds, cell);
+            let up = V::above8(rest, bound);
             let mut code = V::increment8(up, V::lookup_short(ready.codes, cell));
+            if UPS == TWICE {
+                code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, cell)), code);
+            }
+            if UPS == TWICE_IN_FEW {
+                // The lower nibbles of rests are zero, so that those of bounds do not matter.
+                let bound = V::mul16(bound, V::splat16(1 << NIBBLE));
+                code = V::increment8(V::above8(rest, bound), code);
+            }
             if let Some(away) = away {
-                code = V::min8(V::increment8(away, code), ready.most);
+                code = V::increment8(away, code);
+                if ready.limits {
+                    code = V::min8(code, ready.most);
+                }
             }
             let tops = V::unzip8(first.cut, second.cut).1;
             code = match SIGN_KIND {
@@ -221,7 +270,7 @@ impl<V: Tables, const SIGN_KIND: u8, const AWAY: bool> Codes<V> for ByCells<SIGN
                 }
                 _ => V::choose8(V::top8(tops), V::or(code, V::splat8(ready.sign)), code),
             };
-            if ready.special && V::any16(V::above16(V::max16(low, high), ready.ordinary)) {
+            if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.ordinary)) {
                 return ready.replace(code, [low, high], tops);
             }
             code

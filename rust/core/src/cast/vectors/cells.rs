@@ -1,13 +1,13 @@
 //! Words of 16 bits to bytes by *cells*: what becomes of every word, in two short tables.
 //!
 //! The words are floats of 16 bits, or upper halves of float32 (see [`crate::codec::upper`]). Their magnitudes are cut
-//! into cells of `2^k` neighbours, so small that within one the code goes up at most once:
+//! into cells of `2^k` neighbours, so small that within one the code goes up at most once, or twice:
 //!
 //! ```text
 //! distance   magnitude, at most that from which on all overflow, less the first of the lowest cell, or 0
 //! cell       distance >> k
 //! rest       the bits below, moved to the top of a byte
-//! code       codes[cell], plus one if the rest is above bounds[cell]
+//! code       codes[cell], plus one if the rest is above bounds[cell], and one more if it is above more_bounds[cell]
 //! ```
 //! Signs are put on top, and infinities and NaN replaced, where they are not what overflows become. Whether a pair of
 //! formats is like that under some options is found by trying: the general route casts all 65,536 words.
@@ -54,14 +54,18 @@ pub(super) struct Away {
     pub(super) negative: bool,
     /// Codes are no greater.
     pub(super) most: u8,
+    /// Some would be.
+    pub(super) limits: bool,
 }
 
 /// What becomes of words.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cells {
     pub(super) codes: [u8; CELLS],
     /// The rests that round up are above these.
     pub(super) bounds: [u8; CELLS],
+    /// The rests that round up once more are above these, if there are such.
+    pub(super) more_bounds: Option<[u8; CELLS]>,
     /// The first word of the lowest cell.
     pub(super) lowest: u16,
     /// The last word that differs from those before.
@@ -70,6 +74,12 @@ pub(super) struct Cells {
     pub(super) factor: u16,
     pub(super) sign: Sign,
     pub(super) away: Option<Away>,
+    pub(super) special: Special,
+}
+
+/// What becomes of infinities and NaN.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Special {
     /// The largest magnitude that the tables are right for.
     pub(super) ordinary: u16,
     /// The magnitude of infinity; above it are NaN.
@@ -91,12 +101,14 @@ impl Cells {
     /// if they serve it.
     pub(super) fn towards(&self, negative: bool, plan: &Plan) -> Option<Self> {
         let codes = codes_of_words(plan);
-        let [infinity_codes, nan_codes] = [self.infinity, self.infinity + 1]
-            .map(|word| [word, word | SIGN].map(|word| codes[usize::from(word)]));
-        let largest = self.code(self.infinity - 1);
+        let infinity = self.special.infinity;
+        let [infinity_codes, nan_codes] =
+            [infinity, infinity + 1].map(|word| [word, word | SIGN].map(|word| codes[usize::from(word)]));
+        let special = Special { ordinary: infinity - 1, infinity, infinity_codes, nan_codes };
+        let largest = self.code(infinity - 1);
         [largest, largest.wrapping_add(1)].into_iter().find_map(|most| {
-            let away = Some(Away { negative, most });
-            let cells = Self { away, ordinary: self.infinity - 1, infinity_codes, nan_codes, ..self.clone() };
+            let away = Some(Away { negative, most, limits: most == largest });
+            let cells = Self { away, special, ..*self };
             (0..=u16::MAX).all(|word| cells.code(word) == codes[usize::from(word)]).then_some(cells)
         })
     }
@@ -105,14 +117,16 @@ impl Cells {
     pub(super) fn code(&self, word: u16) -> u8 {
         let magnitude = word & !SIGN;
         let negative = word != magnitude;
-        if magnitude > self.ordinary {
-            let special = if magnitude > self.infinity { self.nan_codes } else { self.infinity_codes };
-            return special[usize::from(negative)];
+        let Special { ordinary, infinity, infinity_codes, nan_codes } = self.special;
+        if magnitude > ordinary {
+            return if magnitude > infinity { nan_codes } else { infinity_codes }[usize::from(negative)];
         }
         let up = u16::from(magnitude > 0 && self.away.is_some_and(|away| away.negative == negative));
         let place = (magnitude - up).min(self.limit).saturating_sub(self.lowest).wrapping_mul(self.factor);
         let [cell, rest] = place.to_be_bytes().map(usize::from);
-        let cut = self.codes[cell].wrapping_add(u8::from(rest > usize::from(self.bounds[cell])));
+        let is_above = |bounds: &[u8; CELLS]| u8::from(rest > usize::from(bounds[cell]));
+        let ups = is_above(&self.bounds) + self.more_bounds.as_ref().map_or(0, is_above);
+        let cut = self.codes[cell].wrapping_add(ups);
         let code = cut.wrapping_add(up as u8).min(self.away.map_or(u8::MAX, |away| away.most));
         if negative { self.sign.negative(code) } else { code }
     }
@@ -122,8 +136,12 @@ impl Cells {
         let (positive, negative) = codes.split_at(usize::from(SIGN));
         let (finite, beyond) = positive.split_at(usize::from(infinity));
         let overflow = *finite.last()?;
-        let limit = finite.iter().rposition(|&code| code != overflow)? + 1;
-        let first = finite.iter().position(|&code| code != finite[0])?;
+        let steps: Vec<Up> = (1..infinity)
+            .filter_map(|word| {
+                let [before, code] = [word - 1, word].map(|word| finite[usize::from(word)]);
+                (code != before).then_some(Up { word, code })
+            })
+            .collect();
         let sign = [Sign::Top, Sign::SignlessZero, Sign::Below(negative[0])];
         let sign = sign.into_iter().find(|sign| {
             finite.iter().zip(negative).all(|(&code, &negative)| sign.negative(code) == negative)
@@ -139,22 +157,46 @@ impl Cells {
             (true, false) => infinity,
             (false, _) => infinity - 1,
         };
-        let (codes, bounds, lowest, factor) =
-            (1..=u8::BITS).rev().find_map(|bits| cut(finite, (first, limit), bits)).filter(|_| same)?;
+        let special = Special { ordinary, infinity, infinity_codes, nan_codes };
+        Self::from_steps(finite[0], &steps, sign, special).filter(|cells| same && cells.more_bounds.is_none())
+    }
+
+    /// From the code of zero and the words where codes go up, and how far.
+    pub(super) fn from_steps(zero: u8, steps: &[Up], sign: Sign, special: Special) -> Option<Self> {
+        let last = steps.last()?;
+        // Smaller ones are too many.
+        let fits = |bits: &u32| usize::from((last.word - steps[0].word) >> bits) < CELLS;
+        let sizes = || (1..=u8::BITS).rev().take_while(fits);
+        let once = sizes().find_map(|bits| Some((cut::<1>(zero, steps, bits)?, bits)));
+        let (Cut { codes, bounds: [bounds, more], lowest }, bits) =
+            once.or_else(|| sizes().find_map(|bits| Some((cut::<2>(zero, steps, bits)?, bits))))?;
         Some(Self {
             codes,
             bounds,
+            more_bounds: once.is_none().then_some(more),
             lowest,
-            limit: limit as u16,
-            factor,
+            limit: last.word,
+            factor: 1 << (u8::BITS - bits),
             sign,
             away: None,
-            ordinary,
-            infinity,
-            infinity_codes,
-            nan_codes,
+            special,
         })
     }
+}
+
+/// A word whose code is not that of the word before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Up {
+    pub(super) word: u16,
+    pub(super) code: u8,
+}
+
+/// What becomes of every cell, and the first word of the lowest.
+#[derive(Clone, Copy)]
+struct Cut {
+    codes: [u8; CELLS],
+    bounds: [[u8; CELLS]; 2],
+    lowest: u16,
 }
 
 /// What a plan makes of every word.
@@ -163,28 +205,34 @@ fn codes_of_words(plan: &Plan) -> Vec<u8> {
     results(plan, &words)
 }
 
-/// Codes and bounds of cells of `2^bits` words, from the one with the word before `first` to the one with `limit`; the
-/// lowest cell's first word, and the factor.
-fn cut(
-    finite: &[u8],
-    (first, limit): (usize, usize),
-    bits: u32,
-) -> Option<([u8; CELLS], [u8; CELLS], u16, u16)> {
-    let size = 1 << bits;
-    let factor = 1 << (u8::BITS - bits);
-    let lowest = (first - 1) & !(size - 1);
-    let (mut codes, mut bounds) = ([0; CELLS], [u8::MAX; CELLS]);
-    for (cell, start) in (lowest..=limit).step_by(size).enumerate() {
-        let words = &finite[start..=limit.min(start + size - 1)];
-        let code = words[0];
-        let up = words.iter().position(|&other| other != code).unwrap_or(words.len());
-        if words[up..].iter().any(|&other| other != code.wrapping_add(1)) {
+/// Cells of `2^bits` words, from the one with the word before the first step on, if codes go up by at most `UPS` in
+/// each.
+fn cut<const UPS: usize>(zero: u8, steps: &[Up], bits: u32) -> Option<Cut> {
+    let size = 1u16 << bits;
+    let lowest = (steps[0].word - 1) & !(size - 1);
+    let place = |word: u16| (usize::from((word - lowest) >> bits), (word - lowest) & (size - 1));
+    let mut found = Cut { codes: [0; CELLS], bounds: [[u8::MAX; CELLS]; 2], lowest };
+    // The cell that was begun last, the code so far, and how far it has gone up.
+    let (mut here, mut code, mut ups) = (0, zero, 0);
+    found.codes[0] = zero;
+    for up in steps {
+        let (cell, rest) = place(up.word);
+        if cell >= CELLS {
             return None;
         }
-        *codes.get_mut(cell)? = code;
-        if up < words.len() {
-            bounds[cell] = (up * factor - 1) as u8;
+        if cell > here {
+            found.codes[here + 1..=cell].fill(code);
+            (here, ups) = (cell, 0);
         }
+        if rest == 0 {
+            found.codes[cell] = up.code;
+        } else {
+            for _ in 0..up.code.wrapping_sub(code) {
+                *found.bounds[..UPS].get_mut(ups)?.get_mut(cell)? = ((rest << (u8::BITS - bits)) - 1) as u8;
+                ups += 1;
+            }
+        }
+        code = up.code;
     }
-    Some((codes, bounds, lowest as u16, factor as u16))
+    Some(found)
 }

@@ -78,6 +78,12 @@ fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
     if request.source == request.target && shape != Shape::Single && !request.scaled {
         return to_half::recoded_stage::<V>(request);
     }
+    if request.scaled
+        && shape != Shape::Single
+        && let Some(stage) = by_cells::of_products(request, request.source.float()?, V::LEVEL)
+    {
+        return Some(stage);
+    }
     match shape {
         Shape::Single => from::<V, _>(request, Singles),
         Shape::UpperHalf => from::<V, _>(request, UpperHalves),

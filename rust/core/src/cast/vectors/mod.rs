@@ -9,6 +9,7 @@ pub(super) mod equal_factor;
 pub(super) mod factor;
 pub(super) mod half_codes;
 pub(super) mod native;
+pub(super) mod product_steps;
 pub(super) mod to_byte;
 pub(super) mod to_double;
 pub(super) mod to_half;
