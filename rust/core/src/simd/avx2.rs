@@ -130,6 +130,7 @@ impl Vector for Avx2 {
             Self::singles(arch::_mm256_permute4x64_epi64::<UNPACKED>(signed))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm256_fmadd_ps(a, b, c) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::_mm256_mul_ps(a, b);
             let error = arch::_mm256_fmsub_ps(a, b, product);
@@ -202,6 +203,9 @@ impl Vector for Avx2 {
         }
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
+        }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
         }
         fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
         fn canonical(a: Singles, nan: Integers) -> Integers {

@@ -145,6 +145,7 @@ impl Vector for Avx512 {
             arch::_mm512_castsi512_ps(arch::_mm512_mask_or_epi32(bits, inexact, bits, Self::splat32(1)))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm512_fmadd_ps(a, b, c) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
             let error = arch::_mm512_fmsub_ps(a, b, product);
@@ -168,6 +169,9 @@ impl Vector for Avx512 {
         }
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
+        }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
         }
         fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
         fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {

@@ -4,6 +4,7 @@
 //! themselves on one side; those and floats of 8 bits or fewer on the other.
 
 use super::by_cells;
+use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::to_byte;
@@ -111,6 +112,20 @@ fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn St
     }
 }
 
+/// With a factor that no float32 holds, to float32.
+fn enclosed<V: Vector, F: Floats>(request: &Request, source: F, factor: f64) -> Option<Box<dyn Stage>> {
+    let significant = request.source.float()?.mantissa_bits + 1;
+    match Factor::new(factor) {
+        Some(factor) if F::SIZE == 4 => {
+            to_single::stage::<V, _>(request, Enclosed::<F, false> { source, factor })
+        }
+        Some(factor) if factor.is_decided(significant, V::LEVEL) => {
+            to_single::stage::<V, _>(request, Enclosed::<F, true> { source, factor })
+        }
+        _ => to_single::stage::<V, _>(request, Wide { source, factor }),
+    }
+}
+
 /// With one factor for all, which is not so extreme that products are.
 fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
     let factor = request.factor?;
@@ -126,7 +141,7 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
         return if is_single {
             to_single::stage::<V, _>(request, Rounded { source, factor: single })
         } else {
-            to_single::stage::<V, _>(request, Wide { source, factor })
+            enclosed::<V, F>(request, source, factor)
         };
     }
     // Their smallest subnormal is far above what a product of singles loses.

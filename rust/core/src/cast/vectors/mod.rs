@@ -5,6 +5,7 @@
 pub(super) mod by_cells;
 pub(super) mod cells;
 pub(super) mod direct;
+pub(super) mod enclosed;
 pub(super) mod equal_factor;
 pub(super) mod factor;
 pub(super) mod half_codes;
