@@ -18,6 +18,7 @@ use super::stages::stage::{Scale, Stage};
 use super::stages::{cut, from_float};
 use super::stages::{from_integer, integer};
 use super::tables::{lookup, table};
+use super::vectors::by_chance::{ByChance, by_chance};
 use super::vectors::{direct, native};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
@@ -45,6 +46,8 @@ pub(crate) struct Plan {
     pub(super) scaled: bool,
     /// Draws are read; the stream they come from.
     pub(super) stream: Option<Stream>,
+    /// Does all that the stages do for dense elements, and draws by itself.
+    pub(super) by_chance: Option<Box<dyn ByChance>>,
     /// Compares sources and results, by the flags of the encoder.
     pub(super) meter: Option<Meter>,
     /// Compares them without flags.
@@ -81,6 +84,7 @@ impl Plan {
             flags: false,
             scaled: request.scaled,
             stream: None,
+            by_chance: None,
             meter: None,
             watch: None,
             source_size: source.item_size(),
@@ -227,6 +231,9 @@ impl Plan {
         if let Some(fast) = assemble::fast_encoder::<P>(request) {
             self.encode = Some(fast);
             self.draw(request);
+            if self.stream.is_some() && self.lane_size == size_of::<f32>() {
+                self.by_chance = by_chance(request, self.level);
+            }
             return Some(());
         }
         self.finish(request, assemble::encoder::<Watched<P>>(request))

@@ -24,7 +24,7 @@ impl Stream {
     }
 
     /// The keys of the indices with this upper half; `wide` asks for those of the lower half of wide draws.
-    fn keys(self, upper: u32, wide: bool) -> Keys {
+    pub(crate) fn keys(self, upper: u32, wide: bool) -> Keys {
         let place = 2 * u64::from(upper) + u64::from(wide) + 1;
         let word = mix(self.0.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         Keys { first: word as u32, second: (word >> 32) as u32 }
@@ -33,10 +33,16 @@ impl Stream {
 
 /// What the draws of 2^32 indices are made from.
 #[derive(Clone, Copy, Debug)]
-struct Keys {
-    first: u32,
-    second: u32,
+pub(crate) struct Keys {
+    pub(crate) first: u32,
+    pub(crate) second: u32,
 }
+
+/// Spreads indices: 2^32 over the golden ratio.
+pub(crate) const GOLDEN: u32 = 0x9e37_79b9;
+
+/// By what the spread indices are multiplied.
+pub(crate) const MULTIPLIERS: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
 
 impl Keys {
     /// Two multiplications with the constants and shifts of least bias that a search by Wellons ("Prospecting for hash
@@ -44,9 +50,9 @@ impl Keys {
     /// addition: those a small power of two apart are too much alike for two multiplications.
     #[inline(always)]
     fn draw(self, lower: u32) -> u32 {
-        let mut z = lower.wrapping_mul(0x9e37_79b9).wrapping_add(self.first);
-        z = (z ^ (z >> 16)).wrapping_mul(0x7feb_352d);
-        z = (z ^ (z >> 15) ^ self.second).wrapping_mul(0x846c_a68b);
+        let mut z = lower.wrapping_mul(GOLDEN).wrapping_add(self.first);
+        z = (z ^ (z >> 16)).wrapping_mul(MULTIPLIERS[0]);
+        z = (z ^ (z >> 15) ^ self.second).wrapping_mul(MULTIPLIERS[1]);
         z ^ (z >> 16)
     }
 }

@@ -32,8 +32,10 @@ pub(crate) use avx512::Avx512;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
 
+mod chance;
 mod whole;
 
+pub(crate) use chance::Chance;
 pub(crate) use whole::Whole;
 
 use crate::cpu::{Kernel, Level};

@@ -4,7 +4,7 @@
 //! | case | how |
 //! |---|---|
 //! | no stage | a copy |
-//! | one stage, and draws | tile by tile, so that draws stay in the innermost cache |
+//! | draws | by what draws itself, or tile by tile, so that draws and lanes stay in the innermost cache |
 //! | one stage | over all of it; long targets from an aligned element on |
 //! | two stages | tile by tile, through lanes that stay in the innermost cache |
 //! | real to complex | results stay in a tile, and are spread out from there |
@@ -52,21 +52,21 @@ pub(super) struct Tiles<'a> {
 impl Dense<'_> {
     /// Whether a plan has no need of anything but its two ends.
     pub(in crate::cast) fn suits(plan: &Plan) -> bool {
-        let one_stage = plan.decode.is_none() && plan.encode.is_some() && !plan.flags;
-        !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || one_stage)
+        let drawn = plan.encode.is_some() && !plan.flags;
+        !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || drawn)
     }
 
-    /// The one stage over all of it, if that is all there is to do. Returns whether it was.
+    /// The one stage over all of it, or those that draw, if that is all there is to do. Returns whether it was.
     ///
     /// # Safety
     /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
     /// elements of equal size coincide.
     pub(super) unsafe fn run_at_once(&self) -> bool {
         let Self { plan, source, target, count, first, .. } = *self;
-        if let (Some(stream), Some(stage)) = (plan.stream, &plan.encode) {
+        if let Some(stream) = plan.stream {
             let span = Span { source, target, count, ..Span::EMPTY };
             // SAFETY: the caller's promise.
-            unsafe { draws::run(plan, stage.as_ref(), span, stream, first) };
+            unsafe { draws::run(plan, span, stream, first) };
             return true;
         }
         let stage = match (&plan.decode, &plan.encode) {

@@ -4,7 +4,7 @@ use super::tile::Tile;
 use crate::cast::TILE;
 use crate::cast::layout::{INDEX, Run};
 use crate::cast::plan::Plan;
-use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::stages::stage::Span;
 use crate::codec::random::{Draw, Stream};
 use crate::cpu::{Kernel, Level};
 
@@ -50,35 +50,150 @@ pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draw
     }
 }
 
-/// Runs the one stage of a plan over elements that have the indices from `first` on, each with its draw.
+/// Runs the stages of a plan over elements that have the indices from `first` on, each with its draw.
 ///
 /// # Safety
-/// As for [`Stage::run`].
-pub(super) unsafe fn run(plan: &Plan, stage: &dyn Stage, span: Span, stream: Stream, first: u64) {
+/// The elements are readable at the source and writable at the target, which do not overlap unless they coincide.
+pub(super) unsafe fn run(plan: &Plan, span: Span, stream: Stream, first: u64) {
+    let Some(by_chance) = plan.by_chance.as_ref().filter(|_| span.source != span.target.cast_const()) else {
+        // SAFETY: passed on.
+        return unsafe { in_tiles(plan, span, stream, first) };
+    };
+    let mut start = 0;
+    while start < span.count {
+        let index = first.wrapping_add(start as u64);
+        let (upper, lower) = ((index >> u32::BITS) as u32, index as u32);
+        // Up to the last index with this upper half.
+        let alike = usize::try_from((1 << u32::BITS) - u64::from(lower)).unwrap_or(usize::MAX);
+        let part = part(plan, &span, start, alike.min(span.count - start));
+        let general = |from: usize, count: usize| {
+            let part = self::part(plan, &part, from, count);
+            // SAFETY: the caller's promise, for some of the elements.
+            unsafe { in_tiles(plan, part, stream, index.wrapping_add(from as u64)) };
+        };
+        // SAFETY: as above.
+        unsafe { by_chance.run(part, stream.keys(upper, false), lower, &general) };
+        start += part.count;
+    }
+}
+
+/// Some of the elements of a span.
+fn part(plan: &Plan, span: &Span, start: usize, count: usize) -> Span {
+    let source = span.source.wrapping_add(start * plan.source_size);
+    let target = span.target.wrapping_add(start * plan.target_size);
+    Span { source, target, count, ..*span }
+}
+
+/// # Safety
+/// As for [`run`].
+unsafe fn in_tiles(plan: &Plan, span: Span, stream: Stream, first: u64) {
     // SAFETY: passed on.
     unsafe {
         if plan.lane_size == size_of::<u64>() {
-            run_as::<u64>(plan, stage, span, stream, first);
+            in_tiles_of::<u64>(plan, span, stream, first);
         } else {
-            run_as::<u32>(plan, stage, span, stream, first);
+            in_tiles_of::<u32>(plan, span, stream, first);
         }
     }
 }
 
 /// # Safety
-/// As for [`Stage::run`].
-unsafe fn run_as<D: Draw>(plan: &Plan, stage: &dyn Stage, span: Span, stream: Stream, first: u64) {
-    let mut tile = Tile::<D>::default();
+/// As for [`run`].
+unsafe fn in_tiles_of<D: Draw>(plan: &Plan, span: Span, stream: Stream, first: u64) {
+    let Some(encode) = &plan.encode else { return };
+    let (mut tile, mut lanes) = (Tile::<D>::default(), plan.decode.as_ref().map(|_| Tile::<D>::default()));
     for start in (0..span.count).step_by(TILE) {
-        let count = TILE.min(span.count - start);
+        let mut part = part(plan, &span, start, TILE.min(span.count - start));
         let first = first.wrapping_add(start as u64);
-        plan.level.run(Draws { stream, first, step: 1, words: &mut tile.0[..count] });
-        // SAFETY: the caller's promise, for a part of the span.
+        plan.level.run(Draws { stream, first, step: 1, words: &mut tile.0[..part.count] });
+        // SAFETY: the caller's promise, for a part of the span; lanes are of the draws' size.
         unsafe {
-            let source = span.source.add(start * plan.source_size);
-            let target = span.target.add(start * plan.target_size);
-            let draws = tile.0.as_ptr().cast();
-            stage.run(plan.level, Span { source, target, count, draws, ..span });
+            if let (Some(decode), Some(lanes)) = (&plan.decode, &mut lanes) {
+                let target = lanes.0.as_mut_ptr().cast::<u8>();
+                decode.run(plan.level, Span { target, ..part });
+                part.source = target;
+            }
+            encode.run(plan.level, Span { draws: tile.0.as_ptr().cast(), ..part });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cast::request::Request;
+    use crate::codec::options::{NanRule, Options, Overflow, Rounding};
+    use crate::format::Format;
+
+    const COUNT: usize = 4096 + 77;
+
+    /// What a level makes of elements that have the indices from `first` on, and what its stages do.
+    fn both(request: &Request, level: Level, elements: &[u8], first: u64) -> [Vec<u8>; 2] {
+        let plan = Plan::new(request, level).unwrap();
+        let (stages, stream) =
+            (Plan { by_chance: None, ..Plan::new(request, level).unwrap() }, plan.stream.unwrap());
+        [plan, stages].map(|plan| {
+            let count = elements.len() / plan.source_size;
+            let mut results = vec![0; count * plan.target_size];
+            let span = Span { source: elements.as_ptr(), target: results.as_mut_ptr(), count, ..Span::EMPTY };
+            // SAFETY: as many elements, and room for as many results.
+            unsafe { run(&plan, span, stream, first) };
+            results
+        })
+    }
+
+    /// Numbers that are all but one with their draws: a tiny bit decides whether they are rounded up.
+    fn on_the_edge(target: Format, stream: Stream) -> Vec<u8> {
+        let spec = target.float().unwrap();
+        let dropped = 23 - spec.mantissa_bits;
+        let keys = <u32 as Draw>::keys(stream, 0);
+        let places = 2f64.powi(1 - spec.bias - 23);
+        let numbers = (0..COUNT).map(|index| {
+            let rest = (1 << dropped) - 1 - (u32::draw(keys, index as u32) >> (u32::BITS - dropped));
+            let more = [0.0, 0.125, 0.5, 0.875][index % 4];
+            ((f64::from(rest) + more) * places) as f32 * if index % 8 < 4 { 1.0 } else { -1.0 }
+        });
+        numbers.flat_map(f32::to_ne_bytes).collect()
+    }
+
+    #[test]
+    fn what_draws_by_itself_gives_what_stages_do() {
+        let named = |name| Format::named(name).unwrap();
+        let mut found = 0;
+        for source in ["float32", "bfloat16", "float16"].map(named) {
+            for target in Format::all().filter(|format| format.float().is_some() && format.item_size() <= 2) {
+                for (overflow, nan) in [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
+                {
+                    let options = Options { rounding: Some(Rounding::Stochastic), overflow, nan, seed: 9 };
+                    let request = Request { options, ..Request::plain(source, target) };
+                    for level in Level::available() {
+                        let plan = Plan::new(&request, level).unwrap();
+                        if plan.by_chance.is_none() {
+                            continue;
+                        }
+                        found += 1;
+                        let what = format!("{source:?} {target:?} {options:?} {level:?}");
+                        let edge = if source == named("float32") {
+                            on_the_edge(target, plan.stream.unwrap())
+                        } else {
+                            // Small numbers of every kind.
+                            (0..COUNT)
+                                .flat_map(|index| ((index * 7) as u16 ^ (index as u16) << 15).to_ne_bytes())
+                                .collect()
+                        };
+                        for first in [0, (1 << 32) - 1000, (1 << 33) - 64] {
+                            let [results, expected] = both(&request, level, &edge, first);
+                            assert!(results == expected, "{what} {first}");
+                        }
+                        for count in [1, 15, 16, 31, 32, 63, 64, 65, 100, 128] {
+                            let [results, expected] =
+                                both(&request, level, &edge[..count * plan.source_size], 5);
+                            assert!(results == expected, "{what} {count}");
+                        }
+                    }
+                }
+            }
+        }
+        assert!(found > 0 || Level::available().count() == 1);
     }
 }

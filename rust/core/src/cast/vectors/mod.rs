@@ -3,12 +3,15 @@
 //! `vector_loop` is the loop of all of them.
 
 pub(super) mod by_cells;
+pub(super) mod by_chance;
 pub(super) mod cells;
+pub(super) mod chance_codes;
 pub(super) mod direct;
 pub(super) mod enclosed;
 pub(super) mod equal_factor;
 pub(super) mod factor;
 pub(super) mod half_codes;
+pub(super) mod lane_draws;
 pub(super) mod native;
 pub(super) mod product_steps;
 pub(super) mod to_byte;

@@ -1,0 +1,82 @@
+//! Draws in registers, as [`crate::codec::random`] has them.
+
+use crate::codec::random::{GOLDEN, Keys, MULTIPLIERS};
+use crate::simd::Chance;
+
+/// What the draws of four registers start from.
+#[derive(Clone, Copy)]
+pub(super) struct Draws<V: Chance> {
+    /// The indices of the first register, spread, and with their key.
+    spread: V::Integers,
+    /// From there to each of the others.
+    offsets: [V::Integers; 3],
+    /// From there to the next four registers.
+    stride: V::Integers,
+    key: V::Integers,
+}
+
+/// The multiples of the number that spreads indices: of all, and of the even ones.
+const LANES: [[u32; 16]; 2] = {
+    let mut lanes = [[0; 16]; 2];
+    let mut lane = 0;
+    while lane < 16 {
+        lanes[0][lane] = GOLDEN.wrapping_mul(lane as u32);
+        lanes[1][lane] = GOLDEN.wrapping_mul(2 * lane as u32);
+        lane += 1;
+    }
+    lanes
+};
+
+impl<V: Chance> Draws<V> {
+    /// Those of indices with lower halves from `first` on; if `paired`, every second register has the odd ones of two.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    pub(super) unsafe fn new(keys: Keys, first: u32, paired: bool) -> Self {
+        let start = first.wrapping_mul(GOLDEN).wrapping_add(keys.first);
+        let lanes = (V::BYTES / 4) as u32;
+        let [a, b, c] = if paired { [1, 2 * lanes, 2 * lanes + 1] } else { [lanes, 2 * lanes, 3 * lanes] };
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                spread: V::add32(V::load32(&LANES[usize::from(paired)]), V::splat32(start)),
+                offsets: [
+                    V::splat32(GOLDEN.wrapping_mul(a)),
+                    V::splat32(GOLDEN.wrapping_mul(b)),
+                    V::splat32(GOLDEN.wrapping_mul(c)),
+                ],
+                stride: V::splat32(GOLDEN.wrapping_mul(4 * lanes)),
+                key: V::splat32(keys.second),
+            }
+        }
+    }
+
+    /// The draws of a register; unless `WHOLE`, with lower halves of no use.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    pub(super) unsafe fn of<const WHOLE: bool>(&self, register: usize) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut z = self.spread;
+            if register > 0 {
+                z = V::add32(z, self.offsets[register - 1]);
+            }
+            z = V::mul32(V::xor(z, V::shr32::<16>(z)), V::splat32(MULTIPLIERS[0]));
+            z = V::mul32(V::xor(V::xor(z, V::shr32::<15>(z)), self.key), V::splat32(MULTIPLIERS[1]));
+            if WHOLE { V::xor(z, V::shr32::<16>(z)) } else { z }
+        }
+    }
+
+    /// Those of the next four registers.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    pub(super) unsafe fn next(self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self { spread: V::add32(self.spread, self.stride), ..self } }
+    }
+}
