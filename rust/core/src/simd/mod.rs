@@ -401,7 +401,11 @@ pub(crate) trait Nibbles: Vector {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn up_above_middle<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
+pub(crate) unsafe fn up_above_middle<V: Vector>(
+    low: V::Integers,
+    high: V::Integers,
+    one: V::Integers,
+) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let above = V::sub_saturated16(V::or_masked(low, high, one), V::splat16(1 << 15));

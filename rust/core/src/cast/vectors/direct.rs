@@ -7,6 +7,7 @@ use super::by_cells;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::product_to_upper;
 use super::to_byte;
 use super::to_half;
 pub(super) use super::to_half::Shape;
@@ -161,9 +162,11 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
             to_half::nearest_upper::<V, _>(request, RoundedNormal { rounded, exact: times })
         }
         (Some(Shape::UpperHalf), None) => {
-            let ties = Ties::OF_UPPER;
-            let ties = if is_single { ties } else { ties.of_rounded_factor() };
-            to_half::nearest_upper::<V, _>(request, decided(ties))
+            product_to_upper::stage::<V, _>(request, source, factor).or_else(|| {
+                let ties = Ties::OF_UPPER;
+                let ties = if is_single { ties } else { ties.of_rounded_factor() };
+                to_half::nearest_upper::<V, _>(request, decided(ties))
+            })
         }
         (Some(_), Some(rounded)) => to_half::nearest_half::<V, _>(request, rounded),
         (Some(_), None) if is_single => {

@@ -138,7 +138,7 @@ impl<F: Floats, const DOUBLE: bool> Times<F, DOUBLE> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
+    pub(super) unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
         // SAFETY: the caller's promise.
         unsafe { V::singles(V::splat32((self.factor as f32).to_bits())) }
     }
