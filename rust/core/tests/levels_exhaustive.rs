@@ -39,6 +39,26 @@ impl Elements {
         Self { format, bytes: words.flat_map(u32::to_ne_bytes).collect() }
     }
 
+    /// The float64 that roundings to a format turn on: its numbers and what is in the middle between two of them, or
+    /// beyond the last, and those so near them that a float32, or nothing but a float64, tells them apart.
+    fn doubles_around(format: Format) -> Self {
+        let codes = Self::every_code(format);
+        let source = Format::named("float64").unwrap();
+        let numbers = codes.cast(Level::Portable, source, Options::default(), None);
+        let numbers: Vec<f64> =
+            numbers.chunks_exact(8).map(|bytes| f64::from_ne_bytes(bytes.try_into().unwrap())).collect();
+        let before = numbers.windows(2).map(|two| two[0] + (two[1] - two[0]) / 2.0);
+        let beyond = numbers.windows(3).map(|three| three[1] + (three[1] - three[0]) / 2.0);
+        let near = [0, 1, 1 << 28, 1 << 29].map(|bits: i64| [bits, -bits]);
+        let all: Vec<f64> = numbers.iter().copied().chain(before).chain(beyond).collect();
+        // One distance after the other: seldom cases are among ordinary ones, and ordinary ones alone.
+        let bits = near
+            .into_iter()
+            .flatten()
+            .flat_map(|near| all.iter().map(move |number| (number.to_bits() as i64).wrapping_add(near)));
+        Self { format: source, bytes: bits.flat_map(i64::to_ne_bytes).collect() }
+    }
+
     fn count(&self) -> usize {
         self.bytes.len() / self.format.item_size()
     }
@@ -146,6 +166,20 @@ fn levels_agree_on_ties_of_float32() {
     let _turn = TURN.lock();
     let ties = Elements::singles(&[0, 0x1000, 0x7fff, 0x8001]);
     compare_all(&ties, narrow_floats(), ALL_RULES);
+}
+
+#[test]
+fn levels_agree_on_ties_of_float64() {
+    let _turn = TURN.lock();
+    let roundings =
+        [Rounding::NearestEven, Rounding::NearestAway, Rounding::TowardsZero, Rounding::TowardsNegative];
+    let rules = [ALL_RULES[0], ALL_RULES[3]];
+    for target in narrow_floats().filter(|format| format.row().bits <= 16) {
+        let doubles = Elements::doubles_around(target);
+        for options in options(&roundings, &rules) {
+            doubles.compare(target, options, None);
+        }
+    }
 }
 
 /// Lower halves at ties of all mantissas from 7 bits on, on either side of them, and others.

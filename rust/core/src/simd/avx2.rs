@@ -109,25 +109,20 @@ impl Vector for Avx2 {
             arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(source.cast()))
         }
         fn load_doubles(source: *const u8) -> Singles {
-            let a = arch::_mm256_loadu_pd(source.cast());
-            let b = arch::_mm256_loadu_pd(source.add(Self::BYTES).cast());
-            let halves = (arch::_mm256_castpd_ps(a), arch::_mm256_castpd_ps(b));
-            let lower = Self::bits(arch::_mm256_shuffle_ps::<0b10_00_10_00>(halves.0, halves.1));
-            let upper = Self::bits(arch::_mm256_shuffle_ps::<0b11_01_11_01>(halves.0, halves.1));
-            let odd = Self::or(upper, arch::_mm256_min_epu32(lower, Self::splat32(1)));
-            let magnitude = Self::and(odd, Self::splat32(double_words::MAGNITUDE));
-            let above = arch::_mm256_sub_epi32(magnitude, Self::splat32(double_words::SMALLEST));
-            let limited = arch::_mm256_min_epu32(above, Self::splat32(double_words::NORMAL - 1));
-            let normal = arch::_mm256_cmpeq_epi32(limited, above);
-            let zero = arch::_mm256_cmpeq_epi32(magnitude, arch::_mm256_setzero_si256());
-            if arch::_mm256_movemask_ps(Self::singles(Self::or(normal, zero))) != 0xff {
-                return arch::_mm256_set_m128(odd_single(b), odd_single(a));
+            let cut = Self::load_middling_doubles(source);
+            // In the order of numbers with a sign, so that those below the smallest are above all others.
+            let magnitude = Self::and(Self::bits(cut), Self::splat32(FIRST_SIGN - 1));
+            let above = arch::_mm256_add_epi32(magnitude, Self::splat32(FIRST_SIGN - SMALLEST_NORMAL));
+            let beyond = arch::_mm256_cmpgt_epi32(above, Self::splat32(FIRST_SIGN + NORMAL_NUMBERS - 1));
+            let beyond = arch::_mm256_movemask_ps(Self::singles(beyond));
+            if beyond != 0 && beyond & !zeros(source) != 0 {
+                let low = odd_single(arch::_mm256_loadu_pd(source.cast()));
+                return arch::_mm256_set_m128(odd_single(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast())), low);
             }
-            let shifted = arch::_mm256_slli_epi32::<{ double_words::SHIFT as i32 }>(above);
-            let bits = arch::_mm256_add_epi32(shifted, Self::splat32(double_words::FIRST));
-            let sign = Self::splat32(!double_words::MAGNITUDE);
-            let signed = Self::or_masked(Self::and(bits, normal), odd, sign);
-            Self::singles(arch::_mm256_permute4x64_epi64::<UNPACKED>(signed))
+            cut
+        }
+        fn load_middling_doubles(source: *const u8) -> Singles {
+            arch::_mm256_set_m128(short_single(source.add(Self::BYTES)), short_single(source))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
         fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm256_fmadd_ps(a, b, c) }
@@ -190,16 +185,20 @@ impl Vector for Avx2 {
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
         fn nearest_upper(a: Singles, b: Singles, one: Integers) -> Integers {
-            // The words of both, by turns: that takes fewer instructions than to unzip them, and only once are they put in
-            // order.
-            const SECOND: i32 = 0b1010_1010;
-            let (a, b) = (arch::_mm256_castps_si256(a), arch::_mm256_castps_si256(b));
-            let low = arch::_mm256_blend_epi16::<SECOND>(a, arch::_mm256_slli_epi32::<16>(b));
-            let high = arch::_mm256_blend_epi16::<SECOND>(arch::_mm256_srli_epi32::<16>(a), b);
-            let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
-                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
-            ));
-            Self::in_order(arch::_mm256_shuffle_epi8(up_above_middle::<Self>(low, high, one), order))
+            let (low, high) = by_turns(a, b);
+            nearest_upper_by_turns(low, high, one)
+        }
+        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+            // Rounded to nearest twice, which is right but where the first time made a middle.
+            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (low, high) = by_turns(a, b);
+            let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
+            let nan = Self::bits(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b));
+            let doubtful = Self::any16(Self::or(middle, nan));
+            if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
+                return None;
+            }
+            Some(nearest_upper_by_turns(low, high, one))
         }
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
@@ -265,6 +264,105 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
         let odd =
             arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
         (even, odd)
+    }
+}
+
+/// The lower and the upper words of two registers of singles, by turns one of the first and of the second: that takes
+/// fewer instructions than to unzip them, and only once are they put in order.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn by_turns(a: Singles, b: Singles) -> (Integers, Integers) {
+    const SECOND: i32 = 0b1010_1010;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = (arch::_mm256_castps_si256(a), arch::_mm256_castps_si256(b));
+        let low = arch::_mm256_blend_epi16::<SECOND>(a, arch::_mm256_slli_epi32::<16>(b));
+        (low, arch::_mm256_blend_epi16::<SECOND>(arch::_mm256_srli_epi32::<16>(a), b))
+    }
+}
+
+/// The nearest upper halves of what [`by_turns`] gives, in order.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn nearest_upper_by_turns(low: Integers, high: Integers, one: Integers) -> Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
+            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+        ));
+        Avx2::in_order(arch::_mm256_shuffle_epi8(up_above_middle::<Avx2>(low, high, one), order))
+    }
+}
+
+/// A register of doubles as singles. Of the lower half of their bits is kept whether there are any, where singles have
+/// place for it: nothing is rounded but what is subnormal or infinite as a single.
+///
+/// # Safety
+/// AVX2, and four doubles at the pointer.
+#[inline(always)]
+unsafe fn short_single(source: *const u8) -> arch::__m128 {
+    const LOWER: i32 = 0b01_01_01_01;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_loadu_si256(source.cast());
+        // With the sign of the lower half: one of its upper two bits, or both, or 0.
+        let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
+        arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
+    }
+}
+
+/// Two registers of doubles as singles, rounded to nearest.
+///
+/// # Safety
+/// AVX2, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn nearest_singles(source: *const u8) -> Singles {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.cast()));
+        arch::_mm256_set_m128(
+            arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast())),
+            low,
+        )
+    }
+}
+
+/// Whether any of the singles is not what two registers of doubles are, or NaN.
+///
+/// # Safety
+/// AVX2, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+        let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(singles));
+        let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(singles));
+        let low = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(low, a);
+        let high = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(high, b);
+        arch::_mm256_movemask_pd(arch::_mm256_or_pd(low, high)) != 0
+    }
+}
+
+/// Which doubles of two registers at a pointer are zero.
+///
+/// # Safety
+/// AVX2, and as many doubles.
+#[cold]
+#[inline(always)]
+unsafe fn zeros(source: *const u8) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+        let zero = arch::_mm256_setzero_pd();
+        let low = arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(a, zero));
+        low | arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(b, zero)) << 4
     }
 }
 
@@ -351,18 +449,11 @@ unsafe fn upper_halves(a: arch::__m256d) -> arch::__m128i {
     }
 }
 
-/// The upper half of a double that is a normal float32, or zero: its mantissa is as good as exact if its last bit tells
-/// whether the lower half is zero.
-mod double_words {
-    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1 - u32::BITS;
+/// The first bits of a float32 with a sign.
+const FIRST_SIGN: u32 = 1 << 31;
 
-    pub(super) const MAGNITUDE: u32 = u32::MAX >> 1;
-    /// The smallest normal float32.
-    pub(super) const SMALLEST: u32 = (((f32::MIN_POSITIVE as f64).to_bits()) >> u32::BITS) as u32;
-    /// So much above it there are no more.
-    pub(super) const NORMAL: u32 = ((f32::MAX_EXP - f32::MIN_EXP + 1) as u32) << MANTISSA;
-    /// From its place to where a float32 has it.
-    pub(super) const SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - MANTISSA;
-    /// The smallest normal float32 as a float32.
-    pub(super) const FIRST: u32 = f32::MIN_POSITIVE.to_bits();
-}
+/// The bits of the smallest normal float32.
+const SMALLEST_NORMAL: u32 = f32::MIN_POSITIVE.to_bits();
+
+/// How many normal float32 there are above zero.
+const NORMAL_NUMBERS: u32 = f32::INFINITY.to_bits() - SMALLEST_NORMAL;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{Amounts, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, WholeProducts};
+use super::{Amounts, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, WholeProducts, up_above_middle};
 use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
@@ -129,20 +129,33 @@ impl Vector for Avx512 {
             arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
         }
         fn load_doubles(source: *const u8) -> Singles {
-            let a = arch::_mm512_loadu_pd(source.cast());
-            let b = arch::_mm512_loadu_pd(source.add(Self::BYTES).cast());
-            let low = arch::_mm512_castps256_ps512(arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a));
-            let cut = arch::_mm512_insertf32x8::<1>(low, arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(b));
+            let cut = Self::load_middling_doubles(source);
             const ZERO_OR_SUBNORMAL: i32 = 0x02 | 0x04 | 0x20;
             let small = arch::_mm512_fpclass_ps_mask::<ZERO_OR_SUBNORMAL>(cut);
-            if small != 0 && small & any_bits(a, b, i64::MAX) != 0 {
-                let low = arch::_mm512_castsi256_si512(odd_single(a, 0));
-                return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_single(b, 0)));
+            if small != 0 {
+                let a = arch::_mm512_loadu_pd(source.cast());
+                let b = arch::_mm512_loadu_pd(source.add(Self::BYTES).cast());
+                if small & any_bits(a, b, i64::MAX) != 0 {
+                    let low = arch::_mm512_castsi256_si512(odd_single(a, 0));
+                    return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_single(b, 0)));
+                }
             }
-            // Of normal numbers, the bits that have no place in a single are cut off; and of zero.
-            let inexact = any_bits(a, b, (1 << (f64::MANTISSA_DIGITS - f32::MANTISSA_DIGITS)) - 1);
-            let bits = arch::_mm512_castps_si512(cut);
-            arch::_mm512_castsi512_ps(arch::_mm512_mask_or_epi32(bits, inexact, bits, Self::splat32(1)))
+            cut
+        }
+        fn load_middling_doubles(source: *const u8) -> Singles {
+            let low = arch::_mm512_castps256_ps512(short_single(source));
+            arch::_mm512_insertf32x8::<1>(low, short_single(source.add(Self::BYTES)))
+        }
+        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+            // Rounded to nearest twice, which is right but where the first time made a middle.
+            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
+            let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
+            let doubtful = middle != 0 || Self::any_nan(a, b);
+            if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
+                return None;
+            }
+            Some(up_above_middle::<Self>(low, high, one))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
         fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm512_fmadd_ps(a, b, c) }
@@ -223,6 +236,53 @@ impl Vector for Avx512 {
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
+    }
+}
+
+/// A register of doubles as singles, rounded towards zero. Of the lower half of their bits is kept whether there are any,
+/// where singles have place for it: nothing is cut off but of what is subnormal or too large as a single.
+///
+/// # Safety
+/// AVX-512, and eight doubles at the pointer.
+#[inline(always)]
+unsafe fn short_single(source: *const u8) -> arch::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm512_loadu_si512(source.cast());
+        let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
+        let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
+        arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
+    }
+}
+
+/// Two registers of doubles as singles, rounded to nearest.
+///
+/// # Safety
+/// AVX-512, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn nearest_singles(source: *const u8) -> Singles {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
+        let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
+        arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
+    }
+}
+
+/// Whether any of the singles is not what two registers of doubles are, or NaN.
+///
+/// # Safety
+/// AVX-512, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm512_loadu_pd(source.cast()), arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
+        let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(singles));
+        let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(singles));
+        let low = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(low, a);
+        (low | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(high, b)) != 0
     }
 }
 

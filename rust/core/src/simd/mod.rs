@@ -261,6 +261,12 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// The doubles at the pointer, two registers of them, rounded to odd: towards zero, and the last bit set if that was
     /// not exact. The last bit of normal numbers may be any of the last four. NaN keeps its sign.
     unsafe fn load_doubles(source: *const u8) -> Self::Singles;
+    /// The same, but what is not among the normal float32 may be rounded in another way.
+    #[inline(always)]
+    unsafe fn load_middling_doubles(source: *const u8) -> Self::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { Self::load_doubles(source) }
+    }
     /// Singles of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
     unsafe fn halves<const ROUNDING: i32>(a: Self::Singles, b: Self::Singles) -> Self::Integers;
     /// The upper halves of the singles of two registers, rounded to nearest even; none is NaN, and `one` is 1 in every
@@ -271,6 +277,17 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
         unsafe {
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             up_above_middle::<Self>(low, high, one)
+        }
+    }
+    /// The doubles at the pointer, four registers of them, as upper halves of singles, rounded once to nearest even; `one`
+    /// is 1 in every word. None where some are NaN, or need another look.
+    #[inline(always)]
+    unsafe fn nearest_upper_of_doubles(source: *const u8, one: Self::Integers) -> Option<Self::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let a = Self::load_doubles(source);
+            let b = Self::load_doubles(source.add(2 * Self::BYTES));
+            if Self::any_nan(a, b) { None } else { Some(Self::nearest_upper(a, b, one)) }
         }
     }
     /// Products, rounded to nearest.

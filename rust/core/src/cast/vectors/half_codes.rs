@@ -1,5 +1,6 @@
 //! Words of 16 bits from float32: its upper half, or IEEE half precision.
 
+use super::upper_source::{Floats, pair};
 use crate::cast::request::Request;
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
@@ -52,15 +53,16 @@ impl Specials {
     }
 }
 
-/// What makes a register of words from singles.
+/// What makes a register of words from floats.
 ///
 /// # Safety
-/// The operation needs the level's features.
+/// The operation needs the level's features, and as many elements at the source.
 pub(super) trait Halves: Copy + Send + Sync + 'static {
     /// Codes, `one` being 1 in every word. With `CLAMP`, magnitudes are limited.
-    unsafe fn words<V: Vector, const CLAMP: bool>(
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
-        singles: [V::Singles; 2],
+        floats: F,
+        source: *const u8,
         one: V::Integers,
     ) -> V::Integers;
 }
@@ -114,6 +116,17 @@ pub(super) unsafe fn finish_words<V: Vector, const CLAMP: bool>(
     }
 }
 
+/// Two registers of singles, for IEEE half precision rounded to nearest.
+///
+/// # Safety
+/// The level's features, and as many elements at the pointer.
+#[inline(always)]
+unsafe fn middling_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 2] {
+    let second = source.wrapping_add(V::BYTES / 4 * F::SIZE);
+    // SAFETY: the caller's promise.
+    unsafe { [floats.middling_singles::<V>(source), floats.middling_singles::<V>(second)] }
+}
+
 /// IEEE half precision, in one of the [`rounding`]s.
 #[derive(Clone, Copy)]
 pub(super) struct IeeeCodes<const ROUNDING: i32>;
@@ -123,13 +136,19 @@ pub(super) type NearestIeeeCodes = IeeeCodes<{ rounding::NEAREST_EVEN }>;
 
 impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
     #[inline(always)]
-    unsafe fn words<V: Vector, const CLAMP: bool>(
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
-        [first, second]: [V::Singles; 2],
+        floats: F,
+        source: *const u8,
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
+            let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
+                middling_pair::<V, F>(floats, source)
+            } else {
+                pair::<V, F>(floats, source)
+            };
             let codes = V::halves::<ROUNDING>(first, second);
             if !V::any_nan(first, second) {
                 return limited::<V, CLAMP>(specials, codes);
@@ -146,16 +165,18 @@ pub(super) struct UpperCodes<const NEAREST_EVEN: bool>;
 impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
     /// One more than what is cut to where what decides is above a bound.
     #[inline(always)]
-    unsafe fn words<V: Vector, const CLAMP: bool>(
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
-        [first, second]: [V::Singles; 2],
+        floats: F,
+        source: *const u8,
         one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            if NEAREST_EVEN && !V::any_nan(first, second) {
-                return limited::<V, CLAMP>(specials, V::nearest_upper(first, second, one));
+            if NEAREST_EVEN && let Some(codes) = floats.nearest_upper::<V>(source, one) {
+                return limited::<V, CLAMP>(specials, codes);
             }
+            let [first, second] = pair::<V, F>(floats, source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             // Up if the lower half is above the middle, or on it below an odd upper half.
             let (even, bound) = if NEAREST_EVEN {

@@ -55,8 +55,7 @@ impl<F: Floats> ToUppers<F> {
             let turned = V::add16(low, V::splat16(*near));
             let undecided = V::above16(V::splat16(MIDDLE + 2 * near + 1), turned);
             if V::any16(undecided) || V::any_nan(first, second) {
-                let exact = [times.singles::<V>(source), times.singles::<V>(rest)];
-                return UpperCodes::<true>::words::<V, false>(*specials, exact, one);
+                return UpperCodes::<true>::words::<V, _, false>(*specials, *times, source, one);
             }
             up_above_middle::<V>(low, high, one)
         }

@@ -32,14 +32,14 @@ impl<V: Vector, F: Floats, H: Halves, const CLAMP: bool> Step<V, 2> for ToWords<
 
     #[inline(always)]
     unsafe fn step((this, one): Self::Ready, source: *const u8) -> [V::Integers; 2] {
-        let quarter = V::BYTES / 4 * F::SIZE;
         let Self { source: floats, specials, .. } = this;
-        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+        let second = source.wrapping_add(V::BYTES / 2 * F::SIZE);
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
-            let low = [floats.singles::<V>(a), floats.singles::<V>(b)];
-            let high = [floats.singles::<V>(c), floats.singles::<V>(d)];
-            [H::words::<V, CLAMP>(specials, low, one), H::words::<V, CLAMP>(specials, high, one)]
+            [
+                H::words::<V, F, CLAMP>(specials, floats, source, one),
+                H::words::<V, F, CLAMP>(specials, floats, second, one),
+            ]
         }
     }
 }

@@ -24,6 +24,22 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     const TINY: bool = true;
     /// A register of singles.
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles;
+    /// The same, for targets all of whose numbers are well within the normal ones of float32, and nearest roundings.
+    #[inline(always)]
+    unsafe fn middling_singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { self.singles::<V>(source) }
+    }
+    /// A register of words, the upper halves of singles rounded to nearest even, `one` being 1 in every word; none where
+    /// some are NaN, or need another look.
+    #[inline(always)]
+    unsafe fn nearest_upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [first, second] = pair::<V, Self>(*self, source);
+            if V::any_nan(first, second) { None } else { Some(V::nearest_upper(first, second, one)) }
+        }
+    }
     /// A register of integers of 32 bits, as [`Whole::truncated`] makes them.
     #[inline(always)]
     unsafe fn truncated<V: Whole>(&self, source: *const u8) -> V::Integers {
@@ -39,13 +55,19 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     /// A register of upper halves; `one` is 1 in every word.
     #[inline(always)]
     unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
-        unsafe {
-            let first = self.singles::<V>(source);
-            let second = self.singles::<V>(source.add(V::BYTES / 4 * Self::SIZE));
-            upper::<V>([first, second], one)
-        }
+        // SAFETY: the trait's contract.
+        unsafe { upper::<V>(pair::<V, Self>(*self, source), one) }
     }
+}
+
+/// Two registers of singles.
+///
+/// # Safety
+/// The level's features, and as many elements at the pointer.
+#[inline(always)]
+pub(super) unsafe fn pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 2] {
+    // SAFETY: the caller's promise; half of the elements lie in the second half of their bytes.
+    unsafe { [floats.singles::<V>(source), floats.singles::<V>(source.add(V::BYTES / 4 * F::SIZE))] }
 }
 
 /// Where words that become bytes come from: upper halves of floats, or words as they are.
@@ -177,6 +199,18 @@ impl Floats for Doubles {
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
         // SAFETY: the trait's contract.
         unsafe { V::load_doubles(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn middling_singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe { V::load_middling_doubles(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn nearest_upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe { V::nearest_upper_of_doubles(source, one) }
     }
 
     #[inline(always)]
