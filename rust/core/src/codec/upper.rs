@@ -38,6 +38,8 @@ pub(crate) struct UpperRule {
     pub(crate) steps: u16,
     /// Magnitudes above are brought down to these, which become what overflows do.
     pub(crate) limit: BySign<u16>,
+    /// The magnitude of what positive overflows become.
+    pub(crate) most: u8,
     /// The bit of the code that decides ties, if any does.
     pub(crate) even: u8,
     /// Fractions above are rounded up.
@@ -80,11 +82,12 @@ impl UpperRule {
         let rebias = ((smallest_normal - 1) << MANTISSA) as u16;
         let sign = spec.sign_bit();
         // Overflows become the largest code or the one after it: the value that would have that code, if it were one.
-        let limit = |code: u64, sign: u64| {
+        let most = |code: u64, sign: u64| {
             let after = spec.max_code() + 1;
-            let magnitude = [after - 1, after].into_iter().find(|magnitude| magnitude | sign == code)?;
-            Some((magnitude << (MANTISSA - spec.mantissa_bits)) as u16 + rebias)
+            [after - 1, after].into_iter().find(|magnitude| magnitude | sign == code)
         };
+        let most = [most(codes.overflow[0], 0)?, most(codes.overflow[1], sign)?];
+        let limit = |magnitude: u64| (magnitude << (MANTISSA - spec.mantissa_bits)) as u16 + rebias;
         let bytes = |codes: [u64; 2]| codes.map(|code| code as u8);
         const NEVER: u8 = u8::MAX;
         const HALF: u8 = 1 << (u8::BITS - 1);
@@ -100,7 +103,8 @@ impl UpperRule {
             factor: 1 << shift,
             offset: (rebias - lowest) << shift,
             steps,
-            limit: [limit(codes.overflow[0], 0)?, limit(codes.overflow[1], sign)?],
+            limit: most.map(limit),
+            most: most[0] as u8,
             even,
             bound,
             infinity: bytes(codes.infinity),

@@ -33,9 +33,11 @@ pub(crate) use avx512::Avx512;
 pub(crate) use neon::Neon;
 
 mod chance;
+mod sums;
 mod whole;
 
 pub(crate) use chance::Chance;
+pub(crate) use sums::Sums;
 pub(crate) use whole::Whole;
 
 use crate::cpu::{Kernel, Level};
@@ -85,7 +87,7 @@ macro_rules! with_tables {
 }
 pub(crate) use with_tables;
 
-/// The same of its [`Nibbles`].
+/// The same of its [`Nibbles`] and [`Sums`], which levels without long tables have.
 macro_rules! with_nibbles {
     ($level:expr, $vectors:ident => $body:expr) => {
         match $level {

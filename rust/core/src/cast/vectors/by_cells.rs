@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::cells::{CELLS, Cells, SIGN, Sign, Special};
 use super::direct::upper_spec;
 use super::product_steps::scaled_cells;
-use super::to_byte::{Codes, boxed};
+use super::to_byte::{Codes, boxed, sign, with_signs};
 use super::upper_source::{AsTheyAre, Floats, Upper, Words};
 use crate::cast::kept::{Kept, VARIANTS, variant};
 use crate::cast::plan::Plan;
@@ -94,16 +94,11 @@ impl<C: Borrow<Cells> + Copy + Send + Sync + 'static> SomeCells for C {}
 
 fn signed<V: Tables, F: Words, C: SomeCells, const UPS: u8>(cells: C, source: F) -> Option<Box<dyn Stage>> {
     match cells.borrow().sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<C, TOP, UPS>(cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<C, SIGNLESS_ZERO, UPS>(cells)),
-        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<C, BELOW, UPS>(cells)),
+        Sign::Top => boxed::<V, F, _>(source, ByCells::<C, { sign::TOP }, UPS>(cells)),
+        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<C, { sign::SIGNLESS_ZERO }, UPS>(cells)),
+        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<C, { sign::BELOW }, UPS>(cells)),
     }
 }
-
-/// The kinds of [`Sign`].
-const TOP: u8 = 0;
-const SIGNLESS_ZERO: u8 = 1;
-const BELOW: u8 = 2;
 
 /// In a cell, codes go up once at most; or they do, and those of one sign are rounded away from zero; or they go up
 /// twice at most.
@@ -262,14 +257,7 @@ impl<V: Tables, C: SomeCells, const SIGN_KIND: u8, const UPS: u8> Codes<V> for B
                 }
             }
             let tops = V::unzip8(first.cut, second.cut).1;
-            code = match SIGN_KIND {
-                TOP => V::or_masked(code, tops, V::splat8(TOP_BIT)),
-                SIGNLESS_ZERO => {
-                    let not_zero = V::add_saturated8(code, V::splat8(TOP_BIT - 1));
-                    V::or_masked(code, V::and(not_zero, tops), V::splat8(TOP_BIT))
-                }
-                _ => V::choose8(V::top8(tops), V::or(code, V::splat8(ready.sign)), code),
-            };
+            code = with_signs::<V, SIGN_KIND>(code, tops, ready.sign);
             if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.ordinary)) {
                 return ready.replace(code, [low, high], tops);
             }

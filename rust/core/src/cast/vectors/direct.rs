@@ -4,6 +4,7 @@
 //! themselves on one side; those and floats of 8 bits or fewer on the other.
 
 use super::by_cells;
+use super::by_sums;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
@@ -53,7 +54,9 @@ pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn 
 
 /// To bytes, in the best way of a level.
 fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    by_cells::of_upper_halves(request, source, V::LEVEL).or_else(|| to_byte::stage::<V, F>(request, source))
+    by_cells::of_upper_halves(request, source, V::LEVEL)
+        .or_else(|| by_sums::stage(request, source, V::LEVEL))
+        .or_else(|| to_byte::stage::<V, F>(request, source))
 }
 
 /// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the

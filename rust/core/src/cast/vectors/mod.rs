@@ -4,6 +4,11 @@
 
 pub(super) mod by_cells;
 pub(super) mod by_chance;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
+)]
+pub(super) mod by_sums;
 pub(super) mod cells;
 pub(super) mod chance_codes;
 pub(super) mod direct;

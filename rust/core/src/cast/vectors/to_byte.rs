@@ -49,13 +49,45 @@ impl<V: Vector, F: Words, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
 }
 
 /// Where the sign of a code goes.
-mod sign {
+pub(super) mod sign {
     /// To the top bit, of zero too.
-    pub(super) const TOP: u8 = 0;
+    pub(in crate::cast::vectors) const TOP: u8 = 0;
     /// To the top bit, but not of zero.
-    pub(super) const SIGNLESS_ZERO: u8 = 1;
+    pub(in crate::cast::vectors) const SIGNLESS_ZERO: u8 = 1;
     /// To a lower bit.
-    pub(super) const BELOW: u8 = 2;
+    pub(in crate::cast::vectors) const BELOW: u8 = 2;
+}
+
+/// Which of them a rule says.
+pub(super) fn sign_of(rule: &UpperRule) -> u8 {
+    match (rule.sign, rule.signless_zero) {
+        (TOP_BYTE, false) => sign::TOP,
+        (TOP_BYTE, true) => sign::SIGNLESS_ZERO,
+        _ => sign::BELOW,
+    }
+}
+
+/// Magnitudes of codes with signs, which are the top bits of other bytes; `bit` is where they go if that is below.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn with_signs<V: Vector, const SIGN: u8>(
+    code: V::Integers,
+    tops: V::Integers,
+    bit: u8,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match SIGN {
+            sign::TOP => V::or_masked(code, tops, V::splat8(TOP_BYTE)),
+            sign::SIGNLESS_ZERO => {
+                let not_zero = V::add_saturated8(code, V::splat8(TOP_BYTE - 1));
+                V::or_masked(code, V::and(not_zero, tops), V::splat8(TOP_BYTE))
+            }
+            _ => V::choose8(V::top8(tops), V::or(code, V::splat8(bit)), code),
+        }
+    }
 }
 
 /// Any format with a sign, as [`UpperRule`] says; `SIGN` is one of [`sign`]. With `NEAREST_EVEN` that is the rounding,
@@ -134,12 +166,8 @@ impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCode
             };
             let decisive = V::or_masked(fraction, code, V::splat8(rule.even));
             let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
-            if SIGN == sign::SIGNLESS_ZERO {
-                let not_zero = V::add_saturated8(code, V::splat8(TOP_BYTE - 1));
-                code = V::or_masked(code, V::and(not_zero, tops), V::splat8(TOP_BYTE));
-            }
-            if SIGN == sign::BELOW {
-                code = V::choose8(V::top8(tops), V::or(code, V::splat8(rule.sign)), code);
+            if SIGN != sign::TOP {
+                code = with_signs::<V, SIGN>(code, tops, rule.sign);
             }
             if !NEAREST_EVEN {
                 let beyond = V::splat16(INFINITY - 1);
@@ -204,9 +232,9 @@ pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Optio
         return boxed::<V, F, _>(source, PowerCodes(rule));
     }
     let rule = UpperRule::new(&spec, options, rounding)?;
-    match (rule.sign, rule.signless_zero) {
-        (TOP_BYTE, false) => rounded::<V, F, { sign::TOP }>(source, rule),
-        (TOP_BYTE, true) => rounded::<V, F, { sign::SIGNLESS_ZERO }>(source, rule),
+    match sign_of(&rule) {
+        sign::TOP => rounded::<V, F, { sign::TOP }>(source, rule),
+        sign::SIGNLESS_ZERO => rounded::<V, F, { sign::SIGNLESS_ZERO }>(source, rule),
         _ => rounded::<V, F, { sign::BELOW }>(source, rule),
     }
 }
