@@ -12,7 +12,7 @@ pub(crate) trait Whole: Vector {
     /// The same of the doubles at the pointer, two registers of them.
     unsafe fn truncated_doubles(source: *const u8) -> Self::Integers;
     /// Doubles truncated to integers of 64 bits, likewise.
-    unsafe fn truncated64(a: Self::Integers) -> Self::Integers;
+    unsafe fn truncated64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Integers of 32 bits clamped to words, with a sign or without.
     unsafe fn to_words<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
     /// The same to bytes.
@@ -44,17 +44,17 @@ mod avx2 {
                 let low = truncated_doubles(source);
                 arch::_mm256_set_m128i(truncated_doubles(source.add(Self::BYTES)), low)
             }
-            fn truncated64(a: arch::__m256i) -> arch::__m256i {
-                let number = arch::_mm256_castsi256_pd(a);
-                let magnitude = arch::_mm256_andnot_pd(arch::_mm256_set1_pd(-0.0), number);
-                let small = arch::_mm256_cmp_pd::<{ arch::_CMP_LT_OQ }>(magnitude, arch::_mm256_set1_pd(HALF_WIDTH));
-                if arch::_mm256_movemask_pd(small) != 0b1111 {
-                    return each_truncated64(a);
+            fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+                let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
+                let largest = arch::_mm256_max_epu32(first, second);
+                // The upper halves of the bits tell, whatever is in the lower ones.
+                let bound = Self::splat32((HALF_WIDTH.to_bits() >> 32) as u32);
+                let small = arch::_mm256_cmpgt_epi32(bound, largest);
+                const UPPER: i32 = 0b1010_1010;
+                if arch::_mm256_movemask_ps(Self::singles(small)) & UPPER == UPPER {
+                    return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
                 }
-                const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
-                let middle = arch::_mm256_set1_pd(MIDDLE);
-                let sum = arch::_mm256_add_pd(arch::_mm256_round_pd::<TRUNCATE>(number), middle);
-                arch::_mm256_sub_epi64(arch::_mm256_castpd_si256(sum), arch::_mm256_castpd_si256(middle))
+                [truncated_any(a[0]), truncated_any(a[1]), truncated_any(a[2]), truncated_any(a[3])]
             }
             fn doubles(a: arch::__m256) -> [arch::__m256i; 2] {
                 let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
@@ -96,13 +96,67 @@ mod avx2 {
     /// How far they go on either side of it.
     const HALF_WIDTH: f64 = (1u64 << 51) as f64;
 
-    /// One by one, what seldom occurs.
-    #[cold]
-    fn each_truncated64(a: arch::__m256i) -> arch::__m256i {
-        // SAFETY: as many bits of any value.
+    /// Towards zero, and without exceptions.
+    const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
+
+    /// Lanes whose upper halves are the larger ones of two magnitudes'.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn larger(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
+        // SAFETY: the caller's promise.
         unsafe {
-            let numbers: [f64; 4] = std::mem::transmute(a);
-            std::mem::transmute(numbers.map(|number| number as i64))
+            let sign = arch::_mm256_set1_epi64x(i64::MIN);
+            arch::_mm256_max_epu32(arch::_mm256_andnot_si256(sign, a), arch::_mm256_andnot_si256(sign, b))
+        }
+    }
+
+    /// Doubles that are less than [`HALF_WIDTH`] away from zero, truncated.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn truncated_small(a: arch::__m256i) -> arch::__m256i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let middle = arch::_mm256_set1_pd(MIDDLE);
+            let whole = arch::_mm256_round_pd::<TRUNCATE>(arch::_mm256_castsi256_pd(a));
+            let sum = arch::_mm256_castpd_si256(arch::_mm256_add_pd(whole, middle));
+            arch::_mm256_sub_epi64(sum, arch::_mm256_castpd_si256(middle))
+        }
+    }
+
+    /// The middle to which the upper halves of integers are added, such that what is in its lower half takes from the
+    /// result, when that becomes the upper one, what [`MIDDLE`] adds to it.
+    const UPPER_MIDDLE: f64 = MIDDLE - (MIDDLE.to_bits() >> 32) as f64;
+
+    /// Any doubles truncated, clamped; NaN gives 0.
+    ///
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
+        const HALF: f64 = (1u64 << 32) as f64;
+        const LEAST: f64 = i64::MIN as f64;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let a = arch::_mm256_castsi256_pd(a);
+            let number = arch::_mm256_and_pd(a, arch::_mm256_cmp_pd::<{ arch::_CMP_ORD_Q }>(a, a));
+            let too_large = arch::_mm256_set1_pd(-LEAST);
+            let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, too_large);
+            let number =
+                arch::_mm256_max_pd(arch::_mm256_min_pd(number, too_large), arch::_mm256_set1_pd(LEAST));
+            let whole = arch::_mm256_round_pd::<TRUNCATE>(number);
+            // The nearest upper half, and what is left, which may be below zero.
+            let middle = arch::_mm256_set1_pd(UPPER_MIDDLE);
+            let sum = arch::_mm256_fmadd_pd(whole, arch::_mm256_set1_pd(1.0 / HALF), middle);
+            let upper = arch::_mm256_slli_epi64::<32>(arch::_mm256_castpd_si256(sum));
+            let rest =
+                arch::_mm256_fnmadd_pd(arch::_mm256_sub_pd(sum, middle), arch::_mm256_set1_pd(HALF), whole);
+            let lower = arch::_mm256_castpd_si256(arch::_mm256_add_pd(rest, arch::_mm256_set1_pd(MIDDLE)));
+            // What is too large has become the least: inverted, the greatest.
+            arch::_mm256_xor_si256(arch::_mm256_add_epi64(upper, lower), arch::_mm256_castpd_si256(above))
         }
     }
 
@@ -141,13 +195,8 @@ mod avx512 {
                 let low = arch::_mm512_castsi256_si512(truncated_doubles(source));
                 arch::_mm512_inserti64x4::<1>(low, truncated_doubles(source.add(Self::BYTES)))
             }
-            fn truncated64(a: arch::__m512i) -> arch::__m512i {
-                let number = arch::_mm512_castsi512_pd(a);
-                let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
-                let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
-                let large = arch::_mm512_set1_pd(-(i64::MIN as f64));
-                let above = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_GE_OQ }>(number, large);
-                arch::_mm512_mask_mov_epi64(whole, above, arch::_mm512_set1_epi64(i64::MAX))
+            fn truncated64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
+                [truncated64(a[0]), truncated64(a[1]), truncated64(a[2]), truncated64(a[3])]
             }
             fn doubles(a: arch::__m512) -> [arch::__m512i; 2] {
                 let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(a));
@@ -178,6 +227,23 @@ mod avx512 {
                 };
                 Self::crosswise(packed)
             }
+        }
+    }
+
+    /// One register of doubles, truncated to 64 bits.
+    ///
+    /// # Safety
+    /// AVX-512.
+    #[inline(always)]
+    unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let number = arch::_mm512_castsi512_pd(a);
+            let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
+            let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
+            let large = arch::_mm512_set1_pd(-(i64::MIN as f64));
+            let above = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_GE_OQ }>(number, large);
+            arch::_mm512_mask_mov_epi64(whole, above, arch::_mm512_set1_epi64(i64::MAX))
         }
     }
 
@@ -216,8 +282,8 @@ mod neon {
                 let high = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
                 arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
             }
-            fn truncated64(a: Integers) -> Integers {
-                arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(a)))
+            fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
+                a.map(|part| arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(part))))
             }
             fn doubles(a: arch::float32x4_t) -> [Integers; 2] {
                 [arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a)]

@@ -98,16 +98,9 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
         unsafe {
             let (a, b) = (floats.doubles::<V>(a), floats.doubles::<V>(b));
             let (c, d) = (floats.doubles::<V>(c), floats.doubles::<V>(d));
-            [
-                V::truncated64(a[0]),
-                V::truncated64(a[1]),
-                V::truncated64(b[0]),
-                V::truncated64(b[1]),
-                V::truncated64(c[0]),
-                V::truncated64(c[1]),
-                V::truncated64(d[0]),
-                V::truncated64(d[1]),
-            ]
+            let first = V::truncated64([a[0], a[1], b[0], b[1]]);
+            let second = V::truncated64([c[0], c[1], d[0], d[1]]);
+            [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
         }
     }
 }
