@@ -94,6 +94,15 @@ fn levels_agree() {
             compare(&elements[source.item_size() - 1..], source, target, Options::default());
         }
     }
+    let integers = || Format::all().filter(|format| format.integer_range().is_some());
+    for source in integers() {
+        for target in integers() {
+            for count in [31, 255, 256, 4171] {
+                let length = (1 + count * source.item_size()).min(small.len());
+                compare(&small[..length], source, target, Options::default());
+            }
+        }
+    }
     // More than the caches hold.
     let large = noise((1 << 24) + 4 * 77);
     for source in ["float32", "float16", "float8_e4m3fn"].map(named) {

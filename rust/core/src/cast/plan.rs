@@ -19,7 +19,7 @@ use super::stages::{cut, from_float};
 use super::stages::{from_integer, integer};
 use super::tables::{lookup, table};
 use super::vectors::by_chance::{ByChance, by_chance};
-use super::vectors::{direct, native};
+use super::vectors::{direct, low_bytes, native};
 use crate::codec::lane::Lane;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
@@ -126,7 +126,11 @@ impl Plan {
         if request.integer_ends() && !request.scaled {
             self.flags = request.watched();
             let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
-            self.encode = if wraps && !self.flags { cut::stage(source, target) } else { None };
+            if wraps && !self.flags {
+                let pair = (source, target);
+                self.encode =
+                    cut::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
+            }
             if self.encode.is_none() {
                 self.encode = integer::stage(source, target, options.overflow, self.flags);
             }
@@ -162,7 +166,8 @@ impl Plan {
             return true;
         }
         self.encode = match source.float() {
-            None => from_integer::stage(source, target),
+            None => from_integer::stage(source, target)
+                .map(|stage| low_bytes::stage((source, target), self.level, stage)),
             Some(spec) if spec == pivot_spec::<Binary64>() => from_float::from_float64(target),
             Some(spec) if spec == pivot_spec::<Binary32>() => from_float::from_float32(target),
             Some(_) => from_float::from_upper_half(source, target),

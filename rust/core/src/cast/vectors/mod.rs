@@ -17,6 +17,16 @@ pub(super) mod equal_factor;
 pub(super) mod factor;
 pub(super) mod half_codes;
 pub(super) mod lane_draws;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "compilers know the instructions of other levels"
+    )
+)]
+pub(super) mod low_bytes;
 pub(super) mod native;
 pub(super) mod product_steps;
 pub(super) mod product_to_upper;
