@@ -171,6 +171,19 @@ def test_copy_false_still_copies_when_something_changes(level: str) -> None:
     assert np.isnan(x[1, 0])
 
 
+@pytest.mark.parametrize("size", [4, 400])
+def test_copy_false_keeps_what_is_in_the_order_asked_for(size: int) -> None:
+    x = np.ones((size, size), np.float32)
+    views = {"C": x, "F": x.T, "gaps": x[:, ::2]}
+    kept = {"K": {"C", "F", "gaps"}, "A": {"C", "F"}, "C": {"C"}, "F": {"F"}}
+    for name, view in views.items():
+        orders: list[Any] = list(kept)
+        for order in orders:
+            got = castwise.cast(view, "float32", order=order, copy=False)
+            assert (got is view) == (name in kept[order]), (name, order)
+            assert got.strides == view.astype(np.float32, order=order, copy=False).strides
+
+
 def test_a_cast_leaves_its_input_alone(level: str) -> None:
     for source in AVAILABLE:
         x = array_of(random_codes(source, 4000).reshape(2000, 2), source)

@@ -169,14 +169,7 @@ impl<'py> Array<'py> {
 
     /// Whether its memory order is what `order` asks for.
     pub(crate) fn is_in_order(&self, order: Order) -> bool {
-        match order {
-            Order::Keep => true,
-            Order::C => self.has_flag(flags::NPY_ARRAY_C_CONTIGUOUS),
-            Order::Fortran => self.has_flag(flags::NPY_ARRAY_F_CONTIGUOUS),
-            Order::Any => {
-                self.has_flag(flags::NPY_ARRAY_C_CONTIGUOUS) || self.has_flag(flags::NPY_ARRAY_F_CONTIGUOUS)
-            }
-        }
+        order.flags().is_none_or(|flags| self.has_flag(flags))
     }
 
     /// The addresses from its first byte to one past its last.
@@ -332,6 +325,16 @@ impl Order {
             "A" | "a" => Some(Self::Any),
             "K" | "k" => Some(Self::Keep),
             _ => None,
+        }
+    }
+
+    /// The flags of arrays of which one says that they are in this order; `None` if all are.
+    fn flags(self) -> Option<i32> {
+        match self {
+            Self::C => Some(flags::NPY_ARRAY_C_CONTIGUOUS),
+            Self::Fortran => Some(flags::NPY_ARRAY_F_CONTIGUOUS),
+            Self::Any => Some(flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS),
+            Self::Keep => None,
         }
     }
 

@@ -103,10 +103,9 @@ pub(crate) fn cast<'py>(
     let given = [rounding, scale, seed, threads].iter().any(Option::is_some);
     if named
         && !given
-        && copy
         && !report
         && let Some(order) = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))
-        && let Some(result) = quick::cast(x, dtype, out, order)?
+        && let Some(result) = quick::cast(x, dtype, out, (order, copy))?
     {
         return Ok(result);
     }

@@ -28,7 +28,7 @@ pub(crate) fn cast<'py>(
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    order: Order,
+    (order, copy): (Order, bool),
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     match (dtype, out) {
         (Some(dtype), None) => {
@@ -43,10 +43,13 @@ pub(crate) fn cast<'py>(
                 let Some(source) = Plain::of(x)? else { return Ok(None) };
                 source
             };
-            if source.count.saturating_mul(format.item_size()) > LARGEST {
+            if descr.is_native_byteorder() == Some(false) {
                 return Ok(None);
             }
-            if descr.is_native_byteorder() == Some(false) {
+            if !copy && format == source.format && source.is_in_order(order) {
+                return Ok(Some(x.clone()));
+            }
+            if source.count.saturating_mul(format.item_size()) > LARGEST {
                 return Ok(None);
             }
             let new = source.empty_like(order, descr)?;

@@ -66,6 +66,11 @@ impl<'a, 'py> Plain<'a, 'py> {
         writeable && apart && self.shape() == source.shape() && !self.overlaps_itself()
     }
 
+    /// Whether its memory order is what `order` asks for.
+    pub(crate) fn is_in_order(&self, order: Order) -> bool {
+        order.flags().is_none_or(|flags| self.flags & flags != 0)
+    }
+
     fn is_dense(&self) -> bool {
         self.flags & ORDERS != 0
     }
