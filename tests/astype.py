@@ -80,11 +80,17 @@ def through_bool(case: Case) -> Array:
 
 
 def undefined(case: Case) -> Array:
-    """C leaves NaN, and a float beyond an integer's range, undefined; so does numpy."""
+    """C leaves NaN, and a float beyond the range of the integer, undefined; so does numpy.
+
+    ml_dtypes converts to int first, and keeps the low bits of those of fewer than 8; of more than
+    2**31 - 1, which only a float64 is that becomes an int, it makes 0.
+    """
     if case.target.kind not in ("int", "uint") or case.source.kind != "float":
         return case.right
     cast = oracle.cast(case.codes, case.source, case.target)
-    anything = cast.expected("towards-zero", "ieee").overflows | cast.value.nan
+    expected = cast.expected("towards-zero", "ieee")
+    above = (cast.low == 2**31 - 1) & (cast.place != oracle.EXACT) & ~cast.value.negative
+    anything = (expected.overflows & ~(expected.wrapped & ~above)) | cast.value.nan
     return np.where(anything, case.theirs, case.right)
 
 

@@ -63,7 +63,7 @@ def compare(
         kept &= ~cast.value.nan
         if cast.value.nan.any():
             errors.append(ValueError)
-    right = tuple(Expected(each.codes[kept], each.overflows[kept]) for each in right)
+    right = tuple(Expected(*(column[kept] for column in each)) for each in right)
     x, accepted, chosen = array_of(codes, source), array_of(codes[kept], source), codes[kept]
     options = {"rounding": rounding, "overflow": overflow, "nan": nan}
     what = " ".join(options.values())

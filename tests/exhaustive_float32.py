@@ -34,7 +34,8 @@ INPUTS = 1 << 32
 
 def step_starts(target: Format) -> Array | None:
     """List the float32 codes where a step of the cast begins; None if there are too many."""
-    if oracle.component(target).bits > 16:
+    wraps = target.kind in ("int", "uint") and target.bits < 8
+    if wraps or oracle.component(target).bits > 16:
         return None
     with np.errstate(over="ignore", under="ignore"):
         points = turning_points(target).astype(np.float32)

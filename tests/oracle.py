@@ -246,10 +246,11 @@ def _split_integers(significand: Array, shift: Array) -> tuple[Array, Array, Arr
 
 
 class Expected(NamedTuple):
-    """The codes, and the elements that overflow="raise" refuses."""
+    """The codes, the elements that overflow="raise" refuses, and those that keep their low bits."""
 
     codes: Array
     overflows: Array
+    wrapped: Array
 
 
 class Cast:
@@ -290,26 +291,29 @@ class Cast:
         return still, self._finish(self.place != EXACT, "stochastic", overflow, nan)
 
     def _finish(self, away: Array, rounding: str, overflow: str, nan: str) -> Expected:
+        wrapped = overflows = np.zeros(self.value.zero.shape, bool)
         if self.target.kind == "float":
             codes, overflows = self._floats(away, rounding, overflow, nan)
         elif self.target.kind == "bool":
             codes = ~self.value.zero if nan == "keep" else ~self.value.zero & ~self.value.nan
-            overflows = np.zeros(codes.shape, bool)
         else:
-            codes, overflows = self._integers(away, overflow)
-        return Expected(codes.astype(self.target.code_dtype), overflows)
+            codes, overflows, wrapped = self._integers(away, overflow)
+        return Expected(codes.astype(self.target.code_dtype), overflows, wrapped)
 
-    def _integers(self, away: Array, overflow: str) -> tuple[Array, Array]:
+    def _integers(self, away: Array, overflow: str) -> tuple[Array, Array, Array]:
         value, bits = self.value, self.target.bits
         positive_limit = (1 << (bits - self.target.signed)) - 1
         limit = np.where(value.negative, np.uint64(self.target.sign_bit), np.uint64(positive_limit))
         magnitude = self.low + away.astype(np.uint64)
         beyond = (magnitude > limit) | self.excessive | value.infinite
-        if not (self.integer_source and overflow == "ieee"):
-            magnitude = np.where(beyond, limit, magnitude)
-        wrapped = np.where(value.negative, ~magnitude + np.uint64(1), magnitude)
-        codes = wrapped & np.uint64((1 << bits) - 1)
-        return np.where(value.nan, np.uint64(0), codes), beyond
+        clamped = beyond if overflow == "saturate" else beyond & (not self.integer_source)
+        if bits < 8:  # floats become an int32 first, if that holds them
+            far = magnitude > np.uint64(2**31 - 1) + value.negative
+            clamped = clamped & (far | self.excessive | value.infinite | (overflow == "saturate"))
+        magnitude = np.where(clamped, limit, magnitude)
+        signed = np.where(value.negative, ~magnitude + np.uint64(1), magnitude)
+        codes = np.where(value.nan, np.uint64(0), signed & np.uint64((1 << bits) - 1))
+        return codes, beyond, beyond & ~clamped
 
     def _floats(self, away: Array, rounding: str, overflow: str, nan: str) -> tuple[Array, Array]:
         value, row = self.value, self.target

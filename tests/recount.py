@@ -1,4 +1,4 @@
-"""The account that a cast's report must give, recounted from codes with fractions."""
+"""The report that a cast's report must give, recounted from codes with fractions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import oracle
-from oracle import Array, Exact, Format
+from oracle import Array, Exact, Expected, Format
 
 
 def fractions(values: Exact) -> list[Fraction | None]:
@@ -42,11 +42,10 @@ def decibels(signal: Fraction, noise: Fraction) -> float:
 
 
 def recount(
-    before: Exact, results: Array, overflows: Array, target: Format, *, wraps: bool, nan: str
+    before: Exact, results: Array, expected: Expected, target: Format, *, nan: str
 ) -> dict[str, Any]:
-    """Account for values that became these codes.
+    """Report on values that became these codes.
 
-    `overflows` are the elements that "raise" would refuse; those of an integer cast may wrap.
     With nan="zero" a NaN is never exact, and overflows where a zero does.
     """
     part = oracle.component(target)
@@ -59,8 +58,8 @@ def recount(
     nan_kept = before.nan & (nan != "zero")
     equal |= nan_kept & after.nan
     equal |= before.infinite & after.infinite & (before.negative == after.negative)
-    beyond = (overflows & ~nan_kept) | (before.infinite & after.finite & (part.kind != "bool"))
-    kept = after.finite & (not wraps)
+    beyond = (expected.overflows & ~nan_kept) | (before.infinite & after.finite & (part.kind != "bool"))
+    kept = after.finite & ~expected.wrapped
     zeroed = np.array([bool(x) and y == 0 for x, y in pairs], bool).reshape(results.shape)
     tiny = 1 << part.mantissa_bits if part.specials not in ("", "exponent-only") else 0
     magnitude = results.astype(np.uint64) & np.uint64(part.magnitude_mask)

@@ -38,8 +38,9 @@ const DETACH_BYTES: usize = 1 << 16;
 ///     or "stochastic". Default: nearest-even for float targets, towards-zero for integer targets, as numpy.
 /// overflow : {"ieee", "saturate", "raise"}
 ///     Values beyond the target's range. "ieee": infinity, else NaN, else the largest finite value (as ml_dtypes);
-///     integers wrap, floats clamp into integers. "saturate": the nearest finite value, for infinities too
-///     (OCP OFP8). "raise": OverflowError.
+///     integers wrap, floats clamp into integers of 8 bits and more. Into those of fewer bits, floats whose rounded
+///     value an int32 holds wrap, as in ml_dtypes (-9.0 is 7 in int4); others clamp. "saturate": the nearest finite
+///     value, for infinities too (OCP OFP8). "raise": OverflowError.
 /// nan : {"keep", "raise", "zero"}
 ///     "keep": a quiet NaN with its sign where the target has one (0 in integers, True in bool). "raise":
 ///     ValueError at the first NaN. "zero": as +0.

@@ -65,7 +65,7 @@ impl CastReport {
         self.core.exact
     }
 
-    /// Values beyond the range that became infinity or NaN, or integers that wrapped.
+    /// Values beyond the range that became infinity or NaN, or wrapped into an integer.
     #[getter]
     fn overflowed(&self) -> u64 {
         self.core.overflowed

@@ -157,7 +157,7 @@ impl Plan {
 
     /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
     fn go_native(&mut self, request: &Request) -> bool {
-        let Request { source, target, .. } = *request;
+        let Request { source, target, options, .. } = *request;
         if target.kind() == Kind::Bool && !request.keeps_specials() {
             return false;
         }
@@ -168,16 +168,20 @@ impl Plan {
         self.encode = match source.float() {
             None => from_integer::stage(source, target)
                 .map(|stage| low_bytes::stage((source, target), self.level, stage)),
-            Some(spec) if spec == pivot_spec::<Binary64>() => from_float::from_float64(target),
-            Some(spec) if spec == pivot_spec::<Binary32>() => from_float::from_float32(target),
-            Some(_) => from_float::from_upper_half(source, target),
+            Some(spec) if spec == pivot_spec::<Binary64>() => {
+                from_float::from_float64(target, options.overflow)
+            }
+            Some(spec) if spec == pivot_spec::<Binary32>() => {
+                from_float::from_float32(target, options.overflow)
+            }
+            Some(_) => from_float::from_upper_half(source, target, options.overflow),
         };
         // Single floats and narrower; float64 they become by decoding alone.
         if self.encode.is_none()
             && source.float().is_some_and(|_| source.row().bits < 32)
             && target.float().is_none()
         {
-            self.encode = from_float::from_float32(target);
+            self.encode = from_float::from_float32(target, options.overflow);
             // Narrower floats pass through float32, which holds them exactly.
             self.decode = assemble::decoder::<Binary32>(source);
             self.lane_size = size_of::<f32>();

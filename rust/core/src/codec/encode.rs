@@ -5,14 +5,14 @@
 //!           code = (e - 1) * 2^mantissa_bits + round(significand >> (TOP - mantissa_bits + missing exponent))
 //!           the implicit bit, and a carry, run into the exponent by themselves
 //!           beyond the largest finite code: the overflow code
-//! integer:  code = round(significand >> (TOP - exponent)), clamped
+//! integer:  code = round(significand >> (TOP - exponent)), clamped; of fewer than 8 bits: the low bits of an int32
 //! ```
 
 use super::lane::Lane;
 use super::options::{NanRule, Options, Overflow, Rounding};
 use super::pivot::{Parts, Pivot};
 use super::rounding::{Rounder, round_off};
-use crate::format::{FloatSpec, Specials};
+use crate::format::{FloatSpec, Format, Specials};
 
 /// The result is not the source's value.
 pub const INEXACT: u8 = 1;
@@ -20,13 +20,15 @@ pub const INEXACT: u8 = 1;
 pub const OVERFLOW: u8 = 2;
 /// The source is NaN.
 pub const NAN: u8 = 4;
+/// The source is beyond the target's range, and the code is its low bits.
+pub const WRAPPED: u8 = 8;
 
 /// A code and what happened on the way to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<L> {
     /// The code, in the low bits.
     pub code: L,
-    /// [`INEXACT`] | [`OVERFLOW`] | [`NAN`].
+    /// [`INEXACT`] | [`OVERFLOW`] | [`NAN`] | [`WRAPPED`].
     pub flags: u8,
 }
 
@@ -228,28 +230,46 @@ impl<P: Pivot, R: Rounder<P::Lane>> Encoder<P> for FloatEncoder<P::Lane, R> {
     }
 }
 
-/// An integer format as a target of floats: clamped, NaN gives 0.
+/// An integer format as a target of floats: NaN gives 0, and what is beyond the range is clamped.
+///
+/// Formats of fewer than 8 bits keep the low bits of what an int32 holds, unless they saturate: `ml_dtypes` converts
+/// to int first, which C defines. The conversion of a float to a wider integer out of range is undefined there.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerEncoder<L, R> {
     rounder: R,
     top: L,
     widest_exponent: L,
     limit: BySign<L>,
+    /// The largest magnitude that is not clamped.
+    wrap_limit: BySign<L>,
     code_mask: L,
 }
 
+/// The range of floats that a cast to an integer format does not clamp, as an integer format's.
+#[must_use]
+pub fn unclamped_range(target: Format, overflow: Overflow) -> Option<(i128, i128)> {
+    let wraps = target.row().bits < 8 && overflow != Overflow::Saturate;
+    let own = target.integer_range()?;
+    Some(if wraps { (i32::MIN.into(), i32::MAX.into()) } else { own })
+}
+
 impl<L: Lane, R> IntegerEncoder<L, R> {
-    /// For an integer format of this range and width; the lane is wider than its magnitudes, or as wide.
+    /// For an integer format; the lane is wider than its magnitudes, or as wide. `None` for other formats.
     #[must_use]
-    pub fn new((low, high): (i128, i128), bits: u32, rounder: R, top: u32) -> Self {
+    pub fn new(target: Format, overflow: Overflow, rounder: R, top: u32) -> Option<Self> {
         let lane = |magnitude: u128| L::from_i64(magnitude as u64 as i64) & Self::word();
-        Self {
+        let by_sign = |(low, high): (i128, i128)| BySign {
+            positive: lane(high.unsigned_abs()),
+            negative: lane(low.unsigned_abs()),
+        };
+        Some(Self {
             rounder,
             top: L::from_i64(i64::from(top)),
             widest_exponent: L::from_i64(i64::from(L::WIDTH.min(64)) - 1),
-            limit: BySign { positive: lane(high.unsigned_abs()), negative: lane(low.unsigned_abs()) },
-            code_mask: L::from_i64((u64::MAX >> (64 - bits)) as i64) & Self::word(),
-        }
+            limit: by_sign(target.integer_range()?),
+            wrap_limit: by_sign(unclamped_range(target, overflow)?),
+            code_mask: L::from_i64((u64::MAX >> (64 - target.row().bits)) as i64) & Self::word(),
+        })
     }
 
     /// The low 64 bits, in lanes that have more.
@@ -279,11 +299,15 @@ impl<P: Pivot, R: Rounder<P::Lane>> Encoder<P> for IntegerEncoder<P::Lane, R> {
         );
         let limit = self.limit.of(parts.negative);
         let far = self.widest_exponent.signed_less(parts.exponent);
-        let overflow = (far | (rounded > limit)) & (parts.significand != zero) & !parts.nan;
-        let magnitude = P::Lane::select(overflow, limit, rounded);
+        let number = (parts.significand != zero) & !parts.nan;
+        let overflow = (far | (rounded > limit)) & number;
+        let clamped = (far | (rounded > self.wrap_limit.of(parts.negative))) & number;
+        let magnitude = P::Lane::select(clamped, limit, rounded);
         let value = P::Lane::select(parts.negative, zero.sub(magnitude), magnitude);
         let code = P::Lane::select(parts.nan, zero, value & self.code_mask);
-        Encoded::new(code, dropped | parts.nan, overflow, parts.nan)
+        let mut encoded = Encoded::new(code, dropped | parts.nan, overflow, parts.nan);
+        encoded.flags |= WRAPPED * u8::from(overflow & !clamped);
+        encoded
     }
 }
 

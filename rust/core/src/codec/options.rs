@@ -22,7 +22,8 @@ pub enum Rounding {
 /// What becomes of values beyond the target's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// Infinity where the format has it, else NaN, else the largest finite value; integers wrap.
+    /// Infinity where the format has it, else NaN, else the largest finite value. Integers wrap; floats clamp into
+    /// integers, and wrap into those of fewer than 8 bits where an int32 holds the rounded value.
     Ieee,
     /// The nearest finite value, for infinities too (OCP OFP8 "saturating mode").
     Saturate,

@@ -155,7 +155,7 @@ impl Route {
         let encode = if is_pivot {
             None
         } else if target.row().bits == 32 {
-            Some(from_float::from_float64(target)?)
+            Some(from_float::from_float64(target, overflow)?)
         } else if let Some(fast) = assemble::fast_encoder::<P>(&request) {
             Some(fast)
         } else {

@@ -4,7 +4,7 @@
 //! integers: so vectors may take elements in any order, and the account does not depend on it. Most tiles have no
 //! infinity, NaN or overflow; only the others are looked at element by element.
 
-use crate::codec::encode::{INEXACT, OVERFLOW};
+use crate::codec::encode::{INEXACT, OVERFLOW, WRAPPED};
 use crate::cpu::Kernel;
 use crate::report::{CastReport, smallest_nonzero};
 
@@ -125,7 +125,7 @@ fn look_closely(
     for (i, (source, error)) in sources.iter_mut().zip(errors).enumerate() {
         let (x, y) = (*source, results[i]);
         let beyond = flags[i] & OVERFLOW != 0;
-        let limited = y.is_finite() && !wraps;
+        let limited = y.is_finite() && !wraps && flags[i] & WRAPPED == 0;
         report.overflowed += u64::from(beyond && !limited);
         report.saturated += u64::from(beyond && limited);
         report.underflowed += u64::from(x.is_finite() && x != 0.0 && y == 0.0 && !beyond);

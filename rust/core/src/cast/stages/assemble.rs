@@ -123,8 +123,7 @@ where
             store::<M, _>(target, encoder)
         }
         Kind::Integer { .. } => {
-            let (range, bits) = (target.integer_range()?, target.row().bits);
-            store::<M, _>(target, IntegerEncoder::new(range, bits, rounder, top))
+            store::<M, _>(target, IntegerEncoder::new(target, request.options.overflow, rounder, top)?)
         }
         Kind::Bool => store::<M, _>(target, BoolEncoder::new(&request.options)),
         Kind::Complex { .. } => None,

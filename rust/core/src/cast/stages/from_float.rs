@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 
 use super::stage::{Span, Stage};
 use crate::codec::decode::TruncatedDecoder;
+use crate::codec::encode::unclamped_range;
+use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
 use crate::cpu::{Kernel, Level};
 use crate::format::{Format, Kind};
@@ -172,12 +174,16 @@ where
     Box::new(Floats::<S, T>(PhantomData))
 }
 
-/// Truncation into integers of fewer bits than the byte that they are stored in, all of whose limits every float holds.
+/// Truncation into integers of fewer bits than the byte that they are stored in.
 #[derive(Clone, Copy)]
 struct ToByte<S, F> {
-    low: F,
-    high: F,
-    code_mask: u8,
+    /// Numbers between the two, neither included, keep the low bits of their truncation, which an i32 holds.
+    below: F,
+    above: F,
+    /// What the others become: the limits of the format.
+    low: i32,
+    high: i32,
+    code_mask: i32,
     source: PhantomData<fn(S)>,
 }
 
@@ -190,16 +196,18 @@ macro_rules! to_byte {
 
             #[inline(always)]
             fn run(self) {
-                let Self(ToByte { low, high, code_mask, .. }, Span { source, target, count, .. }) = self;
+                let Self(ToByte { below, above, low, high, code_mask, .. }, span) = self;
+                let Span { source, target, count, .. } = span;
                 let source = source.cast::<$stored>();
                 for i in 0..count {
                     // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
                     let number = unsafe { source.add(i).read_unaligned() }.value();
-                    let number = if number.is_nan() { 0.0 } else { number };
-                    let clamped = clamp!(number, low, high);
-                    // SAFETY: it is between the limits of an integer of fewer than 8 bits.
-                    let whole = unsafe { clamped.to_int_unchecked::<i32>() };
-                    let code = low_bits(whole, i8::MIN.into(), i8::MAX.into()) as u8 & code_mask;
+                    let inside = if (number > below) & (number < above) { number } else { 0.0 };
+                    // SAFETY: it is 0, or its truncation is in the range of i32 (`boxed`).
+                    let whole = unsafe { inside.to_int_unchecked::<i32>() };
+                    let whole = if number <= below { low } else { whole };
+                    let whole = if number >= above { high } else { whole };
+                    let code = low_bits(whole & code_mask, 0, i8::MAX.into()) as u8;
                     // SAFETY: as above.
                     unsafe { target.add(i).write(code) };
                 }
@@ -213,11 +221,19 @@ macro_rules! to_byte {
         }
 
         impl ToByte<$stored, $float> {
-            fn boxed(target: Format) -> Option<Box<dyn Stage>> {
+            fn boxed(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
                 let (low, high) = target.integer_range()?;
-                let code_mask = u8::MAX >> (8 - target.row().bits);
-                let (low, high) = (low as $float, high as $float);
-                Some(Box::new(Self { low, high, code_mask, source: PhantomData }))
+                let (first, last) = unclamped_range(target, overflow)?;
+                // One more than the last is a power of two, and so a float; one less than the first may round to it.
+                let (below, above) = ((first - 1) as $float, (last + 1) as $float);
+                Some(Box::new(Self {
+                    below: if below == first as $float { below.next_down() } else { below },
+                    above,
+                    low: low as i32,
+                    high: high as i32,
+                    code_mask: i32::from(u8::MAX >> (8 - target.row().bits)),
+                    source: PhantomData,
+                }))
             }
         }
     )*};
@@ -255,30 +271,34 @@ where
 }
 
 /// The stage from elements of a format that is the upper half of float32.
-pub(in crate::cast) fn from_upper_half(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+pub(in crate::cast) fn from_upper_half(
+    source: Format,
+    target: Format,
+    overflow: Overflow,
+) -> Option<Box<dyn Stage>> {
     let is_upper = source.row().bits == u16::BITS && TruncatedDecoder::new(&source.float()?).is_some();
     match (target.row().bits, target.kind()) {
         _ if !is_upper => None,
         (64, Kind::Float(_)) => Some(boxed::<UpperHalf, f64>()),
-        (..8, Kind::Integer { .. }) => ToByte::<UpperHalf, f32>::boxed(target),
+        (..8, Kind::Integer { .. }) => ToByte::<UpperHalf, f32>::boxed(target, overflow),
         _ => to_integer::<UpperHalf>(target),
     }
 }
 
 /// The stage from float32 elements or lanes.
-pub(in crate::cast) fn from_float32(target: Format) -> Option<Box<dyn Stage>> {
+pub(in crate::cast) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f32, f32>::boxed(target),
+        (..8, Kind::Integer { .. }) => ToByte::<f32, f32>::boxed(target, overflow),
         _ => to_integer::<f32>(target),
     }
 }
 
 /// The stage from float64 elements.
-pub(in crate::cast) fn from_float64(target: Format) -> Option<Box<dyn Stage>> {
+pub(in crate::cast) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f64, f64>::boxed(target),
+        (..8, Kind::Integer { .. }) => ToByte::<f64, f64>::boxed(target, overflow),
         _ => to_integer::<f64>(target),
     }
 }
