@@ -88,3 +88,31 @@ def test_a_double_rounding_of_astype_is_not_repeated(level: str) -> None:
     result = castwise.cast(x, "bfloat16").astype(np.float64)
     assert np.array_equal(result, np.ldexp(1 + 2.0**-7, np.arange(-100, 100)))
     assert oracle.cast(x.view(np.uint64), FORMATS["float64"], FORMATS["bfloat16"]).place.min() == 3
+
+
+NARROW = [row for row in AVAILABLE if row.kind in ("int", "uint") and row.bits < 8]
+
+
+@pytest.mark.parametrize("target", NARROW, ids=lambda row: row.name)
+@pytest.mark.parametrize("source", ["float64", "float32", "float16", "bfloat16", "float8_e5m2"])
+def test_floats_keep_the_low_bits_in_narrow_integers(
+    source: str, target: Format, level: str
+) -> None:
+    x = castwise.cast(np.arange(-40, 40.0, 0.25), source)
+    beyond = castwise.cast([3e9, -3e9, np.inf, -np.inf, np.nan], source)
+    low, high = (-target.sign_bit, target.sign_bit - 1) if target.signed else (0, 2**target.bits - 1)
+    clamped = [high, low, high, low, 0]
+    ours, report = castwise.cast(x, target.dtype, report=True)
+    numbers = np.trunc(x.astype(np.float64))
+    outside = int(((numbers < low) | (numbers > high)).sum())
+    assert np.array_equal(ours.astype(int), x.astype(target.dtype).astype(int))
+    assert (report.overflowed, report.saturated) == (outside, 0)
+    kept, report = castwise.cast(x, target.dtype, overflow="saturate", report=True)
+    assert np.array_equal(kept.astype(int), np.clip(numbers, low, high).astype(int))
+    assert (report.overflowed, report.saturated) == (0, outside)
+    if source != "float8_e5m2":  # whose largest value is 57344
+        far, report = castwise.cast(beyond, target.dtype, report=True)
+        assert far.astype(int).tolist() == clamped
+        assert (report.overflowed, report.saturated) == (0, 4)
+    with pytest.raises(OverflowError, match=target.name):
+        castwise.cast(x, target.dtype, overflow="raise")
