@@ -29,6 +29,7 @@
     allow(dead_code, unused_imports, unused_macros, reason = "no level has vectors")
 )]
 
+mod cached_once;
 pub mod cast;
 pub mod checkpoint;
 pub mod codec;

@@ -1,8 +1,8 @@
 //! Names to formats: canonical names, aliases, and the nearest names to a wrong one. Reads only the table.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
 
+use crate::cached_once::CachedOnce;
 use crate::error::Error;
 use crate::format::Format;
 use crate::spelling::distance;
@@ -19,17 +19,19 @@ pub fn parse(name: &str) -> Result<Format, Error> {
 /// As [`parse`], for those who know other names too: no time is spent on what may have been meant.
 #[must_use]
 pub fn find(name: &str) -> Option<Format> {
-    static CALLED: LazyLock<HashMap<String, Format>> = LazyLock::new(called);
-    // What is called by its name, as most are, takes no more than that.
-    CALLED.get(name).or_else(|| CALLED.get(&lowered(name))).copied()
+    static SPELLINGS: CachedOnce<HashMap<String, Format>, 1> = CachedOnce::new();
+    let spellings = SPELLINGS.get(0).unwrap_or_else(|| SPELLINGS.store(0, spellings()));
+    // Most names are canonical: look in lower case only for the others.
+    spellings.get(name).or_else(|| spellings.get(&lowered(name))).copied()
 }
 
-/// All spellings, in lower case; and codes in safetensors files as they are, of which those of two letters only so.
-fn called() -> HashMap<String, Format> {
-    let mut called = HashMap::new();
+/// Every spelling in lower case, and the codes of safetensors files in upper case. Those of two letters have no
+/// lower case here: to numpy, "i8" has 8 bytes.
+fn spellings() -> HashMap<String, Format> {
+    let mut spellings = HashMap::new();
     for format in Format::all() {
         let row = format.row();
-        let mut add = |spelling: String| _ = called.entry(spelling).or_insert(format);
+        let mut add = |spelling: String| _ = spellings.entry(spelling).or_insert(format);
         row.aliases.iter().chain([&row.name]).for_each(|&spelling| add(spelling.to_owned()));
         if let Some(code) = row.safetensors {
             add(code.to_owned());
@@ -38,7 +40,7 @@ fn called() -> HashMap<String, Format> {
             }
         }
     }
-    called
+    spellings
 }
 
 fn lowered(name: &str) -> String {

@@ -10,7 +10,6 @@
 
 mod few;
 pub mod gradients;
-mod kept;
 pub mod layout;
 mod ordinary;
 mod plan;
@@ -24,6 +23,7 @@ mod run;
 mod stages;
 mod step;
 mod tables;
+mod variant;
 mod vectors;
 
 pub use ordinary::Ordinary;

@@ -3,18 +3,18 @@
 use std::ptr;
 
 use super::Parts;
-use super::kept::Kept;
 use super::layout::Layout;
 use super::plan::Plan;
 use super::request::Request;
 use super::run::dense::Dense;
 use super::run::{Job, Memory, Search, run_dense};
+use crate::cached_once::CachedOnce;
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
 
 /// Steps that were made: per level, source and target.
-static KEPT: Kept<Step, { Level::COUNT * Format::COUNT * Format::COUNT }> = Kept::new();
+static KEPT: CachedOnce<Step, { Level::COUNT * Format::COUNT * Format::COUNT }> = CachedOnce::new();
 
 /// A cast under default options, and nothing asked for besides.
 pub(super) struct Step {
@@ -34,7 +34,7 @@ impl Step {
         let place = (level as usize * Format::COUNT + source.index()) * Format::COUNT + target.index();
         match KEPT.get(place) {
             Some(step) => Ok(step),
-            None => Ok(KEPT.keep(place, Self::new(source, target, level)?)),
+            None => Ok(KEPT.store(place, Self::new(source, target, level)?)),
         }
     }
 

@@ -7,14 +7,14 @@
 use std::marker::PhantomData;
 
 use super::squares::{EXACT, exponent_of};
-use crate::cast::kept::Kept;
+use crate::cached_once::CachedOnce;
 use crate::cpu::{Kernel, Level};
 use crate::format::Format;
 use crate::report::{CastReport, smallest_nonzero};
 use crate::simd::{Amounts, Rest, TABLE_BYTES, Vector, with_amounts};
 
 /// Tables found so far, or that a format has none.
-static CODES: Kept<Option<Codes>, { Format::COUNT }> = Kept::new();
+static CODES: CachedOnce<Option<Codes>, { Format::COUNT }> = CachedOnce::new();
 
 /// The rank of what is not finite; half tables do not tell it from others.
 const SPECIAL: u8 = u8::MAX;
@@ -56,7 +56,7 @@ impl Codes {
     ) -> Option<&'static Self> {
         let _: Level = with_amounts!(level, V => V::LEVEL)?;
         let kept = CODES.get(format.index());
-        kept.unwrap_or_else(|| CODES.keep(format.index(), Self::new(&values()))).as_ref()
+        kept.unwrap_or_else(|| CODES.store(format.index(), Self::new(&values()))).as_ref()
     }
 
     /// `None` where there is no code of zero, or too many ranks or bytes.

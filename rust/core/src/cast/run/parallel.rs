@@ -4,7 +4,6 @@
 //! `fork`, and none to fight with the caller's own.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -15,8 +14,8 @@ use crate::error::Error;
 /// What `set_num_threads` asked for; 0: every CPU this process may use.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many CPUs this process may use, affinity and container limits considered.
-static AVAILABLE: OnceLock<usize> = OnceLock::new();
+/// How many CPUs this process may use, affinity and container limits considered; 0: not known yet.
+static AVAILABLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets how many threads a cast may use; 0 means every CPU that this process may use.
 pub fn set_num_threads(threads: usize) {
@@ -27,9 +26,20 @@ pub fn set_num_threads(threads: usize) {
 #[must_use]
 pub fn num_threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
-        // Asked once: finding out reads files.
-        0 => *AVAILABLE.get_or_init(|| thread::available_parallelism().map_or(1, usize::from)),
+        0 => available(),
         threads => threads,
+    }
+}
+
+/// How many CPUs this process may use. Found once, because it reads files.
+fn available() -> usize {
+    match AVAILABLE.load(Ordering::Relaxed) {
+        0 => {
+            let found = thread::available_parallelism().map_or(1, usize::from);
+            AVAILABLE.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
     }
 }
 

@@ -3,17 +3,18 @@
 use std::borrow::Borrow;
 
 use super::table::Table;
-use crate::cast::kept::{Kept, VARIANTS, variant};
+use crate::cached_once::CachedOnce;
 use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
+use crate::cast::variant::{VARIANTS, variant};
 use crate::cast::vectors::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
 
 /// The tables found so far: there are few formats, and fewer are in use.
-static TABLES: Kept<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
+static TABLES: CachedOnce<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = CachedOnce::new();
 
 /// Where the table of a request is kept; `None` if codes are not all there is to it.
 fn place(request: &Request) -> Option<usize> {
@@ -40,7 +41,7 @@ pub(in crate::cast) fn known(request: &Request, level: Level) -> Option<Box<dyn 
 /// The stage for a request that a plan has been found for.
 pub(in crate::cast) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
     let place = has_tables(plan.level).then(|| place(request))??;
-    stage(TABLES.keep(place, Table::new(plan, 1.0)), request.target.item_size(), plan.level)
+    stage(TABLES.store(place, Table::new(plan, 1.0)), request.target.item_size(), plan.level)
 }
 
 /// The stage for results of this size from a table that stays, if at most their last two bytes vary.

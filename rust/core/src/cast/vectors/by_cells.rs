@@ -7,10 +7,11 @@ use super::direct::upper_spec;
 use super::product_steps::scaled_cells;
 use super::to_byte::{Codes, boxed, sign, with_signs};
 use super::upper_source::{AsTheyAre, Floats, Upper, Words};
-use crate::cast::kept::{Kept, VARIANTS, variant};
+use crate::cached_once::CachedOnce;
 use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
+use crate::cast::variant::{VARIANTS, variant};
 use crate::codec::options::{Options, Rounding};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
@@ -18,7 +19,7 @@ use crate::format::{FloatSpec, Format};
 use crate::simd::{Tables, with_tables};
 
 /// The cells that were found, or not, for words of each format of 16 bits.
-static CELLS_OF: Kept<Option<Cells>, { Format::COUNT * Format::COUNT * VARIANTS }> = Kept::new();
+static CELLS_OF: CachedOnce<Option<Cells>, { Format::COUNT * Format::COUNT * VARIANTS }> = CachedOnce::new();
 
 /// The cells of words of a format for a request that is like this but for its source.
 pub(super) fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
@@ -27,7 +28,7 @@ pub(super) fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cell
     let place = (source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?;
     let found = CELLS_OF.get(place).unwrap_or_else(|| {
         let request = Request { source, scaled: false, factor: None, ..*request };
-        CELLS_OF.keep(place, find(words, &request))
+        CELLS_OF.store(place, find(words, &request))
     });
     found.as_ref()
 }
