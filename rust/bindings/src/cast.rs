@@ -190,13 +190,13 @@ fn run(
     let bytes = shape.iter().product::<usize>() * source.format.item_size();
     let (from, to, factors) = (source.place(), target.place(), scale.map(Array::place));
     let call = move || {
-        // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these
-        // copies; the caller keeps the arrays alive, and numpy does not free or move the data of an array that something else refers to. The
-        // target is new, or was checked to be writeable, of this shape and without overlap in itself, and made not
-        // to overlap the source but elementwise; their extents do not meet, so that nothing of it lies between the source's
-        // elements. Another thread of the host may write to the same arrays meanwhile,
-        // as with any numpy function: which value is read is then open, nothing else (the core makes no references
-        // to this memory).
+        // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and all checks were of these
+        // copies. The caller keeps the arrays alive, and numpy frees or moves the data of an array with other
+        // references only in `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller. The
+        // target is new, or was found writeable, of this shape, without overlap in itself, and apart from the source
+        // or elementwise on it; where extents do not meet, nothing of the target lies between elements of the source.
+        // Another thread may write to the arrays meanwhile, as with any numpy function: which value is then read is
+        // open, and nothing else, because the core makes no references to this memory.
         unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }
     };
     let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };

@@ -23,7 +23,10 @@ mod separation;
 mod unscale;
 
 /// The compiled half of castwise. Import `castwise` instead.
-#[pyo3::pymodule(gil_used = false)]
+///
+/// A free-threaded interpreter turns its lock on for this module: `array::Plain` borrows the shape and strides of an
+/// array, which another thread could change meanwhile.
+#[pyo3::pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
     use super::accelerate::{accelerated_pairs, set_accelerated};
