@@ -72,15 +72,18 @@ class GradScaler:
         self._device = device
         self._enabled = enabled
         if enabled:
-            if not scaling.is_number(init_scale):
-                raise TypeError(
-                    f"init_scale={init_scale!r} is not valid; use a number, as 65536.0."
-                )
+            numbers = {
+                "init_scale": init_scale,
+                "growth_interval": growth_interval,
+                "growth_factor": growth_factor,
+                "backoff_factor": backoff_factor,
+            }
+            for name, value in numbers.items():
+                if not scaling.is_number(value):
+                    raise TypeError(f"{name}={value!r} is not valid; use a number.")
             try:
                 with renamed(initial_scale="init_scale"):
-                    self._machine = DynamicLossScale(
-                        init_scale, growth_interval, growth_factor, backoff_factor, preset="torch"
-                    )
+                    self._machine = DynamicLossScale(*numbers.values(), preset="torch")
             except ValueError as error:
                 raise AssertionError(str(error)) from error
         self._in_use = False
