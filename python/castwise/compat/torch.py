@@ -72,7 +72,7 @@ class GradScaler:
         self._device = device
         self._enabled = enabled
         if enabled:
-            numbers = {
+            numbers: dict[str, Any] = {
                 "init_scale": init_scale,
                 "growth_interval": growth_interval,
                 "growth_factor": growth_factor,
