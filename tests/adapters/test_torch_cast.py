@@ -176,7 +176,7 @@ def test_trees_of_tensors_and_arrays() -> None:
 def test_maps_for_trees_take_torchs_dtypes(what: Any) -> None:
     tree = castwise.cast_tree({"a": torch.ones(2), "n": np.ones(2, np.int8)}, what)
     assert (tree["a"].dtype, tree["n"].dtype) == (torch.bfloat16, np.int8)
-    with pytest.raises(TypeError, match=r"dtype=torch\.quint8 is not a dtype"):
+    with pytest.raises(TypeError, match=r"dtype=torch\.quint8 is not a format castwise knows"):
         castwise.cast_tree([], torch.quint8)
 
 

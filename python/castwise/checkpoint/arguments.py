@@ -17,21 +17,15 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def check_assume(assume: Any) -> None:
-    """TypeError unless `assume` is None, a format, or a mapping of tensor name to format."""
-    if assume is None:
-        return
-    if isinstance(assume, str):
-        _check_format(assume, "assume")
-    elif isinstance(assume, Mapping):
+    """TypeError unless `assume` is None, a dtype, or a mapping of tensor name to dtype."""
+    if isinstance(assume, Mapping):
         for name, value in assume.items():
             if not isinstance(name, str):
                 raise TypeError(f"assume: key {name!r} is no tensor name, which is a str")
             _check_format(value, f"assume: key {name!r}")
-    else:
-        raise TypeError(
-            "assume must be the name of a format, or a mapping of tensor name to format, "
-            f"not {assume!r}"
-        )
+    elif assume is not None:
+        other = "assume must be a format, or a mapping of tensor name to format"
+        _check_format(assume, "assume" if isinstance(assume, str) else other)
 
 
 def check_texts(names: Any, metadata: Any) -> None:

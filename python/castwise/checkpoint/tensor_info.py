@@ -142,7 +142,7 @@ def assumed_format(
     """
     if assume is None:
         return None
-    if isinstance(assume, str):
+    if not isinstance(assume, Mapping):
         info = format_info(assume)
         return info if info.itemsize == itemsize else None
     if name not in assume:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -61,3 +63,27 @@ def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:
             "'config'"
         )
     return config.pop(key)
+
+
+@contextmanager
+def attributes(optimizer: Any, **values: Any) -> Iterator[None]:
+    """Set attributes within a block; delete them after it, as torch, or restore them if it fails.
+
+    Else a step that is taken again would multiply by the scale twice.
+    """
+    before = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        setattr(optimizer, name, value)
+    try:
+        yield
+    except BaseException:
+        kept = before
+        raise
+    finally:
+        for name in values:
+            if name in kept:
+                setattr(optimizer, name, kept[name])
+            else:
+                with suppress(AttributeError):  # the optimizer may have done it
+                    delattr(optimizer, name)

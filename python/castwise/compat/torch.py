@@ -7,6 +7,9 @@ np.float32(6.0)
 
 from __future__ import annotations
 
+import inspect
+import sys
+import warnings
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -15,9 +18,10 @@ import numpy as np
 
 from castwise import trees
 from castwise._core import DynamicLossScale
+from castwise.argument_names import renamed
 from castwise.compat import scaling
-from castwise.floating import is_floating
-from castwise.loss_scale.unscaling import all_finite, unscale_as_originals
+from castwise.compat import torch_arithmetic as arithmetic
+from castwise.loss_scale.unscaling import all_finite
 
 __all__ = ["GradScaler"]
 
@@ -29,7 +33,7 @@ class _Stage(Enum):
 
 
 class GradScaler:
-    """Scales losses, unscales gradients in place, steps unless one is not finite.
+    """Scale losses, unscale gradients in place, and step unless one is not finite.
 
     Parameters
     ----------
@@ -48,7 +52,11 @@ class GradScaler:
     Notes
     -----
     An optimizer is an object with ``param_groups``, a list of dicts whose "params" have ``grad``,
-    and ``step``.
+    and ``step``. One whose ``_step_supports_amp_scaling`` is true, as torch's fused optimizers',
+    unscales and skips by itself: for the time of its step it gets the attributes ``grad_scale``
+    (None after `unscale_`, else the scale) and ``found_inf`` (1.0 if a gradient is not finite, else
+    0.0), float32 scalars. If its ``step`` has the parameter ``grad_scaler``, it gets this object
+    instead, and a FutureWarning is given, as by torch.
 
     """
 
@@ -64,14 +72,18 @@ class GradScaler:
         self._device = device
         self._enabled = enabled
         if enabled:
-            if not scaling.is_number(init_scale):
-                raise TypeError(
-                    f"init_scale={init_scale!r} is not valid; use a number, as 65536.0."
-                )
+            numbers: dict[str, Any] = {
+                "init_scale": init_scale,
+                "growth_interval": growth_interval,
+                "growth_factor": growth_factor,
+                "backoff_factor": backoff_factor,
+            }
+            for name, value in numbers.items():
+                if not scaling.is_number(value):
+                    raise TypeError(f"{name}={value!r} is not valid; use a number.")
             try:
-                self._machine = DynamicLossScale(
-                    init_scale, growth_interval, growth_factor, backoff_factor, preset="torch"
-                )
+                with renamed(initial_scale="init_scale"):
+                    self._machine = DynamicLossScale(*numbers.values(), preset="torch")
             except ValueError as error:
                 raise AssertionError(str(error)) from error
         self._in_use = False
@@ -86,13 +98,18 @@ class GradScaler:
             return outputs
         if isinstance(outputs, np.ndarray | np.generic):
             self._in_use = True
-            return _times(outputs, np.float32(self._machine.scale))
+            return arithmetic.times(outputs, np.float32(self._machine.scale))
         # A tensor of torch would be an iterable too, of its rows.
         elsewhere = isinstance(outputs, str | bytes) or hasattr(outputs, "dtype")
         if isinstance(outputs, Iterable) and not elsewhere:
             scaled = map(self.scale, outputs)
             return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
-        raise ValueError(f"outputs={outputs!r} must be an array of numpy or an iterable of them.")
+        remedy = (
+            "; for tensors use castwise.adapters.torch.GradScaler" if _is_tensor(outputs) else ""
+        )
+        raise ValueError(
+            f"outputs={outputs!r} must be {self._kind} or an iterable of them{remedy}."
+        )
 
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer in place, in one pass over all of them.
@@ -111,22 +128,36 @@ class GradScaler:
         if not self._enabled:
             return
         self._require_use("unscale_")
-        stage, _ = self._optimizers.get(id(optimizer), (_Stage.READY, None))
+        stage, _ = self._state(optimizer)
         if stage is _Stage.UNSCALED:
             raise RuntimeError(
                 "unscale_() has been called on this optimizer since the last update()."
             )
         if stage is _Stage.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        # By group and parameter, which is how errors name a gradient.
-        grads = [list(map(self._gradient, group["params"])) for group in optimizer.param_groups]
+        grads = self._gradients(optimizer)
         found = trees.values(grads)
         if any(map(self._is_half, found)):
             raise ValueError("a float16 gradient cannot be unscaled; keep parameters in float32.")
         finite = self._divide(grads, self._machine.scale) if found else None
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
 
+    def _gradients(self, optimizer: Any) -> list[list[Any]]:
+        """By group and parameter, which is how errors name a gradient."""
+        if not hasattr(optimizer, "param_groups"):
+            raise AttributeError(
+                f"optimizer={optimizer!r} has no param_groups; give an optimizer of torch.optim or "
+                "an object like one."
+            )
+        return [list(map(self._gradient, group["params"])) for group in optimizer.param_groups]
+
     # What another library's arrays need of their own: castwise.adapters.torch has it for tensors.
+
+    _kind = "an array of numpy"
+
+    def _number(self, value: float) -> Any:
+        """A float32 scalar for optimizers."""
+        return np.float32(value)
 
     def _gradient(self, parameter: Any) -> Any:
         """What is divided for a parameter; None if it has no gradient."""
@@ -135,14 +166,15 @@ class GradScaler:
     def _is_half(self, grad: Any) -> bool:
         return bool(grad.dtype == np.float16)
 
-    def _divide(self, grads: list[list[Any]], scale: float) -> bool:
-        """Divide in place; whether all were finite."""
-        return _unscale(grads, scale)
+    def _divide(self, grads: list[list[Any]], scale: float | None) -> bool:
+        """Divide in place, if there is a scale; whether all were finite."""
+        return all_finite(grads) if scale is None else arithmetic.unscale(grads, scale)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Unscale, if that was not done, and step, if all gradients are finite.
 
-        Returns what ``optimizer.step(*args, **kwargs)`` does, None for a skipped step.
+        Returns what ``optimizer.step(*args, **kwargs)`` does, None for a skipped step. If it
+        raises, the step can be taken again.
 
         Raises
         ------
@@ -150,6 +182,8 @@ class GradScaler:
             The step was taken since the last update; a closure is given.
         AssertionError
             There is no gradient, or nothing was scaled before.
+        AttributeError
+            `optimizer` has no ``param_groups``.
 
         """
         if not self._enabled:
@@ -157,17 +191,64 @@ class GradScaler:
         if "closure" in kwargs:
             raise RuntimeError("a closure cannot be used with an enabled GradScaler.")
         self._require_use("step")
-        stage, finite = self._optimizers.get(id(optimizer), (_Stage.READY, None))
-        if stage is _Stage.STEPPED:
+        if self._state(optimizer)[0] is _Stage.STEPPED:
             raise RuntimeError("step() has been called since the last update().")
-        if stage is _Stage.READY:
-            self.unscale_(optimizer)
-            _, finite = self._optimizers[id(optimizer)]
-        if finite is None:
-            raise AssertionError("no gradient of this optimizer was looked at.")
-        result = optimizer.step(*args, **kwargs) if finite else None
-        self._optimizers[id(optimizer)] = (_Stage.STEPPED, finite)
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            result = self._step_of_optimizer(optimizer, *args, **kwargs)
+        else:
+            if self._state(optimizer)[0] is _Stage.READY:
+                self.unscale_(optimizer)
+            finite = self._state(optimizer)[1]
+            if finite is None:
+                raise AssertionError("no gradient of this optimizer was looked at.")
+            result = optimizer.step(*args, **kwargs) if finite else None
+        self._optimizers[id(optimizer)] = (_Stage.STEPPED, self._state(optimizer)[1])
         return result
+
+    def _step_of_optimizer(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let an optimizer unscale and skip by itself."""
+        if "grad_scaler" in inspect.signature(optimizer.step).parameters:
+            warnings.warn(
+                "GradScaler is going to stop passing itself as the argument grad_scaler; give the "
+                "optimizer a step without it, which reads the attributes grad_scale and found_inf.",
+                FutureWarning,
+                stacklevel=3,
+            )
+            return optimizer.step(*args, **{**kwargs, "grad_scaler": self})
+        stage = self._state(optimizer)[0]
+        if stage is _Stage.READY:
+            self._check_inf_per_device(optimizer)
+        grad_scale = getattr(optimizer, "grad_scale", None)
+        if stage is _Stage.READY:
+            scale = self._get_scale_async()
+            grad_scale = scale if grad_scale is None else scale * grad_scale
+        found = self._found_inf_per_device(optimizer)
+        with scaling.attributes(optimizer, grad_scale=grad_scale, found_inf=sum(found.values())):
+            return optimizer.step(*args, **kwargs)
+
+    # torch's names, which optimizers that take `grad_scaler` call.
+
+    def _get_scale_async(self) -> Any:
+        """The scale as a float32 scalar."""
+        return self._number(self.get_scale())
+
+    def _check_inf_per_device(self, optimizer: Any) -> dict[Any, Any]:
+        """Look at the gradients, of any dtype, without dividing; as `_found_inf_per_device`."""
+        grads = self._gradients(optimizer)
+        finite = self._divide(grads, None) if trees.values(grads) else None
+        self._optimizers[id(optimizer)] = (self._state(optimizer)[0], finite)
+        return self._found_inf_per_device(optimizer)
+
+    def _found_inf_per_device(self, optimizer: Any) -> dict[Any, Any]:
+        """1.0 if a gradient is not finite, else 0.0, by device; empty if none was looked at."""
+        finite = self._state(optimizer)[1]
+        if finite is None:
+            return {}
+        found = self._number(0.0 if finite else 1.0)
+        return {found.device: found}
+
+    def _state(self, optimizer: Any) -> tuple[_Stage, bool | None]:
+        return self._optimizers.get(id(optimizer), (_Stage.READY, None))
 
     def update(self, new_scale: Any = None) -> None:
         """Change the scale by what was found since the last update, or to `new_scale`.
@@ -184,8 +265,7 @@ class GradScaler:
         if new_scale is not None:
             if not scaling.is_number(new_scale):
                 raise AssertionError(f"new_scale={new_scale!r} must be a float.")
-            state = {**self._machine.state_dict(), "scale": float(np.reshape(new_scale, ()))}
-            self._machine = self._machine.with_state(state)
+            self._change("new_scale", "scale", float(np.reshape(new_scale, ())))
         else:
             found = [finite for _, finite in self._optimizers.values() if finite is not None]
             if not found:
@@ -203,7 +283,7 @@ class GradScaler:
 
     def set_growth_factor(self, new_factor: float) -> None:
         """Change it."""
-        self._change("growth_factor", new_factor)
+        self._change("new_factor", "growth_factor", new_factor)
 
     def get_backoff_factor(self) -> float:
         """What the scale is multiplied by when it backs off."""
@@ -211,7 +291,7 @@ class GradScaler:
 
     def set_backoff_factor(self, new_factor: float) -> None:
         """Change it."""
-        self._change("backoff_factor", new_factor)
+        self._change("new_factor", "backoff_factor", new_factor)
 
     def get_growth_interval(self) -> int:
         """Finite steps between growths."""
@@ -219,7 +299,7 @@ class GradScaler:
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Change it."""
-        self._change("growth_interval", new_interval)
+        self._change("new_interval", "growth_interval", new_interval)
 
     def is_enabled(self) -> bool:
         """Whether it does anything."""
@@ -244,6 +324,10 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        if not isinstance(state_dict, dict):
+            raise TypeError(
+                f"state_dict={state_dict!r} is not a dict; give what state_dict() returned."
+            )
         if not state_dict:
             raise RuntimeError("state_dict is empty, perhaps that of a disabled GradScaler.")
         keys = self._machine.state_dict()
@@ -252,8 +336,9 @@ class GradScaler:
                 raise KeyError(f"state_dict lacks {key!r}; it must have {', '.join(keys)}")
         self._machine = self._machine.with_state({key: state_dict[key] for key in keys})
 
-    def _change(self, key: str, value: float) -> None:
-        self._machine = self._machine.with_state({**self._machine.state_dict(), key: value})
+    def _change(self, argument: str, key: str, value: float) -> None:
+        with renamed(**{key: argument}):
+            self._machine = self._machine.with_state({**self._machine.state_dict(), key: value})
 
     def _require_use(self, method: str) -> None:
         if not self._in_use:
@@ -265,21 +350,5 @@ class GradScaler:
         return {**self.__dict__, "_in_use": False}
 
 
-def _times(output: Any, scale: np.float32) -> Any:
-    """Torch's product with a float32 of rank 0: in float32, then back, unless rank 0 too."""
-    if not (is_floating(output.dtype) or output.dtype.kind == "c"):
-        return scaling.times(output.astype(np.float32), scale)
-    product = scaling.times(output, scale)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return product.astype(output.dtype) if np.ndim(output) else product
-
-
-def _unscale(grads: list[list[Any]], scale: float) -> bool:
-    """Divide in place; whether all were finite. Where there is no reciprocal, IEEE's, as torch."""
-    if scaling.is_usable(scale):
-        _, finite = unscale_as_originals(grads, scale, grads)
-        return finite
-    finite = all_finite(grads)
-    for grad in trees.values(grads):
-        grad[...] = scaling.times(grad, scaling.reciprocal(scale))
-    return finite
+def _is_tensor(value: Any) -> bool:
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)

@@ -191,16 +191,29 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
         Structures differ.
 
     """
-    for path, a, b in trees.zip_leaves(on_true, on_false, ("on_true", "on_false")):
-        kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in (a, b)]
-        if kinds[0] != kinds[1]:
-            raise TypeError(
-                f"on_true and on_false differ{f' at {path!r}' if path else ''}: {kinds[0]} and "
-                f"{kinds[1]}; "
-                "give leaves of equal shapes and dtypes."
-            )
+    require_alike(on_true, on_false, ("on_true", "on_false"))
     if not isinstance(pred, bool | np.bool_):
         pred = pred.item() if np.ndim(pred) == 0 and hasattr(pred, "item") else pred
         if not isinstance(pred, bool):
             raise TypeError(f"pred={pred!r} is not valid; use True or False.")
     return on_true if pred else on_false
+
+
+def require_alike(first: Any, second: Any, names: tuple[str, str]) -> None:
+    """Compare two trees, which errors call by `names`.
+
+    Raises
+    ------
+    TypeError
+        Shapes or dtypes differ.
+    ValueError
+        Structures differ.
+
+    """
+    for path, *leaves in trees.zip_leaves(first, second, names):
+        kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
+        if kinds[0] != kinds[1]:
+            raise TypeError(
+                f"{names[0]} and {names[1]} differ{f' at {path!r}' if path else ''}: {kinds[0]} "
+                f"and {kinds[1]}; give leaves of equal shapes and dtypes."
+            )

@@ -29,7 +29,8 @@ const DETACH_BYTES: usize = 1 << 16;
 ///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused. Arrays of a
 ///     library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that library.
 /// dtype : dtype or str, optional
-///     The target: anything numpy.dtype takes, ml_dtypes types, names and aliases of castwise.formats().
+///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
+///     castwise.formats().
 ///     May be left out if out is given.
 /// out : ndarray, optional
 ///     Written in place and returned; same shape as x. May overlap x.

@@ -89,7 +89,7 @@ fn numpys_own(descr: &Bound<'_, PyArrayDescr>) -> Option<Format> {
     })
 }
 
-/// A dtype argument: a name or alias of the table, or anything `numpy.dtype` takes.
+/// A dtype argument: a name or alias of the table, anything `numpy.dtype` takes, or a dtype of torch.
 pub(crate) fn parse_argument<'py>(
     argument: &'static str,
     value: &Bound<'py, PyAny>,
@@ -102,13 +102,7 @@ pub(crate) fn parse_argument<'py>(
     if let Some(name) = name
         && let Some(format) = find(&name.to_cow()?)
     {
-        let descr = descr_of(py, format)?.ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "{argument}={:?} has no dtype in the installed ml_dtypes; install a newer one.",
-                format.name()
-            ))
-        })?;
-        return Ok((format, descr));
+        return with_descr(argument, py, format);
     }
     if let Ok(descr) = PyArrayDescr::new(py, value)
         && !value.is_none()
@@ -118,20 +112,51 @@ pub(crate) fn parse_argument<'py>(
     if let Some(name) = name {
         parse(&name.to_cow()?).map_err(to_python)?;
     }
+    if let Some(name) = torch_name(value)? {
+        let format = find(&name).ok_or_else(|| unknown(argument, value))?;
+        return with_descr(argument, py, format);
+    }
     Err(PyTypeError::new_err(format!(
-        "{argument}={} is not a dtype; give a numpy or ml_dtypes dtype, or a name of castwise.formats().",
+        "{argument}={} is not a dtype; give a dtype of numpy, ml_dtypes, jax or torch, or a name of \
+         castwise.formats().",
         value.repr()?
     )))
+}
+
+/// The name of a dtype of torch, as "bfloat16" of `torch.bfloat16`; torch is not imported for it.
+fn torch_name(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let class = value.get_type();
+    if class.name()? != "dtype" || class.module()? != "torch" {
+        return Ok(None);
+    }
+    Ok(value.str()?.to_cow()?.strip_prefix("torch.").map(str::to_owned))
+}
+
+fn with_descr<'py>(
+    argument: &'static str,
+    py: Python<'py>,
+    format: Format,
+) -> PyResult<(Format, Bound<'py, PyArrayDescr>)> {
+    let descr = descr_of(py, format)?.ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "{argument}={:?} has no dtype in the installed ml_dtypes; install a newer one.",
+            format.name()
+        ))
+    })?;
+    Ok((format, descr))
 }
 
 fn known<'py>(
     argument: &'static str,
     descr: Bound<'py, PyArrayDescr>,
 ) -> PyResult<(Format, Bound<'py, PyArrayDescr>)> {
-    match format_of(&descr)? {
-        Some(format) => Ok((format, descr)),
-        None => Err(PyTypeError::new_err(format!(
-            "{argument}={descr} is not a format castwise knows; castwise.formats() lists all."
-        ))),
-    }
+    let format = format_of(&descr)?.ok_or_else(|| unknown(argument, &descr))?;
+    Ok((format, descr))
+}
+
+/// The error for a dtype without a format.
+fn unknown(argument: &str, value: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "{argument}={value} is not a format castwise knows; castwise.formats() lists all."
+    ))
 }

@@ -28,11 +28,6 @@ class TorchAdapter(Adapter):
         """The numpy dtype of a tensor; None for those that only torch has."""
         return numpy_dtype(array.dtype)
 
-    def format_of(self, dtype: Any) -> str | None:
-        """That of a torch.dtype."""
-        known = numpy_dtype(dtype) if isinstance(dtype, torch.dtype) else None
-        return None if known is None else known.name
-
     def to_host(self, array: Any) -> NDArray[Any]:
         """The elements, detached; copied from other devices only."""
         return to_numpy(array.detach().cpu().resolve_conj().resolve_neg())

@@ -22,7 +22,8 @@ class GradScaler(compat.GradScaler):
     In one pass over all of them, in the memory that they have. Gradients on other devices are
     divided by torch's own kernel. Parameters, methods, states and errors are those of
     torch.amp.GradScaler (of `castwise.compat.torch.GradScaler`), and states of either load into
-    the other.
+    the other. Fused optimizers (``_step_supports_amp_scaling``) get ``grad_scale`` and
+    ``found_inf`` as tensors.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ class GradScaler(compat.GradScaler):
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
+            if not self._in_use:
+                self._place = outputs.device
             self._in_use = True
             scale = torch.full((), self.get_scale(), dtype=torch.float32, device=outputs.device)
             return outputs * scale
@@ -72,11 +75,18 @@ class GradScaler(compat.GradScaler):
     def _is_half(self, grad: Any) -> bool:
         return bool(grad.dtype == torch.float16)
 
-    def _divide(self, grads: list[list[Any]], scale: float) -> bool:
+    _kind = "a tensor"
+    _place: Any = "cpu"
+    """The device of the first loss, where torch keeps its scale."""
+
+    def _number(self, value: float) -> Any:
+        return torch.full((), value, dtype=torch.float32, device=self._place)
+
+    def _divide(self, grads: list[list[Any]], scale: float | None) -> bool:
         here = [list(map(_in_numpy, group)) for group in grads]
         finite = super()._divide(here, scale) if values(here) else True
         elsewhere = [grad for grad in values(grads) if not is_on_host(grad)]
-        return _divide_by_torch(elsewhere, scale) and finite
+        return _divide_by_torch(elsewhere, 1.0 if scale is None else scale) and finite
 
 
 def _in_numpy(grad: Any) -> Any:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castwise import trees
-from castwise._core import DynamicLossScale as Machine
 from castwise.compat import scaling
 from castwise.floating import is_floating
 from castwise.loss_scale import unscaling
@@ -59,9 +58,12 @@ class NoOpLossScale:
 
 @dataclasses.dataclass(frozen=True)
 class StaticLossScale:
-    """A scale that never changes."""
+    """A scale that never changes; TypeError if it is not a real number."""
 
     loss_scale: Any
+
+    def __post_init__(self) -> None:
+        _check_number("loss_scale", self.loss_scale)
 
     def scale(self, tree: Tree) -> Tree:
         """Every array times the scale, in numpy's promotion."""
@@ -83,31 +85,39 @@ class DynamicLossScale:
 
     Parameters
     ----------
-    loss_scale : float array of rank 0
+    loss_scale : float or float array of rank 0
         A growth beyond its dtype's range does not take place.
-    counter : int array of rank 0
-        Finite steps since the last change.
-    period : int
-        Steps between growths.
-    factor : int or float
+    counter : int or float, or array of rank 0
+        Finite steps since the last change; taken modulo `period`.
+    period : int or float, or array of rank 0
+        Steps between growths: the scale grows where the counter is ``period - 1``. With a float
+        the counter becomes a float32.
+    factor : int or float, or array of rank 0
         What it is multiplied and divided by.
-    min_loss_scale : float array of rank 0
+    min_loss_scale : float or float array of rank 0
         Division stops here.
+
+    Raises
+    ------
+    TypeError
+        One of them is not a real number.
 
     """
 
     loss_scale: Any
     counter: Any = dataclasses.field(default_factory=lambda: np.zeros([], np.int32))
-    period: int = 2000
-    factor: float = 2
+    period: Any = 2000
+    factor: Any = 2
     min_loss_scale: Any = dataclasses.field(default_factory=lambda: np.ones([], np.float32))
 
     def __post_init__(self) -> None:
-        for name in ("loss_scale", "min_loss_scale"):
-            value = getattr(self, name)
-            # jax makes one of bare objects to learn the structure.
-            if type(value) is not object and not is_floating(dtype := _dtype(value)):
-                warnings.warn(f"{name} has dtype {dtype}; use a float", stacklevel=3)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is object:
+                continue  # jax makes one of bare objects to learn the structure
+            _check_number(field.name, value)
+            if field.name.endswith("loss_scale") and not is_floating(dtype := _dtype(value)):
+                warnings.warn(f"{field.name} has dtype {dtype}; use a float", stacklevel=3)
 
     def scale(self, tree: Tree) -> Tree:
         """Every array times the scale, in numpy's promotion."""
@@ -128,42 +138,46 @@ class DynamicLossScale:
         Raises
         ------
         AssertionError
-            An array of another rank, as in jmp.
+            `grads_finite` has axes, as in jmp.
+        TypeError
+            It is not a bool (or an int, as 0 or 1), or a number of the loss scale has axes.
 
         """
         if np.ndim(grads_finite) != 0:
             raise AssertionError(f"grads_finite={grads_finite!r} must be a boolean scalar.")
-        if any(map(_is_traced, (grads_finite, self.loss_scale, self.counter, self.min_loss_scale))):
-            return self._adjust_traced(grads_finite)
-        finite = bool(grads_finite)
-        scale, counter = np.asarray(self.loss_scale), np.asarray(self.counter)
-        machine = Machine(
-            float(scale),
-            self.period,
-            float(self.factor),
-            minimum=float(np.asarray(self.min_loss_scale)),
-            preset="jmp",
-        )
-        state = {"loss_scale": float(scale), "counter": int(counter)}
-        machine, _ = machine.with_state(state).next(finite)
-        with np.errstate(over="ignore"):
-            result = np.asarray(machine.scale, np.float32)
-            if is_floating(scale.dtype) and scale.dtype.itemsize < result.dtype.itemsize:
-                result = result.astype(scale.dtype)
-        if finite and not np.isfinite(result):
-            result = scale
-        new_counter = np.asarray(machine.counter, counter.dtype)
-        return dataclasses.replace(self, loss_scale=result, counter=new_counter)
+        if _dtype(grads_finite).kind not in "biu":
+            raise TypeError(f"grads_finite={grads_finite!r} is not valid; use True or False.")
+        numbers = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in numbers.items():
+            if np.ndim(value) != 0:
+                raise TypeError(f"{name}={value!r} is not valid; use a number without axes.")
+        traced = any(map(_is_traced, (grads_finite, *numbers.values())))
+        xp = sys.modules["jax"].numpy if traced else np
+        finite = xp.asarray(grads_finite).astype(bool)
+        with np.errstate(all="ignore"):
+            completes, counted = self._counted(xp)
+            scale = self._next_scale(xp, finite, completes)
+            counter = xp.where(finite, counted, 0)
+        return dataclasses.replace(self, loss_scale=scale, counter=counter)
 
-    def _adjust_traced(self, grads_finite: Any) -> DynamicLossScale:
-        jnp = sys.modules["jax"].numpy
-        scale, counter = jnp.asarray(self.loss_scale), jnp.asarray(self.counter)
-        grown = (scale * self.factor).astype(scale.dtype)
-        grows = (counter == self.period - 1) & jnp.isfinite(grown)
-        reduced = jnp.maximum(self.min_loss_scale, scale / self.factor).astype(scale.dtype)
-        result = jnp.where(grads_finite, jnp.where(grows, grown, scale), reduced)
-        counter = jnp.where(grads_finite, (counter + 1) % self.period, 0).astype(counter.dtype)
-        return dataclasses.replace(self, loss_scale=result, counter=counter)
+    def _counted(self, xp: Any) -> tuple[Any, Any]:
+        """Whether a finite step completes the period, and the counter after it."""
+        counter, period = xp.asarray(self.counter), xp.asarray(self.period)
+        if is_floating(counter.dtype) or is_floating(period.dtype):
+            counter, period = counter.astype(np.float32), period.astype(np.float32)
+        dtype = np.int32 if counter.dtype == np.bool_ else counter.dtype
+        return counter == period - 1, ((counter + 1) % period).astype(dtype)
+
+    def _next_scale(self, xp: Any, finite: Any, completes: Any) -> Any:
+        """The scale after a step, computed in its own dtype; numpy's float64 becomes float32."""
+        dtype = _dtype(self.loss_scale)
+        if not is_floating(dtype) or (xp is np and dtype == np.float64):
+            dtype = np.float32
+        numbers = (self.loss_scale, self.factor, self.min_loss_scale)
+        scale, factor, minimum = (xp.asarray(number).astype(dtype) for number in numbers)
+        grown, reduced = scale * factor, xp.maximum(minimum, scale / factor)
+        grows = completes & xp.isfinite(grown)
+        return xp.where(finite, xp.where(grows, grown, scale), reduced)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Arrays, and what is none, for jax; the minimum is among the arrays, and so is kept."""
@@ -205,13 +219,13 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
     """
     if np.ndim(pred) != 0 or _dtype(pred) != np.bool_:
         raise AssertionError(f"pred={pred!r} must be a boolean scalar.")
+    unscaling.require_alike(a, b, ("a", "b"))
     if _is_traced(pred):
-        unscaling.select_tree(True, a, b)  # for its errors
         where = sys.modules["jax"].numpy.where
         pairs = zip(trees.values(a), trees.values(b), strict=True)
         chosen: Tree = trees.replace(a, (where(pred, *pair) for pair in pairs))
         return chosen
-    return unscaling.select_tree(bool(pred), a, b)
+    return a if pred else b
 
 
 def register() -> None:
@@ -235,6 +249,13 @@ def _is_traced(value: Any) -> bool:
 def _dtype(value: Any) -> Any:
     """Of what jax traces too, which is no array yet."""
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+
+
+def _check_number(name: str, value: Any) -> None:
+    """TypeError unless real: a number, or an array of them, which jax may be tracing."""
+    dtype = _dtype(value)
+    if not is_floating(dtype) and getattr(dtype, "kind", "O") not in "biu":
+        raise TypeError(f"{name}={value!r} is not valid; use a number of at most 64 bits, as 2.0.")
 
 
 def _times(tree: Tree, factor: Any) -> Tree:

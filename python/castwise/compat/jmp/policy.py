@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
+from castwise.argument_names import renamed
 from castwise.floating import is_floating
 from castwise.trees import map_leaves
 
@@ -32,8 +33,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            object.__setattr__(self, field.name, _dtype(value))
+            with renamed(dtype=field.name):
+                object.__setattr__(self, field.name, _dtype(getattr(self, field.name)))
 
     def cast_to_param(self, x: Tree) -> Tree:
         """The tree with its floating arrays in the param dtype."""
@@ -79,7 +80,8 @@ def get_policy(policy_name: str) -> Policy:
         raise TypeError(
             f"policy_name={policy_name!r} must be a str, such as 'params=full,compute=half'"
         )
-    return Policy(*parse_assignment(policy_name, half_dtype().name))
+    with renamed(policy="policy_name", dtype=f"policy_name={policy_name!r}: dtype"):
+        return Policy(*parse_assignment(policy_name, half_dtype().name))
 
 
 def cast_to_full(tree: Tree) -> Tree:
@@ -103,7 +105,9 @@ def _dtype(value: Any) -> np.dtype[Any]:
     """A dtype, or the name of a format."""
     row = finfo(value)
     if row.dtype is None:
-        raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes; use another")
+        raise TypeError(
+            f"dtype={row.name!r} has no numpy dtype in the installed ml_dtypes; use another."
+        )
     return row.dtype
 
 

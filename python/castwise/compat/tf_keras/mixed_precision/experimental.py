@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from castwise._core import mixed_compute_dtype
+from castwise.argument_names import renamed
 from castwise.autocast.layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.in_force import global_policy, set_global_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
@@ -75,7 +76,8 @@ class PolicyV1(PlainPolicy):
         if self._automatic:
             mixed = mixed_compute_dtype(name, "tf")
             loss_scale = "dynamic" if mixed == "float16" else None
-        self._loss_scale = get_loss_scale(loss_scale)
+        with renamed(identifier="loss_scale"):
+            self._loss_scale = get_loss_scale(loss_scale)
         # Only float16 needs one: the others have float32's range, or none of their own.
         if self._loss_scale is not None and self.compute_dtype not in (None, "float16"):
             _LOGGER.warning(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from castwise.argument_names import renamed
 from castwise.compat.tf_keras.mixed_precision.policy import Policy
 from castwise.global_state import floatx
 
@@ -33,7 +34,8 @@ def set_global_policy(policy: Any) -> None:
 
     """
     if policy is not None and not isinstance(policy, Policy):
-        policy = Policy(policy)
+        with renamed(name="policy"):
+            policy = Policy(policy)
     compute = policy and policy.compute_dtype
     if compute is not None and not compute.startswith(("float", "bfloat")):
         raise ValueError(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale as Machine
+from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.keras_objects import from_dictionary
 from castwise.loss_scale.unscaling import all_finite
@@ -132,7 +133,10 @@ class DynamicLossScale(LossScale):
     Raises
     ------
     ValueError
-        A number that is no float32, or NaN. Like TensorFlow, it accepts all others.
+        A number beyond float32, or NaN; a text that is not a number. Like TensorFlow, it accepts
+        all others.
+    TypeError
+        Not a number.
 
     """
 
@@ -142,11 +146,11 @@ class DynamicLossScale(LossScale):
         increment_period: int = 2000,
         multiplier: float = 2.0,
     ) -> None:
-        initial, factor = float(initial_loss_scale), float(multiplier)
-        for name, value in (("initial_loss_scale", initial), ("multiplier", factor)):
-            if not abs(value) <= _LARGEST:
-                raise ValueError(f"{name}={value!r} is not valid; use a number a float32 holds.")
-        self._machine = Machine(initial, int(increment_period), factor, preset="tf")
+        initial = _float32("initial_loss_scale", initial_loss_scale)
+        factor = _float32("multiplier", multiplier)
+        period = scaling.number("increment_period", increment_period, int)
+        with renamed(growth_interval="increment_period"):
+            self._machine = Machine(initial, period, factor, preset="tf")
 
     @property
     def initial_loss_scale(self) -> float:
@@ -187,7 +191,8 @@ class DynamicLossScale(LossScale):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; ValueError for missing or unknown keys."""
-        self._machine = self._machine.with_state(state)
+        with renamed(owner="DynamicLossScale"):
+            self._machine = self._machine.with_state(state)
 
     def __repr__(self) -> str:
         return (
@@ -196,6 +201,14 @@ class DynamicLossScale(LossScale):
             f"initial_loss_scale={self.initial_loss_scale}, "
             f"increment_period={self.increment_period}, multiplier={self.multiplier})"
         )
+
+
+def _float32(name: str, value: Any) -> float:
+    """An argument as a float; ValueError for those beyond float32, and NaN."""
+    number: float = scaling.number(name, value)
+    if not abs(number) <= _LARGEST:
+        raise ValueError(f"{name}={value!r} is not valid; use a number that a float32 holds.")
+    return number
 
 
 _CLASSES = {"FixedLossScale": FixedLossScale, "DynamicLossScale": DynamicLossScale}
@@ -243,13 +256,14 @@ def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> Los
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if isinstance(identifier, Mapping):
-        return deserialize(identifier, custom_objects)
-    if isinstance(identifier, int | float | np.number):
-        return FixedLossScale(identifier)  # type: ignore[arg-type]
+    with renamed(config="identifier", loss_scale_value="identifier"):
+        if isinstance(identifier, Mapping):
+            return deserialize(identifier, custom_objects)
+        if isinstance(identifier, int | float | np.number):
+            return FixedLossScale(identifier)  # type: ignore[arg-type]
     if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
     raise ValueError(
-        f"loss_scale={identifier!r} could not be interpreted; use 'dynamic', a number of 1 or "
+        f"identifier={identifier!r} could not be interpreted; use 'dynamic', a number of 1 or "
         "more, None, or a LossScale."
     )

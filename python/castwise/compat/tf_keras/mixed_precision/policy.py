@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from castwise._core import PolicyBase
+from castwise.argument_names import renamed
 from castwise.keras_objects import from_dictionary, serialize_with, to_dictionary
 
 
@@ -40,7 +41,8 @@ class Policy(PolicyBase):
     """What configs call the class; a subclass without one of its own goes by its Python name."""
 
     def __init__(self, name: str) -> None:
-        self._set_plain(name, "tf")
+        with renamed(policy="name"):
+            self._set_plain(name, "tf")
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:

@@ -1,0 +1,49 @@
+"""Errors in a dialect's words: its names of arguments and classes in place of castwise's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OWNER = "DynamicLossScale with preset="
+"""How errors of saved states call the class that a dialect's class is built on."""
+
+
+@contextmanager
+def renamed(*, owner: str | None = None, **names: str) -> Iterator[None]:
+    """Rename the argument that an error of the block begins with, as in ``argument=value ...``.
+
+    Parameters
+    ----------
+    owner : str, optional
+        The class whose state is loaded, for errors about its keys.
+    **names : str
+        For each name of castwise's, the one that the caller knows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What the block raises, renamed; other errors, and subclasses, pass as they are.
+
+    Examples
+    --------
+    >>> with renamed(growth_interval="period"):
+    ...     raise TypeError("growth_interval='x' is not valid; use an int.")
+    Traceback (most recent call last):
+    TypeError: period='x' is not valid; use an int.
+
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        name, equals, rest = text.partition("=")
+        if equals and name in names:
+            text = f"{names[name]}={rest}"
+        if owner is not None and _OWNER in text:
+            before, _, after = text.partition(_OWNER)
+            _, _, keys = after.partition(" ")
+            text = f"{before}{owner} {keys}".replace("class and preset", "class")
+        if text == str(error) or type(error) not in {TypeError, ValueError}:
+            raise
+        raise type(error)(text) from error.__cause__
