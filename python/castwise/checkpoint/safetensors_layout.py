@@ -16,7 +16,14 @@ import numpy as np
 
 import castwise
 from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.tensor_info import UNKNOWN, TensorInfo, check_shape, format_info, format_of
+from castwise.checkpoint.tensor_info import (
+    UNKNOWN,
+    TensorInfo,
+    check_shape,
+    format_info,
+    format_named,
+    format_of,
+)
 
 FORMATS_KEY = "castwise.dtypes"
 """Metadata key under which the formats of `U8` tensors stand."""
@@ -64,7 +71,7 @@ def describe(
     layout = Layout(code, shape, tag if code == _raw_code() else None)
     row = _format_of_code().get(code)
     if layout.tag is not None:
-        row = _row_of_tag(layout.tag)
+        row = format_named(layout.tag)
         if row is not None and row.itemsize > 1:
             shape = _without_byte_axis(name, row, shape)
     kind = row.kind if row else UNKNOWN
@@ -119,15 +126,6 @@ def _raw_code() -> str:
     code: str | None = row.safetensors
     assert code is not None  # noqa: S101
     return code
-
-
-def _row_of_tag(tag: str) -> castwise.FormatInfo | None:
-    """The format of a tag; None for one of a later castwise, or that ml_dtypes lacks here."""
-    try:
-        row = castwise.finfo(tag)
-    except TypeError:
-        return None
-    return row if row.dtype is not None else None
 
 
 def _without_byte_axis(
