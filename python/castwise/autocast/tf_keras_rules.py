@@ -74,6 +74,7 @@ class TfKerasRules(Rules):
 
     variable_class = TfKerasVariable
     locks = False
+    forgets_replaced = True
     sets_policy = False
     wrong_type = TypeError
 
