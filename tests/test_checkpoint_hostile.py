@@ -108,12 +108,46 @@ NPY = {
     "a call": (_npy("__import__('os').getcwd()", "()"), "damaged"),
     "deep": (_npy("(" * 3000 + ")" * 3000, "()"), "damaged"),
     "deep minus": (_npy("-" * 9000 + "1", "()"), "damaged"),
+    "a long sum": (_npy("1+" * 9000 + "1", "()"), "damaged"),
+    "a power": (_npy("9**9**9", "()"), "damaged"),
+    "text after it": (_npy("'<f4'", "()}, {'a': (1,)"), "damaged"),
+    "no comma": (_npy("'<f4' '<f4'", "()"), "damaged"),
+    "a wrong bracket": (_npy("['a')", "()"), "damaged"),
+    "an open text": (_npy("'<f4", "()"), "damaged"),
+    "a list as key": (_npy("{[]: 1}", "()"), "damaged"),
+    "a wrong escape": (_npy(r"'\x1'", "()"), "damaged"),
     "no dtype": (_npy("'nonsense'", "()"), "nonsense"),
     "a dtype of lists": (_npy("[['a', ['b', 3]]]", "()"), "dtype"),
     "a dict as dtype": (_npy("{'a': 1}", "()"), "dtype"),
     "a wrong order": (_npy("'<f4'", "()", b"1234", "1"), "damaged"),
     "nothing many times": (_npy("'|V0'", f"({2**62}, 2)"), "too large"),
 }
+
+
+def _long_npy(descr: str) -> bytes:
+    """A header of just what is allowed, of version 2.0."""
+    start = "{'fortran_order': False, 'shape': (), 'descr': "
+    header = (start + descr * (2**20 // len(descr)))[: 2**20].encode()
+    return b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (400 * 2**20,) * 2)
+
+
+@pytest.mark.parametrize("descr", ["(", "()", "-", "1+", "[],", "'',", "{1:'a'},", "'", "\\", " "])
+def test_the_longest_headers_take_little_memory(tmp_path: Path, descr: str) -> None:
+    path = tmp_path / "in.npy"
+    path.write_bytes(_long_npy(descr))
+    result = subprocess.run(
+        [sys.executable, "-m", "castwise", "inspect", path],
+        preexec_fn=_limit_memory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "the .npy header is damaged" in result.stderr
 
 
 def _cast_to_out(path: Path) -> None:

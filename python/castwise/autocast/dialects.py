@@ -30,6 +30,9 @@ class Rules(ABC):
     locks: bool
     """Whether a layer that is built takes no more weights."""
 
+    forgets_replaced: bool
+    """Whether a layer lets go of a weight when its attribute gets another value."""
+
     sets_policy: bool
     """Whether the policy of a layer can be set after it was made."""
 

@@ -14,6 +14,34 @@ class Holder:
     _variables: list[AutoCastVariable]
     _trainable: bool
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = vars(self).get(name)
+        if isinstance(value, AutoCastVariable | Holder):
+            self._check_new(name, value)
+        super().__setattr__(name, value)
+        if before is not value and self._forgets_replaced():
+            self._forget(before, [value] if isinstance(value, AutoCastVariable) else [])
+
+    def __delattr__(self, name: str) -> None:
+        before = vars(self).get(name)
+        super().__delattr__(name)
+        self._forget(before, [])
+
+    def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
+        """Refuse a variable or holder as an attribute, if no more are taken."""
+
+    def _forgets_replaced(self) -> bool:
+        """Whether a variable is let go when its attribute gets another value."""
+        return False
+
+    def _forget(self, value: Any, instead: list[AutoCastVariable]) -> None:
+        """Let go of a variable that is not an attribute any more; `instead` takes its place."""
+        if not isinstance(value, AutoCastVariable):
+            return
+        if not any(value is other for other in vars(self).values()):
+            places = [instead if variable is value else [variable] for variable in self._variables]
+            self._variables[:] = [variable for place in places for variable in place]
+
     @property
     def trainable(self) -> bool:
         """Whether its weights are for an optimizer to change; setting it sets all in it, too."""
@@ -55,7 +83,7 @@ def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
     def walk(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
         seen.add(id(holder))
         yield holder
-        held = list(_attributes(holder))
+        held = list(held_by(holder))
         own = [value for value in held if isinstance(value, AutoCastVariable)]
         for variable in sorted(own, key=lambda variable: not variable.trainable):
             if id(variable) not in seen:
@@ -68,7 +96,7 @@ def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
     return walk(top)
 
 
-def _attributes(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
+def held_by(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
     """Variables and holders in the attributes, in order: first those of `_variables`."""
     entered: set[int] = set()
 

@@ -35,6 +35,7 @@ class KerasRules(Rules):
     """Keras 3."""
 
     locks = True
+    forgets_replaced = False
     sets_policy = True
     wrong_type = ValueError
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from castwise.autocast import building, dialects, names
-from castwise.autocast.holder import Holder
+from castwise.autocast.holder import Holder, held_by
 from castwise.autocast.narrow import NarrowArray, plain
 from castwise.autocast.scope import current, enter, leave
 from castwise.autocast.structures import each, is_structure, leaves
-from castwise.autocast.values import checked_shape
+from castwise.autocast.values import checked_shape, given_once
 from castwise.autocast.variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
 
@@ -104,9 +104,11 @@ class Layer(Holder):
             )
         if not isinstance(trainable, bool):
             raise rules.wrong_type(f"trainable={trainable!r} is no bool; use True or False.")
-        if name is not None and not isinstance(name, str):
-            raise rules.wrong_type(f"name={name!r} is no name; give a str.")
-        self._name = names.automatic(type(self).__name__) if name is None else names.checked(name)
+        self._name = (
+            names.automatic(type(self).__name__)
+            if name is None
+            else names.checked(name, rules.wrong_type)
+        )
         self._trainable = trainable
         self.autocast = autocast
         self._variables: list[AutoCastVariable] = []
@@ -183,6 +185,7 @@ class Layer(Holder):
         """The names of the layers around it and its own, joined by "/"; None until it is built."""
         return self._path
 
+    @given_once
     def add_weight(
         self,
         shape: Iterable[int] | None = None,
@@ -215,17 +218,18 @@ class Layer(Holder):
         Raises
         ------
         ValueError
-            The layer is built (in TF's dialect it may be), or an argument is none of these.
+            The layer is built (in TF's dialect it may be), or an argument is none of these; for a
+            wrong type, in TF's dialect a TypeError.
         RuntimeError
             ``super().__init__()`` was not called.
 
         """
         rules = self._checked_rules()
+        if name:
+            names.checked(name, rules.wrong_type)
         if isinstance(shape, str):
-            raise ValueError(  # noqa: TRY004 - as Keras
-                f"shape={shape!r} is a name; pass it as name={shape!r}."
-            )
-        if self._locked and not self._building:
+            raise rules.wrong_type(f"shape={shape!r} is a name; pass it as name={shape!r}.")
+        if self._takes_no_more():
             raise ValueError(
                 f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
                 "add_weight in __init__ or in build."
@@ -236,7 +240,7 @@ class Layer(Holder):
             initializer = "glorot_uniform" if "float" in stored else "zeros"
         variable: AutoCastVariable = rules.variable_class(
             initializer,
-            checked_shape(() if shape is None else shape),
+            checked_shape(() if shape is None else shape, rules.wrong_type),
             stored,
             trainable,
             rules.autocasts(self, stored, True if wanted is None else bool(wanted)),
@@ -245,6 +249,20 @@ class Layer(Holder):
         )
         self._variables.append(variable)
         return variable
+
+    def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
+        if self._takes_no_more() and not any(value is held for held in held_by(self)):
+            kind = "weight" if isinstance(value, AutoCastVariable) else "layer"
+            raise ValueError(
+                f"layer {self.name!r} is built and takes no other {kind}, as {name}={value!r}; set "
+                "it in __init__ or in build."
+            )
+
+    def _takes_no_more(self) -> bool:
+        return self._locked and not self._building
+
+    def _forgets_replaced(self) -> bool:
+        return self._rules is not None and self._rules.forgets_replaced
 
     # What it does.
 

@@ -11,10 +11,13 @@ _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 
 
-def checked(name: Any) -> str:
-    """A name that is given. ValueError if it is no str, empty, or would make a path ambiguous."""
+def checked(name: Any, wrong_type: type[Exception] = ValueError) -> str:
+    """A name that is given.
+
+    ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.
+    """
     if not isinstance(name, str) or not name or "/" in name:
-        raise ValueError(
+        raise (ValueError if isinstance(name, str) else wrong_type)(
             f"name={name!r} is no name; give a str that is not empty and has no '/', which "
             "separates the names in a path."
         )

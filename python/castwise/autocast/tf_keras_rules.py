@@ -15,6 +15,7 @@ from castwise._core import cast
 from castwise.autocast import structures
 from castwise.autocast.dialects import Rules
 from castwise.autocast.narrow import narrowed, plain
+from castwise.autocast.numpy_protocol import NumpyProtocol
 from castwise.autocast.scope import FLOATS, AutocastScope, numpy_dtype, scope_of
 from castwise.autocast.variable import AutoCastVariable
 from castwise.compat.tf_keras.mixed_precision.layer_argument import dtype_name, get_policy
@@ -35,6 +36,11 @@ class TfKerasVariable(AutoCastVariable):
     @staticmethod
     def _named_dtype(dtype: Any) -> np.dtype[Any]:
         return numpy_dtype(dtype_name(dtype))
+
+    # Of bits, as TF's integer variables have them; its floating ones have none.
+    __and__, __rand__ = NumpyProtocol.__and__, NumpyProtocol.__rand__
+    __or__, __ror__ = NumpyProtocol.__or__, NumpyProtocol.__ror__
+    __xor__, __rxor__ = NumpyProtocol.__xor__, NumpyProtocol.__rxor__
 
     def numpy(self) -> NDArray[Any]:
         """A copy of what is stored."""
@@ -68,6 +74,7 @@ class TfKerasRules(Rules):
 
     variable_class = TfKerasVariable
     locks = False
+    forgets_replaced = True
     sets_policy = False
     wrong_type = TypeError
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo
 from castwise.autocast.scope import numpy_dtype
 from castwise.global_state import floatx
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _SHOWN = 8
 """Up to how many elements an array stands in a message."""
@@ -54,17 +58,34 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
     return stored
 
 
-def checked_shape(shape: Any) -> tuple[int, ...]:
-    """A shape as a tuple of ints. ValueError for what is none."""
+def checked_shape(shape: Any, wrong_type: type[Exception] = ValueError) -> tuple[int, ...]:
+    """A shape as a tuple of ints. ValueError for negative ones, `wrong_type` for other values."""
+    error = ValueError
     try:
-        sizes = tuple(operator.index(size) for size in shape)
+        sizes = tuple(map(operator.index, [None] if isinstance(shape, str | bytes) else shape))
+        if min(sizes, default=0) >= 0:
+            return sizes
     except TypeError:
-        sizes = (-1,)
-    if isinstance(shape, str | bytes) or any(size < 0 for size in sizes):
-        raise ValueError(
-            f"shape={shape!r} is no shape; give a tuple of integers of 0 or more, such as (64, 10)."
-        )
-    return sizes
+        error = wrong_type  # type: ignore[assignment]
+    raise error(
+        f"shape={shape!r} is no shape; give a tuple of integers of 0 or more, such as (64, 10)."
+    )
+
+
+def given_once(add_weight: _Method) -> _Method:
+    """Refuse arguments that are given by position and by name with Keras' ValueError."""
+
+    @functools.wraps(add_weight)
+    def checked(self: Any, *args: Any, **options: Any) -> Any:
+        for name, value in zip(("shape", "initializer", "dtype"), args, strict=False):
+            if name in options:
+                raise ValueError(
+                    f"{name}= is given twice, as {value!r} and as {options[name]!r}; pass the name "
+                    "of a weight as name=."
+                )
+        return add_weight(self, *args, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 def natural_dtype(value: Any) -> np.dtype[Any]:

@@ -212,6 +212,26 @@ class AutoCastVariable(NumpyProtocol):
     def _numbers(self, argument: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return numbers(argument, _stored(value), dtype, self._path)
 
+    # Keras has these for what is true of elements, of whatever dtype they are.
+
+    def __and__(self, other: Any) -> Any:
+        return np.logical_and(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return np.logical_and(other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return np.logical_or(self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return np.logical_or(other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return np.logical_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return np.logical_xor(other, self)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         _frozen(self._array)  # copies of arrays, by pickle too, are writable

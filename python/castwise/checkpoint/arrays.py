@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from castwise.adapters.registry import array_adapter
 from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.checkpoint.containers import container_of, new_writer, open_reader
@@ -171,7 +172,8 @@ def save(
     path
         What to write; the suffix `.safetensors`, `.npz` or `.npy` decides the container.
     tensors
-        A mapping of name to array; for `.npy` one array.
+        A mapping of name to array; for `.npy` one array. Arrays of torch, jax and other libraries
+        that `castwise.cast` takes are saved by their elements, wherever those are.
     metadata
         Strings to keep with them; `.npy` has no place for it.
     compressed
@@ -182,7 +184,10 @@ def save(
     CheckpointError
         The container cannot hold an array or a name, or a name or the metadata is no text.
     TypeError
-        A masked array, or a complex32 or bcomplex32 one that is not in native byte order.
+        A masked array, a complex32 or bcomplex32 one that is not in native byte order, or a tensor
+        of a dtype that numpy and ml_dtypes lack.
+    ValueError
+        A tensor without elements in memory, or a sparse one.
     OSError
         The file cannot be written, or the disk is full.
 
@@ -205,13 +210,16 @@ def save(
             writer.write(name, arrays[name])
 
 
-def _array(name: str, tensor: ArrayLike) -> NDArray[Any]:
+def _array(name: str, tensor: Any) -> NDArray[Any]:
+    """The elements on the host, in native byte order; copied only where that needs a copy."""
     if isinstance(tensor, np.ma.MaskedArray):
         raise TypeError(f"tensor {name!r} is a masked array; fill it, no container keeps masks")
     try:
-        return native(np.asarray(tensor))
-    except TypeError as error:
-        raise TypeError(f"tensor {name!r}: {error}") from error
+        adapter = array_adapter(tensor)
+        return native(np.asarray(tensor) if adapter is None else adapter.to_host(tensor))
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"tensor {name!r}: {error}") from error
 
 
 def _describe(name: str, array: NDArray[Any]) -> TensorInfo:

@@ -1,5 +1,6 @@
 """Arrays to the bytes of a file and back: little-endian, C order, no loop over elements."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 import castwise
 
 Bytes = NDArray[np.uint8]
+
+_BYTE_BITS = 8
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
@@ -53,11 +56,21 @@ def pack_nibbles(array: NDArray[Any]) -> Bytes:
     return packed
 
 
-def unpack_nibbles(packed: Bytes) -> Bytes:
-    """One element per byte from two per byte; the inverse of `pack_nibbles`."""
-    codes = np.empty(2 * packed.size, np.uint8)
-    np.bitwise_and(packed, np.uint8(15), out=codes[0::2])
-    np.right_shift(packed, np.uint8(4), out=codes[1::2])
+def unpack(packed: Bytes, bits: int) -> Bytes:
+    """Codes of `bits` bits, one per byte: the first in the lowest bits, none left out at a byte.
+
+    That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
+    `bits` is at most 8, and `packed` ends with a code.
+    """
+    group = math.lcm(bits, _BYTE_BITS)  # the bits after which a code begins at a byte again
+    stride = group // _BYTE_BITS
+    codes = np.empty(packed.size * _BYTE_BITS // bits, np.uint8)
+    for first in range(0, group, bits):
+        byte, shift = divmod(first, _BYTE_BITS)
+        code = packed[byte::stride] >> np.uint8(shift)
+        if shift + bits > _BYTE_BITS:
+            code |= packed[byte + 1 :: stride] << np.uint8(_BYTE_BITS - shift)
+        np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[first // bits :: group // bits])
     return codes
 
 

@@ -56,17 +56,19 @@ def _shaped(
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
-def write_npy(file: IO[bytes], array: NDArray[Any]) -> int:
+def write_npy(file: IO[bytes], array: NDArray[Any], name: str) -> int:
     """Write header and data; returns the bytes of data.
 
     Fortran order is kept where the array has it. There are no pickles: an array of objects is a
     CheckpointError.
     """
     if array.dtype.hasobject:
-        raise CheckpointError("an array of Python objects cannot be written; castwise pickles none")
+        raise CheckpointError(
+            f"array {name!r} of Python objects cannot be written; castwise pickles none"
+        )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     laid_out = array.T if fortran else np.ascontiguousarray(array).reshape(array.shape)
-    write_npy_header(file, laid_out.T if fortran else laid_out)
+    write_npy_header(file, laid_out.T if fortran else laid_out, name)
     flat = laid_out.reshape(-1)
     if flat.dtype.itemsize and flat.size:
         file.write(flat.view(np.uint8).data)

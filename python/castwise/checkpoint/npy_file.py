@@ -86,8 +86,7 @@ class NpyWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> int:
         """Write the array."""
-        del name
-        return write_npy(self._file, array)
+        return write_npy(self._file, array, name)
 
     def keep(self, name: str) -> int:
         """Copy the array from the source."""

@@ -8,7 +8,7 @@ it at no cost, and castwise knows what it is.
 
 from __future__ import annotations
 
-import ast
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -22,16 +22,22 @@ from numpy.typing import NDArray
 import castwise
 from castwise.checkpoint.element_bytes import lanes
 from castwise.checkpoint.errors import CheckpointError
+from castwise.checkpoint.npy_literal import parse_literal
 from castwise.checkpoint.tensor_info import (
     OTHER,
     UNKNOWN,
     TensorInfo,
     assumed_format,
     check_shape,
+    format_named,
     format_of,
 )
 
-_MAX_HEADER_BYTES = 10_000  # numpy's own limit: literal_eval of untrusted text must stay small
+_MAX_HEADER_BYTES = 1 << 20
+"""The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.
+
+numpy.load stops at 10,000 bytes, unless `max_header_size` allows more.
+"""
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 _USER_DTYPE = 2  # value of dtype.isbuiltin for dtypes that a library registered
 _NAMELESS = re.compile(r"[<>|=]?[A-Za-z](\d{1,6})")
@@ -93,16 +99,60 @@ def read_npy_header(
     return NpyHeader(info, dtype, fields["fortran_order"], length)
 
 
-def write_npy_header(file: IO[bytes], array: NDArray[Any]) -> None:
+def write_npy_header(file: IO[bytes], array: NDArray[Any], name: str) -> None:
     """Write the header of `array` as numpy would, but with a dtype that can be read back.
 
     The data must follow in Fortran order if the array is laid out so and not also in C order.
+
+    Raises
+    ------
+    CheckpointError
+        `read_npy_header` would refuse the header.
+
     """
-    fields = npy.header_data_from_array_1_0(array.view(storage_dtype(array.dtype)))
     try:
-        npy.write_array_header_1_0(file, fields)
-    except ValueError:  # longer than version 1.0 can state
+        fields = npy.header_data_from_array_1_0(array.view(storage_dtype(array.dtype)))
+    except ValueError as error:
+        raise CheckpointError(
+            f"array {name!r} of {array.dtype} cannot be described in an .npy header: {error}"
+        ) from error
+    header = io.BytesIO()
+    try:
+        npy.write_array_header_1_0(header, fields)
+    except ValueError:  # longer than version 1.0 can state, or beyond Latin-1
+        _write_long_header(header, fields)
+    nbytes = header.tell()
+    header.seek(0)
+    try:
+        read_npy_header(header, name, nbytes + array.nbytes, None)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"what could not be read back is not written: {error}; save the fields as arrays of "
+            "their own in an .npz"
+        ) from error
+    file.write(header.getbuffer())
+
+
+def _write_long_header(file: io.BytesIO, fields: dict[str, Any]) -> None:
+    """Write version 2.0, or 3.0 where a field name needs it; numpy has no public function for it.
+
+    The two differ in their encoding alone.
+    """
+    try:
         npy.write_array_header_2_0(file, fields)
+    except UnicodeEncodeError:
+        npy.write_array_header_2_0(file, {**fields, "descr": _InUtf8(fields["descr"])})
+        file.getbuffer()[len(npy.MAGIC_PREFIX)] = 3
+
+
+class _InUtf8:
+    """A value whose `repr` gives UTF-8 when it is encoded as Latin-1."""
+
+    def __init__(self, value: Any) -> None:
+        self._text = repr(value).encode().decode("latin-1")
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -124,12 +174,10 @@ def _wrapped_format(dtype: np.dtype[Any]) -> castwise.FormatInfo | None:
     """The format that a one-field record is named after, if its bytes are that format's."""
     if dtype.names is None or len(dtype.names) != 1:
         return None
-    try:
-        row = castwise.finfo(dtype.names[0])
-    except TypeError:
+    row = format_named(dtype.names[0])
+    if row is None or row.dtype is None or row.dtype.isbuiltin != _USER_DTYPE:
         return None
-    ours = row.dtype is not None and row.dtype.isbuiltin == _USER_DTYPE
-    return row if ours and dtype.newbyteorder("=") == _wrapper(row) else None
+    return row if dtype.newbyteorder("=") == _wrapper(row) else None
 
 
 def _unknown(dtype: np.dtype[Any]) -> bool:
@@ -147,13 +195,13 @@ def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(file.read(width), "little")
     if length > _MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"array {name!r} has an .npy header of {length:,} bytes; "
-            f"the limit for files that are not trusted is {_MAX_HEADER_BYTES:,}"
+            f"array {name!r} has an .npy header of {length:,} bytes; the limit for files that are "
+            f"not trusted is {_MAX_HEADER_BYTES:,}; numpy.load reads more with max_header_size"
         )
     text = file.read(length)
     try:
-        fields = ast.literal_eval(text.decode("utf-8" if version == (3, 0) else "latin-1").strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        fields = parse_literal(text.decode("utf-8" if version == (3, 0) else "latin-1"))
+    except (ValueError, SyntaxError, TypeError) as error:
         raise CheckpointError(f"array {name!r}: the .npy header is damaged: {error}") from error
     if len(text) < length or not _is_header(fields):
         raise CheckpointError(

@@ -216,7 +216,7 @@ class NpzWriter:
             compression = self._source.compression(name)
         entry = _new_entry(name + _SUFFIX, compression)
         with self._zip.open(entry, "w", force_zip64=True) as member:
-            return write_npy(member, array)
+            return write_npy(member, array, name)
 
     def keep(self, name: str) -> int:
         """Copy a member from the source."""

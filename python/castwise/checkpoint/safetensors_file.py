@@ -18,7 +18,7 @@ from castwise.checkpoint.element_bytes import (
     from_bytes,
     pack_nibbles,
     to_bytes,
-    unpack_nibbles,
+    unpack,
 )
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.protocols import Reader
@@ -29,8 +29,8 @@ from castwise.checkpoint.safetensors_layout import (
     describe,
     formats_by_name,
     formats_text,
-    is_packed,
     layout_for,
+    packed_bits,
 )
 from castwise.checkpoint.tensor_info import Planned, TensorInfo, numpy_dtype
 
@@ -124,8 +124,8 @@ class SafetensorsReader:
                 "which castwise cannot unpack; keep it as it is"
             )
         raw = self.read_stored(name)
-        if is_packed(self._entries[name].layout.code):
-            raw = unpack_nibbles(raw)
+        if (bits := packed_bits(self._entries[name].layout.code)) is not None:
+            raw = unpack(raw, bits)
         return from_bytes(raw, numpy_dtype(info.format), info.shape)
 
 
@@ -170,7 +170,7 @@ class SafetensorsWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> int:
         """Write an array of the planned format and shape."""
-        packed = is_packed(self._layouts[name].code)
+        packed = packed_bits(self._layouts[name].code) is not None  # in nibbles, by `layout_for`
         return self._write(pack_nibbles(array) if packed else to_bytes(array))
 
     def keep(self, name: str) -> int:

@@ -2,7 +2,8 @@
 
 Formats that safetensors has no code for are written as raw `U8` bytes, with one more axis where an
 element has several bytes, and named in the metadata under `castwise.dtypes` (a JSON object, tensor
-to format). Other libraries read the bytes; castwise restores the format.
+to format). Other libraries read the bytes; castwise restores the format. So are float6 tensors
+written, since no library reads their packed codes, `F6_E2M3` and `F6_E3M2`; castwise reads them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ import numpy as np
 
 import castwise
 from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.tensor_info import UNKNOWN, TensorInfo, check_shape, format_info, format_of
+from castwise.checkpoint.tensor_info import (
+    UNKNOWN,
+    TensorInfo,
+    check_shape,
+    format_info,
+    format_named,
+    format_of,
+)
 
 FORMATS_KEY = "castwise.dtypes"
 """Metadata key under which the formats of `U8` tensors stand."""
 
 _NIBBLE_BITS = 4
+_PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,11 @@ def layout_for(name: str, shape: tuple[int, ...]) -> Layout:
     row = format_info(name)
     code = row.safetensors
     if code is not None and code in _format_of_code():
-        # Nibbles only where every row ends at a byte, which other readers count on.
+        # Nibbles only where every row ends at a byte, which other readers count on; six bits never,
+        # which none of them reads.
         rows_end_at_bytes = bool(shape) and shape[-1] % 2 == 0
-        if rows_end_at_bytes or not is_packed(code):
+        bits = packed_bits(code)
+        if bits is None or (bits == _NIBBLE_BITS and rows_end_at_bytes):
             return Layout(code, shape)
     axis = (row.itemsize,) if row.itemsize > 1 else ()
     return Layout(_raw_code(), (*shape, *axis), row.name)
@@ -64,17 +75,17 @@ def describe(
     layout = Layout(code, shape, tag if code == _raw_code() else None)
     row = _format_of_code().get(code)
     if layout.tag is not None:
-        row = _row_of_tag(layout.tag)
+        row = format_named(layout.tag)
         if row is not None and row.itemsize > 1:
             shape = _without_byte_axis(name, row, shape)
     kind = row.kind if row else UNKNOWN
     return TensorInfo(name, row.name if row else None, kind, code, shape, nbytes), layout
 
 
-def is_packed(code: str) -> bool:
-    """True if two elements share a byte."""
+def packed_bits(code: str) -> int | None:
+    """The bits of an element, if those of several elements share a byte; else None."""
     row = _format_of_code().get(code)
-    return row is not None and row.kind != "bool" and row.bits == _NIBBLE_BITS
+    return row.bits if row is not None and _is_packed(row) else None
 
 
 def formats_by_name(text: str | None) -> dict[str, str]:
@@ -98,7 +109,7 @@ def formats_text(layouts: Mapping[str, Layout]) -> str | None:
 
 @cache
 def _format_of_code() -> dict[str, castwise.FormatInfo]:
-    """Formats by safetensors code: those of whole bytes, and of four bits, packed two per byte."""
+    """Formats by safetensors code: those of whole bytes, and of four or six bits, packed."""
     rows = [castwise.finfo(name) for name in castwise.formats()]
     return {
         row.safetensors: row
@@ -108,7 +119,11 @@ def _format_of_code() -> dict[str, castwise.FormatInfo]:
 
 
 def _readable(row: castwise.FormatInfo) -> bool:
-    return row.kind == "bool" or row.bits in {_NIBBLE_BITS, 8 * row.itemsize}
+    return row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row)
+
+
+def _is_packed(row: castwise.FormatInfo) -> bool:
+    return row.kind != "bool" and row.bits in _PACKED_BITS
 
 
 @cache
@@ -119,15 +134,6 @@ def _raw_code() -> str:
     code: str | None = row.safetensors
     assert code is not None  # noqa: S101
     return code
-
-
-def _row_of_tag(tag: str) -> castwise.FormatInfo | None:
-    """The format of a tag; None for one of a later castwise, or that ml_dtypes lacks here."""
-    try:
-        row = castwise.finfo(tag)
-    except TypeError:
-        return None
-    return row if row.dtype is not None else None
 
 
 def _without_byte_axis(

@@ -103,6 +103,14 @@ def format_info(name: Any) -> castwise.FormatInfo:
     return info
 
 
+def format_named(name: str) -> castwise.FormatInfo | None:
+    """The row of a format by the name in a file; None if there is none that numpy can hold here."""
+    try:
+        return format_info(name)
+    except (TypeError, UnicodeEncodeError):  # the second: half of a surrogate pair
+        return None
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The native numpy dtype of a format; raises as `format_info`."""
     dtype: np.dtype[Any] | None = format_info(name).dtype
