@@ -1,0 +1,197 @@
+"""castwise's `LossScaleOptimizer` around an optimizer of tf_keras: an optimizer of tf_keras itself.
+
+It derives from tf_keras' own wrapper, of legacy optimizers (V2) or of new ones (V3), so that
+everything which takes one of these takes it. The loss scale moves in operations of TensorFlow,
+which eager execution, ``tf.function``, XLA and distribution strategies all run.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from castwise._core import DynamicLossScale
+from castwise.adapters.framework import require
+from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
+from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
+    checked_machine,
+    checked_pairs,
+    config_arguments,
+    refuse_state,
+)
+
+
+def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
+    """The optimizer of castwise around one of tf_keras; arguments as `LossScaleOptimizer`."""
+    module = _module()
+    legacy = isinstance(inner_optimizer, module.optimizer_v2.OptimizerV2)
+    base = module.LossScaleOptimizer if legacy else module.LossScaleOptimizerV3
+    return _class(base)(inner_optimizer, *args, **options)
+
+
+def deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
+    """The optimizer of tf_keras, legacy or new, that a dictionary of any release stands for."""
+    optimizers = require("tf_keras").optimizers
+    # It writes into the dictionary that it is given.
+    given = {**config, "config": dict(config.get("config") or {})}
+    return optimizers.deserialize(
+        given,
+        custom_objects=dict(custom_objects),
+        use_legacy_format="module" not in config,
+        use_legacy_optimizer="legacy" in str(config.get("module", "legacy")),
+    )
+
+
+def next_state(
+    scale: Any, counter: Any, finite: Any, growth_steps: int, multiplier: float
+) -> tuple[Any, Any]:
+    """The scale and the counter after a step, as `castwise.loss_scale` has them for "tf_keras".
+
+    Parameters
+    ----------
+    scale, counter, finite : tf.Tensor
+        Scalars of float32, int64 and bool.
+    growth_steps : int
+        Finite steps after which the scale grows.
+    multiplier : float
+        The factor it grows by, and is divided by after a step that is not finite.
+
+    """
+    tf = _module().tf
+    full, grown = counter + 1 >= growth_steps, scale * multiplier
+    up = tf.where(full & tf.math.is_finite(grown), grown, scale)
+    down = tf.maximum(scale / multiplier, 1.0)
+    held = tf.where(finite & ~full, counter + 1, tf.zeros_like(counter))
+    return tf.where(finite, up, down), held
+
+
+class _Scaling:
+    """What castwise's class does, before tf_keras' in the order of methods."""
+
+    _loss_scale: Any
+    inner_optimizer: Any
+    dynamic: bool
+    initial_scale: float
+    dynamic_growth_steps: int
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool = True,
+        initial_scale: float | None = None,
+        dynamic_growth_steps: int | None = None,
+    ) -> None:
+        arguments = (inner_optimizer, dynamic, initial_scale, dynamic_growth_steps)
+        checked_machine(*arguments)
+        original: Any = super().__init__
+        original(*arguments)
+        if self.dynamic:
+            self._loss_scale.update = self._update
+
+    def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
+        """Apply the gradients, unless one is not finite; then update the scale.
+
+        Run eagerly, an exception leaves the scale, the counters and all variables as they were;
+        so it does within a ``tf.function`` whose tracing raises it.
+        """
+        original: Any = super()
+        pairs = checked_pairs(grads_and_vars)
+        state = self._loss_scale
+        with _kept([state.current_loss_scale, state.counter] if self.dynamic else []):
+            return original.apply_gradients(pairs, *args, **options)
+
+    def _apply_gradients(self, grads: Any, wrapped_vars: Any, *name: Any) -> Any:
+        """Apply finite gradients; tf_keras calls this."""
+        original: Any = super()
+        inner, held = self.inner_optimizer, list(wrapped_vars.value)
+        if hasattr(inner, "_create_all_weights"):  # what a legacy optimizer begins a step with
+            inner._create_all_weights(held)
+        own = inner.variables() if callable(inner.variables) else inner.variables
+        with _kept([*held, *own]):
+            return original._apply_gradients(grads, wrapped_vars, *name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the counter, by the names of TensorFlow's checkpoints."""
+        return self._machine().state_dict() if self.dynamic else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved scale and counter; an exception means that nothing has changed."""
+        if not self.dynamic:
+            return refuse_state(state)
+        machine = self._machine().with_state(dict(state))
+        self._loss_scale.current_loss_scale.assign(machine.scale)
+        self._loss_scale.counter.assign(machine.counter)
+        return None
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Any:
+        """As `LossScaleOptimizer.from_config`."""
+        return cls(**config_arguments(config, custom_objects))
+
+    def _machine(self) -> DynamicLossScale:
+        state = self._loss_scale
+        machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
+        return machine.with_state(
+            {
+                "current_loss_scale": float(state.current_loss_scale),
+                "good_steps": int(state.counter),
+            }
+        )
+
+    def _update(self, grads: Any) -> tuple[Any, Any]:
+        """Move the scale; the operation that does so, and whether the gradients apply."""
+        tf, state = _module().tf, self._loss_scale
+        finite = _all_finite(tf.nest.flatten(grads))
+        scale, counter = next_state(
+            tf.convert_to_tensor(state.current_loss_scale),
+            tf.convert_to_tensor(state.counter),
+            finite,
+            state.growth_steps,
+            state.multiplier,
+        )
+        with tf.control_dependencies([scale, counter]):
+            moved = state.current_loss_scale.assign(scale), state.counter.assign(counter)
+        return tf.group(*moved), finite
+
+
+@contextmanager
+def _kept(variables: Iterable[Any]) -> Iterator[None]:
+    """Give variables their values back if the block, run eagerly, raises."""
+    tf = _module().tf
+    eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
+    before = [(variable, variable.read_value()) for variable in variables if eager]
+    try:
+        yield
+    except BaseException:
+        for variable, value in before:
+            variable.assign(value)
+        raise
+
+
+def _all_finite(grads: list[Any]) -> Any:
+    """Whether all gradients are finite: the same for every replica, which summed them before."""
+    module = _module()
+    distribute = module.tf.distribute
+    if not (distribute.has_strategy() and distribute.in_cross_replica_context()):
+        return module._is_all_finite(grads)
+    strategy = distribute.get_strategy()
+    found = strategy.extended.call_for_each_replica(module._is_all_finite, args=(grads,))
+    return strategy.experimental_local_results(found)[0]
+
+
+@functools.cache
+def _class(base: Any) -> Any:
+    """The class of castwise that derives from one of tf_keras' two wrappers."""
+    made = types.new_class(
+        base.__name__, (_Scaling, base), exec_body=lambda names: names.update(__module__=__name__)
+    )
+    return LossScaleOptimizer.register(made)
+
+
+def _module() -> Any:
+    return require("tf_keras").src.mixed_precision.loss_scale_optimizer
