@@ -108,7 +108,8 @@ class _Scaling:
         original: Any = super()
         inner, held = self.inner_optimizer, list(wrapped_vars.value)
         if hasattr(inner, "_create_all_weights"):  # what a legacy optimizer begins a step with
-            inner._create_all_weights(held)
+            with _module().tf.init_scope():
+                inner._create_all_weights(held)
         own = inner.variables() if callable(inner.variables) else inner.variables
         with _kept([*held, *own]):
             return original._apply_gradients(grads, wrapped_vars, *name)
@@ -186,10 +187,13 @@ def _all_finite(grads: list[Any]) -> Any:
 
 @functools.cache
 def _class(base: Any) -> Any:
-    """The class of castwise that derives from one of tf_keras' two wrappers."""
-    made = types.new_class(
-        base.__name__, (_Scaling, base), exec_body=lambda names: names.update(__module__=__name__)
-    )
+    """The class of castwise that derives from one of tf_keras' two wrappers.
+
+    It has the name and module of that: so a saved model names a class that tf_keras finds, in a
+    process without castwise too.
+    """
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    made = types.new_class(base.__name__, (_Scaling, base), exec_body=lambda own: own.update(names))
     return LossScaleOptimizer.register(made)
 
 

@@ -236,12 +236,12 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             scaling.refuse_integers("grads_and_vars", grads)
             machine, applies = machine.next(all_finite(grads))
         if applies:
-            self._apply(pairs, options)
+            self._apply_or_restore(pairs, options)
         elif hasattr(self._optimizer, "iterations"):
             self._count_skipped()
         self._machine = machine
 
-    def _apply(self, pairs: list[tuple[Any, Any]], options: dict[str, Any]) -> None:
+    def _apply_or_restore(self, pairs: list[tuple[Any, Any]], options: dict[str, Any]) -> None:
         """Apply gradients; if that raises, give arrays and the count their values back."""
         arrays = [v for _, v in pairs if isinstance(v, np.ndarray) and v.flags.writeable]
         before = [array.copy() for array in arrays]

@@ -19,7 +19,7 @@ def checked_machine(
     inner_optimizer: Any, dynamic: Any, initial_scale: Any, dynamic_growth_steps: Any
 ) -> DynamicLossScale:
     """The loss scale that `LossScaleOptimizer` starts with; raises what it raises."""
-    scales = hasattr(inner_optimizer, "get_unscaled_gradients")
+    scales = hasattr(type(inner_optimizer), "get_unscaled_gradients")
     if scales or not callable(getattr(inner_optimizer, "apply_gradients", None)):
         raise TypeError(
             f"inner_optimizer={inner_optimizer!r} is not valid; give an object with "
