@@ -63,7 +63,7 @@ def state(model: Any) -> list[Any]:
     return [np.asarray(each).tobytes() for each in held]
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["function", "eager"])
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
 @pytest.mark.parametrize("legacy", KINDS)
 def test_fit(legacy: bool, options: dict[str, Any]) -> None:
     x, y = data(16)

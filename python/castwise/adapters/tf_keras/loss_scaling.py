@@ -12,7 +12,10 @@ from typing import Any
 from castwise.adapters.framework import require
 from castwise.adapters.tf_keras.wrapped import wrap
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import WRAPPED
+from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
+    WRAPPED,
+    is_of_tf_keras,
+)
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
@@ -42,7 +45,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
             "give one."
         )
     inner = optimizer.inner_optimizer
-    if not isinstance(inner, _optimizers()):
+    if not is_of_tf_keras(inner):
         raise TypeError(
             f"optimizer={optimizer!r} is around an optimizer of another library, {inner!r}; "
             "tf_keras takes its own"
@@ -73,7 +76,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
     """
     if isinstance(optimizer, LossScaleOptimizer):
         return optimizer
-    if not isinstance(optimizer, _optimizers()) or not hasattr(optimizer, "dynamic_growth_steps"):
+    if not is_of_tf_keras(optimizer) or not hasattr(optimizer, "dynamic_growth_steps"):
         raise TypeError(
             f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision; "
             "give one, or wrap an optimizer in LossScaleOptimizer of castwise.compat.tf_keras."
@@ -83,7 +86,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
 
 
 def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
-    """A wrapper that `make` makes around the same inner optimizer, in the same state."""
+    """Make another wrapper of the same inner optimizer, in the same state, by `make`."""
     inner = optimizer.inner_optimizer
     _forget_wrapper(inner)
     setattr(inner, WRAPPED, False)
@@ -97,12 +100,6 @@ def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
         moved._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
         moved.dynamic_counter.assign(optimizer.dynamic_counter)
     return moved
-
-
-def _optimizers() -> tuple[Any, ...]:
-    """The base classes of optimizers, since TF 2.11 and before."""
-    optimizers = require("tf_keras").optimizers
-    return optimizers.Optimizer, optimizers.legacy.Optimizer
 
 
 def _forget_wrapper(inner: Any) -> None:

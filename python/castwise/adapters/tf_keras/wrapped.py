@@ -25,7 +25,7 @@ from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
-    """The optimizer of castwise around one of tf_keras; arguments as `LossScaleOptimizer`."""
+    """Wrap an optimizer of tf_keras; arguments as for `LossScaleOptimizer`."""
     module = _module()
     legacy = isinstance(inner_optimizer, module.optimizer_v2.OptimizerV2)
     base = module.LossScaleOptimizer if legacy else module.LossScaleOptimizerV3
@@ -33,7 +33,7 @@ def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
 
 
 def deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
-    """The optimizer of tf_keras, legacy or new, that a dictionary of any release stands for."""
+    """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
     optimizers = require("tf_keras").optimizers
     # It writes into the dictionary that it is given.
     given = {**config, "config": dict(config.get("config") or {})}
@@ -48,7 +48,7 @@ def deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -
 def next_state(
     scale: Any, counter: Any, finite: Any, growth_steps: int, multiplier: float
 ) -> tuple[Any, Any]:
-    """The scale and the counter after a step, as `castwise.loss_scale` has them for "tf_keras".
+    """Compute the scale and the counter after a step, as ``DynamicLossScale(preset="tf_keras")``.
 
     Parameters
     ----------
@@ -58,6 +58,11 @@ def next_state(
         Finite steps after which the scale grows.
     multiplier : float
         The factor it grows by, and is divided by after a step that is not finite.
+
+    Returns
+    -------
+    tuple of tf.Tensor
+        Scalars of float32 and int64.
 
     """
     tf = _module().tf
@@ -115,7 +120,7 @@ class _Scaling:
             return original._apply_gradients(grads, wrapped_vars, *name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the counter, by the names of TensorFlow's checkpoints."""
+        """Return the scale and the counter, by the names of TensorFlow's checkpoints."""
         return self._machine().state_dict() if self.dynamic else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,7 +146,7 @@ class _Scaling:
         return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
 
     def _update(self, grads: Any) -> tuple[Any, Any]:
-        """Move the scale; the operation that does so, and whether the gradients apply."""
+        """Move the scale; return the operation that does, and whether the gradients apply."""
         tf, state = _module().tf, self._loss_scale
         finite = _all_finite(tf.nest.flatten(grads))
         scale, counter = next_state(
@@ -172,7 +177,7 @@ def _kept(variables: Iterable[Any]) -> Iterator[None]:
 
 
 def _all_finite(grads: list[Any]) -> Any:
-    """Whether all gradients are finite: the same for every replica, which summed them before."""
+    """Tell whether all gradients are finite: the same in each replica, after their sum."""
     module = _module()
     distribute = module.tf.distribute
     if not (distribute.has_strategy() and distribute.in_cross_replica_context()):
@@ -184,7 +189,7 @@ def _all_finite(grads: list[Any]) -> Any:
 
 @functools.cache
 def _class(base: Any) -> Any:
-    """The class of castwise that derives from one of tf_keras' two wrappers.
+    """Derive castwise's class from one of tf_keras' two wrappers.
 
     It has the name and module of that: so a saved model names a class that tf_keras finds, in a
     process without castwise too.

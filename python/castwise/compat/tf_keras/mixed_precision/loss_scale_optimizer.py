@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     checked_machine,
     checked_pairs,
     config_arguments,
+    is_of_tf_keras,
     refuse_state,
 )
 from castwise.keras_objects import to_dictionary
@@ -70,7 +70,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **options: Any) -> Any:
         """Choose the class by the inner optimizer, as tf_keras does."""
-        if not _is_of_tf_keras(inner_optimizer):
+        if not is_of_tf_keras(inner_optimizer):
             return super().__new__(cls)
         if cls is not LossScaleOptimizer:
             raise TypeError(
@@ -317,15 +317,6 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         """
         made: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
         return made
-
-
-def _is_of_tf_keras(optimizer: Any) -> bool:
-    """Whether it is an optimizer of tf_keras, which is imported then."""
-    tf_keras = sys.modules.get("tf_keras")
-    if tf_keras is None:
-        return False
-    optimizers = tf_keras.optimizers
-    return isinstance(optimizer, optimizers.Optimizer | optimizers.legacy.Optimizer)
 
 
 def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:

@@ -15,10 +15,19 @@ WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
 """Set to True on an inner optimizer, by tf_keras too: only one wrapper may hold it."""
 
 
+def is_of_tf_keras(optimizer: Any) -> bool:
+    """Tell whether this is an optimizer of tf_keras, new or legacy, without importing tf_keras."""
+    tf_keras = sys.modules.get("tf_keras")
+    if tf_keras is None:
+        return False
+    optimizers = tf_keras.optimizers
+    return isinstance(optimizer, optimizers.Optimizer | optimizers.legacy.Optimizer)
+
+
 def checked_machine(
     inner_optimizer: Any, dynamic: Any, initial_scale: Any, dynamic_growth_steps: Any
 ) -> DynamicLossScale:
-    """The loss scale that `LossScaleOptimizer` starts with; raises what it raises."""
+    """Make the loss scale that `LossScaleOptimizer` starts with; raise what it raises."""
     scales = hasattr(type(inner_optimizer), "get_unscaled_gradients")
     if scales or not callable(getattr(inner_optimizer, "apply_gradients", None)):
         raise TypeError(
@@ -44,7 +53,7 @@ def checked_machine(
 
 
 def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """The pairs of gradient and variable; ValueError if one is not a pair."""
+    """List the pairs of gradient and variable; ValueError if one is not a pair."""
     pairs = [tuple(pair) for pair in grads_and_vars]
     for index, pair in enumerate(pairs):
         if len(pair) != 2:  # noqa: PLR2004
@@ -56,7 +65,7 @@ def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 
 def refuse_state(state: Mapping[str, Any]) -> None:
-    """ValueError for a state that is given to a fixed loss scale, which has none."""
+    """Raise ValueError for a state that is given to a fixed loss scale, which has none."""
     if state:
         raise ValueError(
             f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
@@ -67,7 +76,7 @@ def refuse_state(state: Mapping[str, Any]) -> None:
 def config_arguments(
     config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The arguments of `LossScaleOptimizer` that a config stands for, the optimizer among them."""
+    """Make the arguments of `LossScaleOptimizer`, with the inner optimizer, from a config."""
     arguments = dict(config)
     if "loss_scale" in arguments:
         arguments["inner_optimizer"] = scaling.inner_config(arguments, "optimizer")
@@ -79,7 +88,7 @@ def config_arguments(
 
 
 def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
-    """The optimizer that a dictionary stands for, of tf_keras or of one's own."""
+    """Make the optimizer, of tf_keras or of one's own, that a dictionary describes."""
     name, module = config.get("class_name"), config.get("module", "keras")
     of_tf_keras = str(module).partition(".")[0] in ("keras", "tf_keras")
     if name is None or name in custom_objects or not of_tf_keras:
