@@ -369,4 +369,8 @@ def test_gradients_that_do_not_fit(legacy: bool) -> None:
     if not legacy:  # a legacy one takes variables as they come
         with pytest.raises(KeyError, match="cannot recognize variable"):
             optimizer.apply_gradients([(fits, variables[0]), (fits, tf.Variable([1.0, 1.0]))])
+        with pytest.raises(ValueError, match="grads_and_vars holds no gradient"):
+            optimizer.apply_gradients([])
+    with pytest.raises(ValueError, match="No gradients provided"):
+        optimizer.apply_gradients([(None, variables[0])])
     assert state(optimizer, variables) == before

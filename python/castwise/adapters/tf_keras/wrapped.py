@@ -27,7 +27,7 @@ from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
     """Wrap an optimizer of tf_keras; arguments as for `LossScaleOptimizer`."""
     module = _module()
-    legacy = isinstance(inner_optimizer, module.optimizer_v2.OptimizerV2)
+    legacy = _is_legacy(inner_optimizer)
     base = module.LossScaleOptimizer if legacy else module.LossScaleOptimizerV3
     return _class(base)(inner_optimizer, *args, **options)
 
@@ -104,6 +104,8 @@ class _Scaling:
         """
         original: Any = super()
         pairs = checked_pairs(grads_and_vars)
+        if not pairs and not _is_legacy(self.inner_optimizer):  # which takes them
+            raise ValueError("grads_and_vars holds no gradient; give at least one.")
         state = self._loss_scale
         with _kept([state.current_loss_scale, state.counter] if self.dynamic else []):
             return original.apply_gradients(pairs, *args, **options)
@@ -112,11 +114,10 @@ class _Scaling:
         """Apply finite gradients; tf_keras calls this."""
         original: Any = super()
         inner, held = self.inner_optimizer, list(wrapped_vars.value)
-        if hasattr(inner, "_create_all_weights"):  # what a legacy optimizer begins a step with
-            with _module().tf.init_scope():
+        if legacy := _is_legacy(inner):
+            with _module().tf.init_scope():  # as it begins a step
                 inner._create_all_weights(held)
-        own = inner.variables() if callable(inner.variables) else inner.variables
-        with _kept([*held, *own]):
+        with _kept([*held, *(inner.variables() if legacy else inner.variables)]):
             return original._apply_gradients(grads, wrapped_vars, *name)
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,6 +198,10 @@ def _class(base: Any) -> Any:
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     made = types.new_class(base.__name__, (_Scaling, base), exec_body=lambda own: own.update(names))
     return LossScaleOptimizer.register(made)
+
+
+def _is_legacy(optimizer: Any) -> bool:
+    return isinstance(optimizer, _module().optimizer_v2.OptimizerV2)
 
 
 def _module() -> Any:
