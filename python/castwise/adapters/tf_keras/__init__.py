@@ -4,6 +4,7 @@
 policies        to_tf_keras, from_tf_keras: policies of either side as those of the other
 models          apply_policy_map, cast_model: a model like one that exists, under other policies
 loss_scaling    the optimizer that scales the loss, from either side to the other
+wrapped         castwise's around an optimizer of tf_keras: an optimizer of tf_keras, too
 ```
 """
 

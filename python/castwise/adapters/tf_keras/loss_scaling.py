@@ -6,12 +6,16 @@ used any more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from castwise.adapters.framework import require
+from castwise.adapters.tf_keras.wrapped import wrap
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-
-_WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
+from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
+    WRAPPED,
+    is_of_tf_keras,
+)
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
@@ -29,7 +33,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
     Raises
     ------
     TypeError
-        It is none, or is around an optimizer of another library.
+        It is not one, or is around an optimizer of another library.
     ImportError
         tf_keras is not installed.
 
@@ -37,23 +41,16 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
     original = require("tf_keras").mixed_precision.LossScaleOptimizer
     if not isinstance(optimizer, LossScaleOptimizer):
         raise TypeError(
-            f"optimizer={optimizer!r} is no LossScaleOptimizer of castwise.compat.tf_keras"
+            f"optimizer={optimizer!r} is no LossScaleOptimizer of castwise.compat.tf_keras; "
+            "give one."
         )
     inner = optimizer.inner_optimizer
-    if not isinstance(inner, _optimizers()):
+    if not is_of_tf_keras(inner):
         raise TypeError(
             f"optimizer={optimizer!r} is around an optimizer of another library, {inner!r}; "
             "tf_keras takes its own"
         )
-    setattr(inner, _WRAPPED, False)
-    try:
-        converted = original(inner, **_options(optimizer))
-    finally:
-        setattr(inner, _WRAPPED, True)
-    if converted.dynamic:
-        converted._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
-        converted.dynamic_counter.assign(optimizer.dynamic_counter)
-    return converted
+    return _moved(optimizer, original)
 
 
 def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
@@ -62,54 +59,47 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
     Parameters
     ----------
     optimizer : tf_keras.mixed_precision.LossScaleOptimizer
-        Not to be used any more.
+        Not to be used any more. One of castwise is returned as it is.
 
     Returns
     -------
     LossScaleOptimizer of `castwise.compat.tf_keras`
+        An optimizer of tf_keras too, for ``compile``, ``tf.function`` and checkpoints.
 
     Raises
     ------
     TypeError
-        It is none.
+        It is not one.
     ImportError
         tf_keras is not installed.
 
     """
-    if not isinstance(optimizer, _optimizers()) or not hasattr(optimizer, "dynamic_growth_steps"):
+    if isinstance(optimizer, LossScaleOptimizer):
+        return optimizer
+    if not is_of_tf_keras(optimizer) or not hasattr(optimizer, "dynamic_growth_steps"):
         raise TypeError(
-            f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision"
+            f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision; "
+            "give one, or wrap an optimizer in LossScaleOptimizer of castwise.compat.tf_keras."
         )
+    moved: LossScaleOptimizer = _moved(optimizer, wrap)
+    return moved
+
+
+def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
+    """Make another wrapper of the same inner optimizer, in the same state, by `make`."""
     inner = optimizer.inner_optimizer
     _forget_wrapper(inner)
-    setattr(inner, _WRAPPED, False)
+    setattr(inner, WRAPPED, False)
     try:
-        converted = LossScaleOptimizer(inner, **_options(optimizer))
-    finally:
-        setattr(inner, _WRAPPED, True)
-    if converted.dynamic:
-        converted.load_state_dict(
-            {
-                "current_loss_scale": float(optimizer.loss_scale),
-                "good_steps": int(optimizer.dynamic_counter),
-            }
+        moved = make(
+            inner, optimizer.dynamic, optimizer.initial_scale, optimizer.dynamic_growth_steps
         )
-    return converted
-
-
-def _options(optimizer: Any) -> dict[str, Any]:
-    """The arguments, besides the inner optimizer, that make an optimizer like it."""
-    return {
-        "dynamic": optimizer.dynamic,
-        "initial_scale": optimizer.initial_scale,
-        "dynamic_growth_steps": optimizer.dynamic_growth_steps,
-    }
-
-
-def _optimizers() -> tuple[Any, ...]:
-    """The base classes of optimizers, since TF 2.11 and before."""
-    optimizers = require("tf_keras").optimizers
-    return optimizers.Optimizer, optimizers.legacy.Optimizer
+    finally:
+        setattr(inner, WRAPPED, True)
+    if moved.dynamic:
+        moved._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
+        moved.dynamic_counter.assign(optimizer.dynamic_counter)
+    return moved
 
 
 def _forget_wrapper(inner: Any) -> None:

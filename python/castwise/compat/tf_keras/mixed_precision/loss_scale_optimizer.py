@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import logging
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from castwise._core import DynamicLossScale, cast
+from castwise._core import cast
 from castwise.compat import scaling
-from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
-from castwise.keras_objects import from_dictionary, to_dictionary
+from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
+    WRAPPED,
+    checked_machine,
+    checked_pairs,
+    config_arguments,
+    is_of_tf_keras,
+    refuse_state,
+)
+from castwise.keras_objects import to_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale_as_originals
 
 _LOGGER = logging.getLogger(__name__)
 
-_WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
+_HYPERPARAMETERS = {"beta", "beta_1", "beta_2", "decay", "learning_rate_power", "momentum", "rho"}
+_FORWARDED = _HYPERPARAMETERS | {
+    *("add_slot", "clipnorm", "clipvalue", "get_slot", "get_slot_names", "get_weights"),
+    *("global_clipnorm", "set_weights", "variables", "weights"),
+    *("build", "ema_momentum", "finalize_variable_values", "use_ema"),
+}
+"""What either wrapper of tf_keras forwards: around legacy optimizers, and around new ones."""
+
+_TRAINING = {
+    *("aggregate_gradients", "apply", "compute_gradients", "get_gradients", "get_updates"),
+    *("minimize", "step", "update_step"),
+}
+"""What takes a step, or part of one, in optimizers of any library."""
 
 
-class LossScaleOptimizer:
+class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are registered
     """Scales the loss, unscales gradients, and leaves out steps that are not finite.
+
+    Around an optimizer of tf_keras, new or legacy, the object that is made is an optimizer of
+    tf_keras too, for ``compile``, ``tf.function`` and checkpoints: a subclass of its
+    ``LossScaleOptimizer``. Around any other it computes with numpy, without TensorFlow.
 
     Parameters
     ----------
     inner_optimizer : object
         With ``apply_gradients(pairs of gradient and variable)``, and ``iterations`` if steps are
-        to be counted: a skipped step counts too.
+        to be counted: a skipped step counts too. Must not be wrapped already.
     dynamic : bool
         False: the scale stays, and every step is applied, whatever its gradients.
     initial_scale : float, optional
@@ -37,11 +61,25 @@ class LossScaleOptimizer:
     Raises
     ------
     TypeError
-        `inner_optimizer` cannot apply gradients or is a LossScaleOptimizer; `dynamic` is no bool.
+        `inner_optimizer` cannot apply gradients or is a LossScaleOptimizer; `dynamic` is not a
+        bool.
     ValueError
         `inner_optimizer` is wrapped already; the wrong numbers for `dynamic`.
 
     """
+
+    def __new__(cls, inner_optimizer: Any = None, *args: Any, **options: Any) -> Any:
+        """Choose the class by the inner optimizer, as tf_keras does."""
+        if not is_of_tf_keras(inner_optimizer):
+            return super().__new__(cls)
+        if cls is not LossScaleOptimizer:
+            raise TypeError(
+                f"inner_optimizer={inner_optimizer!r} is an optimizer of tf_keras, which "
+                f"{cls.__name__} cannot wrap; derive it from type(LossScaleOptimizer(...))."
+            )
+        from castwise.adapters.tf_keras.wrapped import wrap  # noqa: PLC0415 imports TensorFlow
+
+        return wrap(inner_optimizer, *args, **options)
 
     def __init__(
         self,
@@ -50,33 +88,12 @@ class LossScaleOptimizer:
         initial_scale: float | None = None,
         dynamic_growth_steps: int | None = None,
     ) -> None:
-        if isinstance(inner_optimizer, LossScaleOptimizer) or not callable(
-            getattr(inner_optimizer, "apply_gradients", None)
-        ):
-            raise TypeError(
-                f"inner_optimizer={inner_optimizer!r} is not valid; give an object with "
-                "apply_gradients that is no LossScaleOptimizer."
-            )
-        if not isinstance(dynamic, bool):
-            raise TypeError(f"dynamic={dynamic!r} must be a bool; use True or False.")
-        if getattr(inner_optimizer, _WRAPPED, False):
-            raise ValueError("inner_optimizer is wrapped by a LossScaleOptimizer already.")
-        if not dynamic and initial_scale is None:
-            raise ValueError("initial_scale=None is not valid if dynamic=False; give a number.")
-        if not dynamic and dynamic_growth_steps is not None:
-            raise ValueError(
-                f"dynamic_growth_steps={dynamic_growth_steps!r} must be None if dynamic=False."
-            )
-        initial = scaling.number(
-            "initial_scale", 2.0**15 if initial_scale is None else initial_scale
+        self._machine = checked_machine(
+            inner_optimizer, dynamic, initial_scale, dynamic_growth_steps
         )
-        steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
-        self._fixed: float | None = None if dynamic else initial
-        self._machine = DynamicLossScale(
-            initial, scaling.number("dynamic_growth_steps", steps, int), preset="tf_keras"
-        )
+        self._fixed = None if dynamic else self._machine.initial_scale
         self._optimizer = inner_optimizer
-        setattr(inner_optimizer, _WRAPPED, True)
+        setattr(inner_optimizer, WRAPPED, True)
         self._scaled = self._unscaled = False
 
     @property
@@ -130,18 +147,25 @@ class LossScaleOptimizer:
         self._optimizer.iterations = value
 
     def __getattr__(self, name: str) -> Any:
-        """What is not the wrapper's own (momentum, clipnorm, variables, ...)."""
-        if name.startswith("__") or name == "_optimizer":
-            raise AttributeError(name)
-        return getattr(self._optimizer, name)
+        """The inner optimizer's, for the names that a wrapper of tf_keras forwards."""
+        if name in _FORWARDED:
+            return getattr(self._optimizer, name)
+        if name.lstrip("_") in _TRAINING:
+            raise AttributeError(
+                f"{name} is not forwarded to inner_optimizer, which would train without the loss "
+                "scale; use get_scaled_loss, get_unscaled_gradients and apply_gradients."
+            )
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}, and does not forward it to "
+            f"inner_optimizer; use inner_optimizer.{name}."
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what is not the wrapper's own on the inner optimizer, if that has it."""
-        own = name.startswith("_") or hasattr(type(self), name)
-        if own or not hasattr(self._optimizer, name):
-            super().__setattr__(name, value)
-        else:
+        """Set a forwarded attribute on the inner optimizer, if that has it."""
+        if name in _FORWARDED and hasattr(self._optimizer, name):
             setattr(self._optimizer, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss times the scale, in the loss' own dtype; of a callable, a callable."""
@@ -183,10 +207,12 @@ class LossScaleOptimizer:
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:
         """Apply the (unscaled) gradients, unless one is not finite; then update the scale.
 
+        If the inner optimizer raises, the scale, the counters and arrays are what they were.
+
         Raises
         ------
         ValueError
-            There is no gradient.
+            There is no gradient, or what is given is not pairs.
         TypeError
             The scale is dynamic, and a gradient is one of integers.
 
@@ -201,17 +227,38 @@ class LossScaleOptimizer:
                 if not called
             ]
             _LOGGER.warning("apply_gradients was called without %s", " and ".join(missing))
-        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        pairs = [pair for pair in checked_pairs(grads_and_vars) if pair[0] is not None]
         if not pairs:
             raise ValueError("grads_and_vars holds no gradient; give at least one.")
-        applies = True
+        machine, applies = self._machine, True
         if self.dynamic:
             grads = [grad for grad, _ in pairs]
             scaling.refuse_integers("grads_and_vars", grads)
-            self._machine, applies = self._machine.next(all_finite(grads))
+            machine, applies = machine.next(all_finite(grads))
         if applies:
-            self._optimizer.apply_gradients(pairs, **options)
+            self._apply_or_restore(pairs, options)
         elif hasattr(self._optimizer, "iterations"):
+            self._count_skipped()
+        self._machine = machine
+
+    def _apply_or_restore(self, pairs: list[tuple[Any, Any]], options: dict[str, Any]) -> None:
+        """Apply gradients; if that raises, give arrays and the count their values back."""
+        arrays = [v for _, v in pairs if isinstance(v, np.ndarray) and v.flags.writeable]
+        before = [array.copy() for array in arrays]
+        iterations = getattr(self._optimizer, "iterations", None)
+        try:
+            self._optimizer.apply_gradients(pairs, **options)
+        except BaseException:
+            for array, value in zip(arrays, before, strict=True):
+                array[...] = value
+            if getattr(self._optimizer, "iterations", None) is not iterations:
+                self._optimizer.iterations = iterations
+            raise
+
+    def _count_skipped(self) -> None:
+        if hasattr(self._optimizer.iterations, "assign_add"):  # a variable, which cannot be set
+            self._optimizer.iterations.assign_add(1)
+        else:
             self._optimizer.iterations += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -232,11 +279,8 @@ class LossScaleOptimizer:
         """
         if self.dynamic:
             self._machine = self._machine.with_state(dict(state))
-        elif state:
-            raise ValueError(
-                f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
-                "Load it into a LossScaleOptimizer with dynamic=True."
-            )
+        else:
+            refuse_state(state)
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
@@ -256,9 +300,10 @@ class LossScaleOptimizer:
         Parameters
         ----------
         config : mapping
-            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
+            Stays as it is. "inner_optimizer" is an optimizer, or a dict with "class_name" and
+            "config": of a class of tf_keras, in `custom_objects`, or in a module that is imported.
         custom_objects : mapping of str to class
-            The classes of optimizers that may be named.
+            The classes of optimizers that may be named besides.
 
         Raises
         ------
@@ -266,34 +311,12 @@ class LossScaleOptimizer:
             An optimizer that is not among them; a DynamicLossScale whose multiplier is not 2.
         KeyError
             There is no optimizer.
+        ImportError
+            The class is one of tf_keras, which is not installed.
 
         """
-        arguments = dict(config)
-        if "loss_scale" in arguments:
-            arguments["inner_optimizer"] = scaling.inner_config(arguments, "optimizer")
-            arguments.update(_from_loss_scale(arguments.pop("loss_scale")))
-        inner = scaling.inner_config(arguments)
-        if isinstance(inner, Mapping):
-            inner = from_dictionary(inner, {}, custom_objects)
-        return cls(inner, **arguments)
-
-
-def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that TF 2.3's loss scale stands for."""
-    loss_scale = deserialize(config)
-    if isinstance(loss_scale, FixedLossScale):
-        return {"dynamic": False, "initial_scale": loss_scale.get_config()["loss_scale_value"]}
-    numbers = loss_scale.get_config()
-    if numbers["multiplier"] != 2:  # noqa: PLR2004
-        raise ValueError(
-            f"loss_scale={dict(config)!r} is not valid; only a FixedLossScale, or a "
-            "DynamicLossScale whose multiplier is 2, can be loaded."
-        )
-    return {
-        "dynamic": True,
-        "initial_scale": numbers["initial_loss_scale"],
-        "dynamic_growth_steps": numbers["increment_period"],
-    }
+        made: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
+        return made
 
 
 def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
