@@ -124,12 +124,14 @@ CALLS: dict[str, list[tuple[Callable[..., Any], str, list[Any]]]] = {
     ],
     "keras": [
         (keras, "initial_scale", [*TEXTS, 0, -1.0, math.inf, math.nan, 1e300]),
-        (keras, "dynamic_growth_steps", [*TEXTS, 2.5, 0, -1]),
+        (keras, "dynamic_growth_steps", [*TEXTS, 2.5, 0, -1, 2**70]),
+        (keras().load_state_dict, "state", ["x", 5, None, {}, {"a": 1}]),
         (KerasOptimizer, "inner_optimizer", [3, None, "x"]),
     ],
     "tf_keras": [
         (tf_keras, "initial_scale", ["x", 1j, [], {}]),
-        (tf_keras, "dynamic_growth_steps", ["x", 1j, [], {}, math.inf]),
+        (tf_keras, "dynamic_growth_steps", ["x", 1j, [], {}, math.inf, 0, 2**70]),
+        (tf_keras().load_state_dict, "state", [{}, {"a": 1}]),
         (tf_keras, "dynamic", ["x", None, 1]),
         (TFOptimizer, "inner_optimizer", [3, None, "x"]),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from castwise._core import DynamicLossScale
+from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
 from castwise.keras_objects import from_dictionary
@@ -49,7 +50,8 @@ def checked_machine(
     steps = scaling.number("dynamic_growth_steps", steps, int)
     if not -(2**63) <= steps < 2**63:
         raise ValueError(f"dynamic_growth_steps={steps!r} is not valid; use an int of 64 bits.")
-    return DynamicLossScale(initial, steps, preset="tf_keras")
+    with renamed(growth_interval="dynamic_growth_steps"):
+        return DynamicLossScale(initial, steps, preset="tf_keras")
 
 
 def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -103,7 +105,8 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
 
 def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that TF 2.3's loss scale stands for."""
-    loss_scale = deserialize(config)
+    with renamed(config="loss_scale"):
+        loss_scale = deserialize(config)
     if isinstance(loss_scale, FixedLossScale):
         return {"dynamic": False, "initial_scale": loss_scale.get_config()["loss_scale_value"]}
     numbers = loss_scale.get_config()
