@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import keras_checks
+import keras_scaling_checks
 import pytest
 
 BACKENDS = ("numpy", "jax", "torch", "tensorflow")
@@ -22,8 +24,8 @@ QUIET = {
 
 
 @functools.cache
-def results(backend: str) -> dict[str, str | None]:
-    program = Path(keras_checks.__file__)
+def results(checks: ModuleType, backend: str) -> dict[str, str | None]:
+    program = Path(str(checks.__file__))
     done = subprocess.run(
         [sys.executable, str(program)],
         env={**os.environ, **QUIET, "KERAS_BACKEND": backend},
@@ -40,5 +42,12 @@ def results(backend: str) -> dict[str, str | None]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("check", keras_checks.CHECKS)
 def test_every_backend(check: str, backend: str) -> None:
-    traceback = results(backend)[check]
+    traceback = results(keras_checks, backend)[check]
+    assert traceback is None, traceback
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("check", keras_scaling_checks.CHECKS)
+def test_loss_scaling_on_every_backend(check: str, backend: str) -> None:
+    traceback = results(keras_scaling_checks, backend)[check]
     assert traceback is None, traceback
