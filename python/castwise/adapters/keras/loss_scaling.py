@@ -147,6 +147,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
         grads = list(grads)
         arguments.check_number(grads, trainable_variables)
         if self.built:
+            _check_shapes(grads, self._trainable_variables)
             arguments.check_variable_list(optimizer_variables, self.variables)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
