@@ -9,8 +9,8 @@ from typing import Any
 def missing(original: type | object, ours: object, listed: Mapping[str, str]) -> set[str]:
     """Give the names that `ours` neither has, nor refuses by name, nor lists with a reason.
 
-    A name is refused where reading it raises an exception whose message says more than Python's
-    own AttributeError.
+    A name is refused where reading it raises an exception that names it, in words other than those
+    of Python's own AttributeError.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def _is_met(ours: Any, name: str) -> bool:
     try:
         getattr(ours, name)
     except AttributeError as error:
-        return not str(error).endswith(f"has no attribute {name!r}")
+        return name in str(error) and f"has no attribute {name!r}" not in str(error)
     except Exception as error:
         return name in str(error)
     return True

@@ -315,6 +315,9 @@ class LossScaleOptimizer:
                 f"{type(self).__name__} has no {name}, which does not scale; use "
                 f"inner_optimizer.{name}, or load_state_dict for scale and counter."
             )
+        if hasattr(type(self), name):  # a property that reads the inner optimizer's
+            inner = type(self.inner_optimizer).__name__
+            raise AttributeError(f"inner_optimizer, of class {inner}, lacks {name}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_config(self) -> dict[str, Any]:
