@@ -28,7 +28,7 @@ def missing(original: type | object, ours: object, listed: Mapping[str, str]) ->
 
 def unneeded(original: type | object, ours: object, listed: Mapping[str, str]) -> set[str]:
     """Give the listed names that the original has not, or that `ours` has or refuses by itself."""
-    return {name for name in listed if not hasattr(original, name) or _is_met(ours, name)}
+    return {name for name in listed if name not in dir(original) or _is_met(ours, name)}
 
 
 def _is_met(ours: Any, name: str) -> bool:

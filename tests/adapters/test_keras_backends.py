@@ -12,6 +12,7 @@ from types import ModuleType
 
 import keras_checks
 import keras_scaling_checks
+import keras_scaling_state_checks
 import pytest
 
 BACKENDS = ("numpy", "jax", "torch", "tensorflow")
@@ -39,15 +40,13 @@ def results(checks: ModuleType, backend: str) -> dict[str, str | None]:
     return answers
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("check", keras_checks.CHECKS)
-def test_every_backend(check: str, backend: str) -> None:
-    traceback = results(keras_checks, backend)[check]
-    assert traceback is None, traceback
+PROGRAMS = (keras_checks, keras_scaling_checks, keras_scaling_state_checks)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("check", keras_scaling_checks.CHECKS)
-def test_loss_scaling_on_every_backend(check: str, backend: str) -> None:
-    traceback = results(keras_scaling_checks, backend)[check]
+@pytest.mark.parametrize(
+    ("program", "check"), [(each, check) for each in PROGRAMS for check in each.CHECKS]
+)
+def test_every_backend(program: ModuleType, check: str, backend: str) -> None:
+    traceback = results(program, backend)[check]
     assert traceback is None, traceback
