@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,3 +189,24 @@ def test_public_names() -> None:
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
             getattr(ours, name)
     assert missing(keras.mixed_precision, mixed_precision, {}) == set()
+
+
+def test_keras_is_not_imported_for_others() -> None:
+    """Neither by the module, nor by steps and configs around an optimizer of arrays."""
+    program = (
+        "import sys, numpy as np\n"
+        "from optimizers import SGD\n"
+        "from castwise.compat.keras.mixed_precision import LossScaleOptimizer\n"
+        "optimizer = LossScaleOptimizer(SGD())\n"
+        "optimizer.apply([np.ones(2)], [np.ones(2)])\n"
+        "LossScaleOptimizer.from_config(optimizer.get_config())\n"
+        "print([name for name in sys.modules if name.partition('.')[0] == 'keras'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"

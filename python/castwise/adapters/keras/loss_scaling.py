@@ -29,7 +29,7 @@ class _UntilBuilt:
         self.key, self.kind = key, kind
 
     def __get__(self, optimizer: Any, owner: Any = None) -> Any:
-        return self if optimizer is None else self.kind(optimizer._machine.state_dict()[self.key])
+        return self if optimizer is None else self.kind(optimizer.state_dict()[self.key])
 
 
 class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOptimizer):  # type: ignore[misc]
@@ -47,6 +47,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
 
     dynamic_scale = _UntilBuilt("dynamic_scale", np.float32)
     step_counter = _UntilBuilt("step_counter", int)
+    _loaded: DynamicLossScale | None = None  # what was loaded before `build`
 
     def __init__(
         self,
@@ -58,8 +59,6 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
     ) -> None:
         arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
         super().__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name)
-        self._machine = DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
-        self._restored = False
 
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> type:
@@ -72,12 +71,12 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
         """Make the variables; TypeError if one of `var_list` is an array of numpy."""
         self._check_variables(var_list)
         super().build(var_list)
-        if self._restored:
-            self.load_state_dict(self._machine.state_dict())
+        if self._loaded is not None:
+            self.load_state_dict(self._loaded.state_dict())
 
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: in float32 once built, before that in the loss' dtype."""
-        if self._restored and not self.built:
+        if self._loaded is not None and not self.built:
             return ops.multiply(loss, self.dynamic_scale)
         return super().scale_loss(loss)
 
@@ -154,7 +153,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
     def state_dict(self) -> dict[str, Any]:
         """The scale and the counter, by the names of their variables; not the inner's."""
         if not self.built:
-            return self._machine.state_dict()
+            return (self._loaded or self._initial()).state_dict()
         return {
             "dynamic_scale": float(ops.convert_to_numpy(self.dynamic_scale)),
             "step_counter": int(ops.convert_to_numpy(self.step_counter)),
@@ -162,10 +161,15 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved scale and counter, before `build` too."""
-        self._machine, self._restored = self._machine.with_state(state), True
+        restored = self._initial().with_state(state)
         if self.built:
-            self.dynamic_scale.assign(self._machine.scale)
-            self.step_counter.assign(self._machine.counter)
+            self.dynamic_scale.assign(restored.scale)
+            self.step_counter.assign(restored.counter)
+        else:
+            self._loaded = restored
+
+    def _initial(self) -> DynamicLossScale:
+        return DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="keras")
 
     @classmethod
     def from_config(
