@@ -45,6 +45,26 @@ def check_configs_go_round() -> None:
     assert loaded.inner_optimizer.momentum == 0.5
 
 
+def check_paths_of_variables() -> None:
+    """Those of Keras', whether `build` or the first step makes them."""
+    import keras  # noqa: PLC0415
+
+    for builds in (True, False):
+        paths = []
+        for cls in wrappers():
+            variable = keras.Variable(np.ones(2, np.float32), name="w")
+            optimizer = cls(keras.optimizers.Adam(name="inner"), 4.0, name="outer")
+            if builds:
+                optimizer.build([variable])
+            elif keras.config.backend() == "jax" and cls is wrappers()[1]:
+                with contextlib.suppress(Exception):  # Keras' own fails after it has built
+                    optimizer.apply([keras.ops.ones(2)], [variable])
+            else:
+                optimizer.apply([keras.ops.ones(2)], [variable])
+            paths.append([each.path for each in optimizer.variables])
+        assert paths[0] == paths[1]
+
+
 def check_saved_models() -> None:
     """The file is that of Keras' wrapper: it loads with the state, into Keras' or castwise's."""
     import keras  # noqa: PLC0415

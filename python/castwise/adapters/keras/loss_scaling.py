@@ -111,7 +111,8 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
         arguments.check_number(grads, variables)
         _check_shapes(grads, variables)
         if not self.built:
-            self.build(variables)
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
         with _unchanged_on_failure(self, variables):
             if keras.config.backend() == "jax":
                 self._apply_on_jax(grads, variables)
