@@ -1,31 +1,41 @@
-"""Which public names of an original class castwise's counterpart leaves out."""
+"""Public names of an original class that castwise's stand-in must have, refuse or list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
-def missing(original: type, ours: object, listed: Mapping[str, str]) -> set[str]:
-    """The public names of `original` that `ours` neither has nor refuses by name.
+def missing(original: type | object, ours: object, listed: Mapping[str, str]) -> set[str]:
+    """Give the names that `ours` neither has, nor refuses by name, nor lists with a reason.
+
+    A name is refused where reading it raises an exception that names it, in words other than those
+    of Python's own AttributeError.
 
     Parameters
     ----------
-    original : type
-        The class that `ours` stands in for; names with a leading underscore are not public.
-    ours : object
-        An instance, whose attributes are read.
+    original : class or object
+        What is stood in for; of an object, the attributes that it has too.
+    ours : class or object
+        castwise's stand-in.
     listed : mapping of str to str
-        Names that are left out on purpose, each with the reason.
+        The names that are left out on purpose, and why.
 
     """
-    public = {name for name in dir(original) if not name.startswith("_")}
-    return {name for name in public - set(listed) if not _has_or_refuses(ours, name)}
+    names = {name for name in dir(original) if not name.startswith("_")}
+    return {name for name in names - set(listed) if not _is_met(ours, name)}
 
 
-def _has_or_refuses(ours: object, name: str) -> bool:
-    """Whether reading the attribute gives a value, or an error of its own that names it."""
+def unneeded(original: type | object, ours: object, listed: Mapping[str, str]) -> set[str]:
+    """Give the listed names that the original has not, or that `ours` has or refuses by itself."""
+    return {name for name in listed if name not in dir(original) or _is_met(ours, name)}
+
+
+def _is_met(ours: Any, name: str) -> bool:
     try:
         getattr(ours, name)
+    except AttributeError as error:
+        return name in str(error) and f"has no attribute {name!r}" not in str(error)
     except Exception as error:
-        return name in str(error) and "has no attribute" not in str(error)
+        return name in str(error)
     return True

@@ -319,12 +319,12 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def main() -> None:
+def run(checks: dict[str, Check]) -> None:
     """Run all, and print what came of each."""
     answer, sys.stdout = sys.stdout, sys.stderr  # the libraries print, too
     warnings.simplefilter("ignore")
     results: dict[str, str | None] = {}
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         try:
             check()
             results[name] = None
@@ -334,4 +334,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(CHECKS)

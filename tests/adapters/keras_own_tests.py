@@ -1,7 +1,8 @@
 """A plugin of pytest for Keras' own unit tests: they run with castwise installed in Keras.
 
-With ``CASTWISE_CLASSES=1`` the test modules get castwise's policies and functions under Keras'
-names, too. Of an exception they then compare the type alone: castwise says it in its own words.
+With ``CASTWISE_CLASSES=1`` the test modules get castwise's policies, functions and optimizer under
+Keras' names, too. Of an exception they then compare the type alone: castwise says it in its own
+words.
 The outcomes go, as JSON, to the file that ``CASTWISE_OUTCOMES`` names.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 import castwise.dtype_policies
 import pytest
 from castwise.adapters.keras import install
+from castwise.compat.keras import mixed_precision
 
 CLASSES = os.environ.get("CASTWISE_CLASSES") == "1"
 OUTCOMES: dict[str, str] = {}
@@ -44,6 +46,8 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
                 setattr(module, name, getattr(ours, name))
         if hasattr(module, "dtype_policies"):
             module.dtype_policies = ours
+        if hasattr(module, "LossScaleOptimizer"):
+            module.LossScaleOptimizer = mixed_precision.LossScaleOptimizer
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -8,8 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import keras_checks
+import keras_scaling_checks
+import keras_scaling_state_checks
 import pytest
 
 BACKENDS = ("numpy", "jax", "torch", "tensorflow")
@@ -22,8 +25,8 @@ QUIET = {
 
 
 @functools.cache
-def results(backend: str) -> dict[str, str | None]:
-    program = Path(keras_checks.__file__)
+def results(checks: ModuleType, backend: str) -> dict[str, str | None]:
+    program = Path(str(checks.__file__))
     done = subprocess.run(
         [sys.executable, str(program)],
         env={**os.environ, **QUIET, "KERAS_BACKEND": backend},
@@ -37,8 +40,13 @@ def results(backend: str) -> dict[str, str | None]:
     return answers
 
 
+PROGRAMS = (keras_checks, keras_scaling_checks, keras_scaling_state_checks)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("check", keras_checks.CHECKS)
-def test_every_backend(check: str, backend: str) -> None:
-    traceback = results(backend)[check]
+@pytest.mark.parametrize(
+    ("program", "check"), [(each, check) for each in PROGRAMS for check in each.CHECKS]
+)
+def test_every_backend(program: ModuleType, check: str, backend: str) -> None:
+    traceback = results(program, backend)[check]
     assert traceback is None, traceback

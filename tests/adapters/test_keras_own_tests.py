@@ -1,4 +1,4 @@
-"""Keras' own unit tests of dtype policies and maps pass with castwise in Keras.
+"""Keras' own unit tests of policies, maps and loss scaling pass with castwise in Keras.
 
 They come with Keras: from its wheel, or where that was stripped of them, from its source archive.
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-FILES = ("dtype_policy_test.py", "dtype_policy_map_test.py")
+FILES = ("dtype_policies/dtype_policy_test.py", "dtype_policies/dtype_policy_map_test.py")
+OF_CLASSES = (*FILES, "optimizers/loss_scale_optimizer_test.py")
 
 DIFFERENT = {
     "DTypePolicyMapTest::test_add": "reads the private attribute `_source_name` of a policy",
@@ -27,27 +28,27 @@ DIFFERENT = {
 """Tests that fail with castwise's classes under Keras' names, and why."""
 
 
-def keras_tests(folder: Path) -> list[Path]:
+def keras_tests(folder: Path, files: tuple[str, ...]) -> list[Path]:
     """The files of tests, downloaded if they are not where Keras is installed."""
     found = importlib.util.find_spec("keras")
     assert found is not None
     assert found.origin is not None
-    installed = Path(found.origin).parent / "src" / "dtype_policies"
-    if all((installed / name).exists() for name in FILES):
-        return [installed / name for name in FILES]
-    return downloaded_tests(folder)
+    installed = Path(found.origin).parent / "src"
+    if all((installed / name).exists() for name in files):
+        return [installed / name for name in files]
+    return downloaded_tests(folder, files)
 
 
-def downloaded_tests(folder: Path) -> list[Path]:
+def downloaded_tests(folder: Path, files: tuple[str, ...]) -> list[Path]:
     """The files of tests from the source archive of the Keras that is installed, from PyPI."""
     version = metadata.version("keras")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "keras"]
     subprocess.run([*pip, f"keras=={version}", "--dest", str(folder)], check=True)
     with tarfile.open(next(folder.glob("keras-*.tar.gz"))) as archive:
-        for name in FILES:
-            inside = f"keras-{version}/keras/src/dtype_policies/{name}"
-            archive.extract(inside, folder, filter="data")
-    return [folder / inside.rpartition("/")[0] / name for name in FILES]
+        source = f"keras-{version}/keras/src"
+        for name in files:
+            archive.extract(f"{source}/{name}", folder, filter="data")
+    return [folder / source / name for name in files]
 
 
 def outcomes(folder: Path, backend: str, castwise_classes: bool) -> dict[str, str]:
@@ -67,7 +68,8 @@ def outcomes(folder: Path, backend: str, castwise_classes: bool) -> dict[str, st
     configuration.write_text("[pytest]\nmarkers = requires_trainable_backend\n")
     options = ["-c", str(configuration), "-p", "no:cacheprovider", "-q", "-W", "ignore"]
     command = [sys.executable, "-m", "pytest", *options, "-p", "keras_own_tests"]
-    tests = [str(path) for path in keras_tests(folder)]
+    files = OF_CLASSES if castwise_classes else FILES
+    tests = [str(path) for path in keras_tests(folder, files)]
     done = subprocess.run(
         [*command, *tests], env=environment, capture_output=True, text=True, check=False, cwd=folder
     )
@@ -84,4 +86,5 @@ def test_they_pass_with_castwise_installed(backend: str, tmp_path: Path) -> None
 
 def test_they_pass_with_castwises_classes_but_for_those_listed(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "numpy", castwise_classes=True)
+    assert len([name for name in found if name.startswith("LossScaleOptimizerTest")]) > 20
     assert {name for name, outcome in found.items() if outcome != "passed"} == set(DIFFERENT)

@@ -110,8 +110,10 @@ def test_an_optimizer_of_keras_wants_variables_of_keras() -> None:
     optimizer.apply(grads, [variable])
     assert variable.value.tolist() == [0.0, 0.0]
     config = optimizer.get_config()
-    again = LossScaleOptimizer.from_config(config, custom_objects={"SGD": keras.optimizers.SGD})
-    assert again.inner_optimizer.learning_rate == 1.0
+    for custom in (None, {"SGD": keras.optimizers.SGD}):
+        again = LossScaleOptimizer.from_config(config, custom_objects=custom)
+        assert again.inner_optimizer.learning_rate == 1.0
+    config["inner_optimizer"] |= {"module": "nowhere", "class_name": "Unknown"}
     with pytest.raises(ValueError, match="there is none; give the class in custom_objects"):
         LossScaleOptimizer.from_config(config)
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise.compat import scaling
-from castwise.keras_objects import from_dictionary, to_dictionary
+from castwise.compat.keras import loss_scale_arguments as arguments
+from castwise.keras_objects import to_dictionary
 from castwise.loss_scale.unscaling import all_finite, unscale
 
-_ONLY_DEFAULTS: dict[str, Any] = {
-    "weight_decay": None,
-    "clipnorm": None,
-    "global_clipnorm": None,
-    "clipvalue": None,
-    "use_ema": False,
-    "ema_momentum": 0.99,
-    "ema_overwrite_frequency": None,
-    "loss_scale_factor": None,
-    "gradient_accumulation_steps": None,
-}
-"""What older configs hold, and only this value of each."""
+_OWN = 4
+"""Variables before the inner optimizer's: iteration and learning rate, unused, counter, scale."""
+
+_FOR_AUTHORS = (
+    *("add_optimizer_variables", "add_variable", "add_variable_from_reference", "assign"),
+    *("assign_add", "assign_sub", "exclude_from_weight_decay", "set_weights", "update_step"),
+)
+"""What Keras' optimizers inherit to be written with."""
 
 
 class LossScaleOptimizer:
-    """Scales the loss, divides gradients, and leaves out steps that are not finite.
+    """Scales the loss, divides gradients, and skips steps that are not finite.
+
+    Around an optimizer of Keras it is also a ``keras.optimizers.LossScaleOptimizer``, with tensors
+    and variables of Keras' backend: `castwise.adapters.keras.loss_scaling`. Around any other object
+    it works on arrays, as described below.
 
     Parameters
     ----------
@@ -46,11 +47,21 @@ class LossScaleOptimizer:
     Raises
     ------
     TypeError
-        `inner_optimizer` can do neither; a number is none.
+        `inner_optimizer` has neither; a number is of a wrong type.
     ValueError
-        Other numbers; ``dynamic=False``; other arguments.
+        A number is out of range; ``dynamic=False``; an unknown argument.
 
     """
+
+    weight_decay: Any = None
+    clipnorm: Any = None
+    global_clipnorm: Any = None
+    clipvalue: Any = None
+    use_ema: Any = False
+    ema_momentum: Any = 0.99
+    ema_overwrite_frequency: Any = None
+    loss_scale_factor: Any = None
+    gradient_accumulation_steps: Any = None
 
     def __init__(
         self,
@@ -60,27 +71,20 @@ class LossScaleOptimizer:
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not (dynamic := kwargs.pop("dynamic", True)):
-            raise ValueError(
-                f"dynamic={dynamic!r} is not valid; leave it out, or set `loss_scale_factor` on "
-                "the inner optimizer."
+        if arguments.is_of_keras(inner_optimizer):
+            module = importlib.import_module("castwise.adapters.keras.loss_scaling")
+            self.__class__ = module.class_for(type(self))
+            module.KerasLossScaleOptimizer.__init__(
+                self, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
             )
-        for argument, value in kwargs.items():
-            if argument not in _ONLY_DEFAULTS or value != _ONLY_DEFAULTS[argument]:
-                raise ValueError(
-                    f"{argument}={value!r} is not valid; set it on the inner optimizer."
-                )
-        if not any(hasattr(inner_optimizer, method) for method in ("apply", "apply_gradients")):
-            raise TypeError(
-                f"inner_optimizer={inner_optimizer!r} is not valid; give an object with apply or "
-                "apply_gradients."
-            )
-        _check(initial_scale, dynamic_growth_steps)
+            return
+        arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
         self.name = "loss_scale_optimizer" if name is None else name
         self.built = self._restored = False
+        self._trainable_variables: list[Any] = []
         self._machine = DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
         if hasattr(inner_optimizer, "loss_scale_factor"):
             inner_optimizer.loss_scale_factor = None
@@ -109,16 +113,18 @@ class LossScaleOptimizer:
         """The inner optimizer's: skipped steps do not count."""
         return self.inner_optimizer.iterations
 
-    def build(self, var_list: Sequence[Any]) -> None:
-        """Build the inner optimizer, if it is to be built.
+    @property
+    def variables(self) -> list[Any]:
+        """Keras' list: iteration and learning rate, both unused, counter, scale, and the inner's.
 
-        Raises
-        ------
-        TypeError
-            It is one of Keras', and a variable is an array.
-
+        The first four are new arrays of shape (); the iteration and the counter are int32, the
+        others float32.
         """
-        _check_variables(self.inner_optimizer, var_list)
+        return [*_own_variables(self._machine), *self.inner_optimizer.variables]
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Build the inner optimizer, if it can be built."""
+        self._trainable_variables = list(var_list)
         if hasattr(self.inner_optimizer, "build"):
             self.inner_optimizer.build(var_list)
         self.built = True
@@ -148,23 +154,21 @@ class LossScaleOptimizer:
         ------
         ValueError
             There are more gradients than variables, or fewer.
-        TypeError
-            The inner optimizer is one of Keras', and a variable is an array.
+
+        Whatever is raised, also by the inner optimizer, scale, counter and variables stay as they
+        were.
 
         """
         grads = list(grads)
-        _check_variables(self.inner_optimizer, trainable_variables or [])
-        variables: Sequence[Any] = trainable_variables or [None] * len(grads)
-        if len(variables) != len(grads):
-            raise ValueError(
-                f"grads has {len(grads)} gradients and trainable_variables {len(variables)} "
-                "variables; give one gradient, or None, for each variable."
-            )
+        variables: Sequence[Any] = trainable_variables or self._trainable_variables
+        arguments.check_number(grads, variables := variables or [None] * len(grads))
         if not self.built:
             self.build(trainable_variables or [])
         finite = self.check_finite(grads)
         if finite:
-            self._apply(self._divide(grads, variables), trainable_variables)
+            divided = self._divide(grads, variables, self.dynamic_scale)
+            with arguments.unchanged_on_failure(variables):
+                self._apply(divided, trainable_variables)
         self._machine, _ = self._machine.next(finite)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
@@ -172,12 +176,58 @@ class LossScaleOptimizer:
         pairs = list(grads_and_vars)
         self.apply([grad for grad, _ in pairs], [variable for _, variable in pairs])
 
-    def _divide(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Any],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what `apply` would make of values; change nothing.
+
+        Parameters
+        ----------
+        optimizer_variables : sequence of array
+            As `variables`; the inner optimizer's are handed on to its ``stateless_apply``.
+        grads : sequence of array or None
+            Of the scaled loss.
+        trainable_variables : sequence of array
+            One for each gradient.
+
+        Returns
+        -------
+        trainable_variables, optimizer_variables : list of array
+
+        Raises
+        ------
+        ValueError
+            The optimizer is not built; there are not as many gradients, or values, as variables.
+
+        """
+        if not self.built:
+            raise ValueError(
+                "stateless_apply needs a built optimizer; call build(trainable_variables) first."
+            )
+        grads, inner = list(grads), list(optimizer_variables[_OWN:])
+        arguments.check_number(grads, trainable_variables)
+        arguments.check_variable_list(optimizer_variables, self.variables)
+        machine, trained = self._machine_of(optimizer_variables), list(trainable_variables)
+        if finite := self.check_finite(grads):
+            variables = self._trainable_variables or trained
+            divided = self._divide(grads, variables, np.float32(machine.scale))
+            trained, inner = self.inner_optimizer.stateless_apply(inner, divided, trained)
+        machine, _ = machine.next(finite)
+        unused = optimizer_variables[: _OWN - 2]
+        return list(trained), [*unused, *_own_variables(machine)[_OWN - 2 :], *inner]
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """The inner optimizer's: averages into the variables, say."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
         divided = [
             grad is not None and not getattr(variable, "overwrite_with_gradient", False)
             for grad, variable in zip(grads, variables, strict=True)
         ]
-        scale = self.dynamic_scale
         # Of a power of two the reciprocal is exact, if there is one.
         if math.frexp(scale)[0] == 0.5 and scaling.is_usable(scale):  # noqa: PLR2004
             chosen = [
@@ -228,6 +278,48 @@ class LossScaleOptimizer:
         self._machine = self._machine.with_state(state)
         self._restored = True
 
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Write copies of `variables` under "0", "1", and so on."""
+        for index, variable in enumerate(self.variables):
+            store[str(index)] = np.array(variable)
+
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+        """Go on from what `save_own_variables` wrote; the inner's variables are assigned in place.
+
+        Raises
+        ------
+        ValueError
+            There are more or fewer values than variables, or one has another shape; nothing has
+            changed.
+
+        """
+        variables = self.variables
+        values = [np.asarray(store[str(index)]) for index in range(len(store.keys()))]
+        arguments.check_variable_list(values, variables)
+        self._machine, self._restored = self._machine_of(values), True
+        for variable, value in zip(variables[_OWN:], values[_OWN:], strict=True):
+            if hasattr(variable, "assign"):
+                variable.assign(value)
+            else:
+                variable[...] = value
+
+    def _machine_of(self, variables: Sequence[Any]) -> DynamicLossScale:
+        _, _, counter, scale = variables[:_OWN]
+        return self._machine.with_state(
+            {"dynamic_scale": float(scale), "step_counter": int(counter)}
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _FOR_AUTHORS:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}, which does not scale; use "
+                f"inner_optimizer.{name}, or load_state_dict for scale and counter."
+            )
+        if hasattr(type(self), name):  # a property that reads the inner optimizer's
+            inner = type(self.inner_optimizer).__name__
+            raise AttributeError(f"inner_optimizer, of class {inner}, lacks {name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
         return {
@@ -248,57 +340,27 @@ class LossScaleOptimizer:
         config : mapping
             "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
         custom_objects : mapping of str to class
-            The classes of optimizers that may be named.
+            Classes that the config may name, before those of Keras and of modules that are
+            imported.
 
         Raises
         ------
         KeyError
             There is no "inner_optimizer".
+        TypeError, ValueError
+            The class of the inner optimizer is not found, or does not take its config.
 
         """
-        arguments = dict(config)
-        inner = scaling.inner_config(arguments)
+        rest = dict(config)
+        inner = scaling.inner_config(rest)
         if isinstance(inner, Mapping):
-            inner = from_dictionary(inner, {}, custom_objects)
-        return cls(inner, **arguments)
+            inner = arguments.inner_from_config(inner, custom_objects)
+        return cls(inner, **rest)
 
 
-def _check_variables(inner_optimizer: Any, variables: Iterable[Any]) -> None:
-    """Refuse what Keras' own optimizers would fail on in the middle of a step."""
-    cls = type(inner_optimizer)
-    if not any(base.__module__.startswith("keras.") for base in cls.__mro__):
-        return
-    for index, variable in enumerate(variables):
-        if isinstance(variable, np.ndarray):
-            raise TypeError(
-                f"trainable_variables[{index}] is a numpy array, which Keras' {cls.__name__} "
-                "cannot assign to; give objects of keras.Variable, or wrap an optimizer that "
-                "changes arrays in place."
-            )
-
-
-def _check(initial_scale: Any, dynamic_growth_steps: Any) -> None:
-    if isinstance(initial_scale, str):
-        raise ValueError(  # noqa: TRY004 - what Keras raises
-            f"initial_scale={initial_scale!r} is not valid; use a number, as 32768.0."
-        )
-    with np.errstate(over="ignore"):
-        held = np.float32(scaling.number("initial_scale", initial_scale))
-    if not 0 < held < math.inf:
-        raise ValueError(
-            f"initial_scale={initial_scale!r} is not valid; use a positive finite number that a "
-            "float32 holds."
-        )
-    try:
-        steps = operator.index(dynamic_growth_steps)
-    except TypeError:
-        raise TypeError(
-            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use an int of 1 or more."
-        ) from None
-    if steps < 1:
-        raise ValueError(
-            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use 1 or more."
-        )
+def _own_variables(machine: DynamicLossScale) -> list[Any]:
+    unused = [np.zeros((), np.int32), np.zeros((), np.float32)]
+    return [*unused, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
 
 
 def _is_single(grad: Any) -> bool:
