@@ -58,7 +58,9 @@ def recount(
     nan_kept = before.nan & (nan != "zero")
     equal |= nan_kept & after.nan
     equal |= before.infinite & after.infinite & (before.negative == after.negative)
-    beyond = (expected.overflows & ~nan_kept) | (before.infinite & after.finite & (part.kind != "bool"))
+    beyond = (expected.overflows & ~nan_kept) | (
+        before.infinite & after.finite & (part.kind != "bool")
+    )
     kept = after.finite & ~expected.wrapped
     zeroed = np.array([bool(x) and y == 0 for x, y in pairs], bool).reshape(results.shape)
     tiny = 1 << part.mantissa_bits if part.specials not in ("", "exponent-only") else 0

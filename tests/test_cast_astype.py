@@ -100,7 +100,9 @@ def test_floats_keep_the_low_bits_in_narrow_integers(
 ) -> None:
     x = castwise.cast(np.arange(-40, 40.0, 0.25), source)
     beyond = castwise.cast([3e9, -3e9, np.inf, -np.inf, np.nan], source)
-    low, high = (-target.sign_bit, target.sign_bit - 1) if target.signed else (0, 2**target.bits - 1)
+    low, high = (
+        (-target.sign_bit, target.sign_bit - 1) if target.signed else (0, 2**target.bits - 1)
+    )
     clamped = [high, low, high, low, 0]
     ours, report = castwise.cast(x, target.dtype, report=True)
     numbers = np.trunc(x.astype(np.float64))

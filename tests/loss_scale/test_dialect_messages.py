@@ -130,7 +130,7 @@ CALLS: dict[str, list[tuple[Callable[..., Any], str, list[Any]]]] = {
     ],
     "tf_keras": [
         (tf_keras, "initial_scale", ["x", 1j, [], {}]),
-        (tf_keras, "dynamic_growth_steps", ["x", 1j, [], {}, math.inf, 0, 2**70]),
+        (tf_keras, "dynamic_growth_steps", ["x", 1j, [], {}, math.inf, 2**70]),
         (tf_keras().load_state_dict, "state", [{}, {"a": 1}]),
         (tf_keras, "dynamic", ["x", None, 1]),
         (TFOptimizer, "inner_optimizer", [3, None, "x"]),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from castwise import trees
+from castwise._core import DynamicLossScale
+from castwise.argument_names import renamed
 
 
 def times(value: Any, factor: Any) -> Any:
@@ -53,6 +55,12 @@ def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{name}={value!r} is not valid; use a number, as {example}."
         ) from error
+
+
+def restored(machine: DynamicLossScale, state: Mapping[str, Any]) -> DynamicLossScale:
+    """The loss scale of a `LossScaleOptimizer` in a saved state; raises in that class' name."""
+    with renamed(owner="LossScaleOptimizer"):
+        return machine.with_state(dict(state) if isinstance(state, Mapping) else state)
 
 
 def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise.adapters.framework import require
+from castwise.compat import scaling
 from castwise.compat.keras import loss_scale_arguments as arguments
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
 
@@ -162,7 +163,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved scale and counter, before `build` too."""
-        restored = self._initial().with_state(state)
+        restored = scaling.restored(self._initial(), state)
         if self.built:
             self.dynamic_scale.assign(restored.scale)
             self.step_counter.assign(restored.counter)
@@ -170,7 +171,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
             self._loaded = restored
 
     def _initial(self) -> DynamicLossScale:
-        return DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="keras")
+        return arguments.machine(self.initial_scale, self.dynamic_growth_steps)
 
     @classmethod
     def from_config(

@@ -15,7 +15,7 @@ from typing import Any
 
 from castwise._core import DynamicLossScale
 from castwise.adapters.framework import require
-from castwise.argument_names import renamed
+from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     checked_machine,
@@ -129,8 +129,7 @@ class _Scaling:
         """Go on from a saved scale and counter; an exception means that nothing has changed."""
         if not self.dynamic:
             return refuse_state(state)
-        with renamed(owner="LossScaleOptimizer"):
-            machine = self._machine().with_state(dict(state))
+        machine = scaling.restored(self._machine(), state)
         self._loss_scale.current_loss_scale.assign(machine.scale)
         self._loss_scale.counter.assign(machine.counter)
         return None

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from castwise._core import DynamicLossScale
+from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.keras_objects import from_dictionary
 
@@ -84,6 +86,12 @@ def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
         raise ValueError(
             f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use 1 or more."
         )
+
+
+def machine(initial_scale: Any, dynamic_growth_steps: Any) -> DynamicLossScale:
+    """The loss scale of an optimizer with these arguments, before the first step."""
+    with renamed(growth_interval="dynamic_growth_steps"):
+        return DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
 
 
 def check_number(grads: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -85,7 +85,7 @@ class LossScaleOptimizer:
         self.name = "loss_scale_optimizer" if name is None else name
         self.built = self._restored = False
         self._trainable_variables: list[Any] = []
-        self._machine = DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
+        self._machine = arguments.machine(initial_scale, dynamic_growth_steps)
         if hasattr(inner_optimizer, "loss_scale_factor"):
             inner_optimizer.loss_scale_factor = None
 
@@ -275,7 +275,7 @@ class LossScaleOptimizer:
             Keys are missing or unknown; a number is no valid one. Nothing has changed.
 
         """
-        self._machine = self._machine.with_state(state)
+        self._machine = scaling.restored(self._machine, state)
         self._restored = True
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:

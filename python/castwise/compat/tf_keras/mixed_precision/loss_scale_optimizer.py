@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
-from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     WRAPPED,
@@ -279,8 +278,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
 
         """
         if self.dynamic:
-            with renamed(owner="LossScaleOptimizer"):
-                self._machine = self._machine.with_state(dict(state))
+            self._machine = scaling.restored(self._machine, state)
         else:
             refuse_state(state)
 
