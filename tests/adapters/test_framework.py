@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from castwise.adapters.framework import require
+from castwise.frameworks import require
 
 
 @pytest.fixture(autouse=True)

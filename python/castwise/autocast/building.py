@@ -1,4 +1,7 @@
-"""The first call of a layer: its path, its weights, once and completely."""
+"""The first call of a layer: its path, its weights, once and completely.
+
+A `layer` is a `Layer`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from castwise.autocast.scope import Frame, current, enter, leave
 
 if TYPE_CHECKING:
     from castwise.autocast.dialects import Rules
-    from castwise.autocast.layer import Layer
 
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Of layers that are being built, by identity: what is in a layer is copied and pickled."""
@@ -22,7 +24,7 @@ _of_locks = threading.Lock()
 
 
 @contextmanager
-def _one_at_a_time(layer: Layer) -> Iterator[None]:
+def _one_at_a_time(layer: Any) -> Iterator[None]:
     """Two threads that call a layer for the first time must not build it twice."""
     with _of_locks:
         lock = _locks.setdefault(id(layer), threading.RLock())
@@ -31,7 +33,7 @@ def _one_at_a_time(layer: Layer) -> Iterator[None]:
 
 
 def first_call(
-    layer: Layer, rules: Rules, outer: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
+    layer: Any, rules: Rules, outer: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of `call`, of a layer that is built afterwards.
 
@@ -54,7 +56,7 @@ def wrapped(build: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(build)
-    def build_layer(self: Layer, *args: Any, **kwargs: Any) -> None:
+    def build_layer(self: Any, *args: Any, **kwargs: Any) -> None:
         self._checked_rules()
         if self._building:
             build(self, *args, **kwargs)
@@ -87,7 +89,7 @@ def is_final(build: Callable[..., None]) -> bool:
 class _located:  # noqa: N801 - a context manager, written out: it runs at each first call
     """The layer has a path inside; also afterwards, if nothing fails."""
 
-    def __init__(self, layer: Layer, outer: Frame) -> None:
+    def __init__(self, layer: Any, outer: Frame) -> None:
         self.layer = layer
         self.path = f"{outer.path}/{layer.name}" if outer.path else layer.name
         self.new = layer.path is None
@@ -101,6 +103,6 @@ class _located:  # noqa: N801 - a context manager, written out: it runs at each 
             self.layer._path = None
 
 
-def _finish(layer: Layer) -> None:
+def _finish(layer: Any) -> None:
     layer.built = True
     layer._locked = layer._rules.locks

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from castwise.autocast.scope import AutocastScope
 from castwise.autocast.variable import AutoCastVariable
-
-if TYPE_CHECKING:
-    from castwise.autocast.layer import Layer
 
 _MODULES = {
     "keras": "castwise.autocast.keras_rules",
@@ -23,7 +20,7 @@ _MODULES = {
 
 
 class Rules(ABC):
-    """What dialects differ in."""
+    """What dialects differ in. `layer` is a `Layer`, whose module imports this one."""
 
     variable_class: type[AutoCastVariable] = AutoCastVariable
 
@@ -49,28 +46,28 @@ class Rules(ABC):
 
     @abstractmethod
     def arguments(
-        self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of `call` for those of the layer, cast. ValueError for impossible ones."""
 
     @abstractmethod
-    def cast_inputs(self, layer: Layer, inputs: Any) -> Any:
+    def cast_inputs(self, layer: Any, inputs: Any) -> Any:
         """One argument, an array or a structure of arrays, cast."""
 
     @abstractmethod
-    def shapes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def shapes(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The shapes that `build` is called with, by its parameters."""
 
     @abstractmethod
-    def scope(self, layer: Layer, outer: AutocastScope | None) -> AutocastScope | None:
+    def scope(self, layer: Any, outer: AutocastScope | None) -> AutocastScope | None:
         """What holds in the call of a layer, if `outer` holds around it."""
 
     @abstractmethod
-    def autocasts(self, layer: Layer, dtype: str, wanted: bool) -> bool:
+    def autocasts(self, layer: Any, dtype: str, wanted: bool) -> bool:
         """Whether a new weight is cast in scopes, if its author wants it."""
 
     @abstractmethod
-    def weight_dtype(self, layer: Layer, dtype: Any) -> str:
+    def weight_dtype(self, layer: Any, dtype: Any) -> str:
         """What a new weight is stored in."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import castwise
+from castwise._core import cast
 from castwise.checkpoint.options import CastOptions
 from castwise.checkpoint.protocols import Reader, Writer
 from castwise.checkpoint.summary import CastRow
@@ -76,7 +76,7 @@ def _cast_one(
         else:
             array = reader.read(info.name)
             try:
-                array, report = castwise.cast(
+                array, report = cast(
                     array, plan.target, report=True, **options.for_tensor(info.name)
                 )
             except (OverflowError, ValueError, TypeError) as error:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import castwise
+from castwise._core import FormatInfo, cast, finfo
 
 Bytes = NDArray[np.uint8]
 
@@ -27,10 +27,10 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.isnative:
         return array
     try:
-        dtype = castwise.finfo(array.dtype).dtype
+        dtype = finfo(array.dtype).dtype
     except TypeError:
         return array
-    swapped: NDArray[Any] = castwise.cast(array, dtype)
+    swapped: NDArray[Any] = cast(array, dtype)
     return swapped
 
 
@@ -74,12 +74,12 @@ def unpack(packed: Bytes, bits: int) -> Bytes:
     return codes
 
 
-def lanes(info: castwise.FormatInfo) -> int:
+def lanes(info: FormatInfo) -> int:
     """Numbers per element: two for the complex formats, else one."""
     return 2 if info.kind == "complex" else 1
 
 
 def _lane(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The unsigned integer of one lane's size: what byte order applies to."""
-    size = dtype.itemsize // lanes(castwise.finfo(dtype))
+    size = dtype.itemsize // lanes(finfo(dtype))
     return np.dtype(f"u{size}")

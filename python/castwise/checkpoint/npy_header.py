@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-import castwise
+from castwise._core import FormatInfo
 from castwise.checkpoint.element_bytes import lanes
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.npy_literal import parse_literal
@@ -165,12 +165,12 @@ def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return _wrapper(row)
 
 
-def _wrapper(row: castwise.FormatInfo) -> np.dtype[Any]:
+def _wrapper(row: FormatInfo) -> np.dtype[Any]:
     lane = f"=u{row.itemsize // lanes(row)}"
     return np.dtype([(row.name, lane, (lanes(row),)) if lanes(row) > 1 else (row.name, lane)])
 
 
-def _wrapped_format(dtype: np.dtype[Any]) -> castwise.FormatInfo | None:
+def _wrapped_format(dtype: np.dtype[Any]) -> FormatInfo | None:
     """The format that a one-field record is named after, if its bytes are that format's."""
     if dtype.names is None or len(dtype.names) != 1:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import castwise
+from castwise._core import cast
 from castwise.seeding import tensor_seed
 
 STOCHASTIC = "stochastic"
@@ -38,7 +38,7 @@ class CastOptions:
             options["seed"] = secrets.randbits(64)
         checked = cls(**options)
         nothing = np.empty(0, np.float32)
-        castwise.cast(nothing, nothing.dtype, **checked._arguments(checked.seed))
+        cast(nothing, nothing.dtype, **checked._arguments(checked.seed))
         return checked
 
     def for_tensor(self, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-import castwise
+from castwise._core import FormatInfo, finfo, formats
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.tensor_info import (
     UNKNOWN,
@@ -108,9 +108,9 @@ def formats_text(layouts: Mapping[str, Layout]) -> str | None:
 
 
 @cache
-def _format_of_code() -> dict[str, castwise.FormatInfo]:
+def _format_of_code() -> dict[str, FormatInfo]:
     """Formats by safetensors code: those of whole bytes, and of four or six bits, packed."""
-    rows = [castwise.finfo(name) for name in castwise.formats()]
+    rows = [finfo(name) for name in formats()]
     return {
         row.safetensors: row
         for row in rows
@@ -118,11 +118,11 @@ def _format_of_code() -> dict[str, castwise.FormatInfo]:
     }
 
 
-def _readable(row: castwise.FormatInfo) -> bool:
+def _readable(row: FormatInfo) -> bool:
     return row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row)
 
 
-def _is_packed(row: castwise.FormatInfo) -> bool:
+def _is_packed(row: FormatInfo) -> bool:
     return row.kind != "bool" and row.bits in _PACKED_BITS
 
 
@@ -136,9 +136,7 @@ def _raw_code() -> str:
     return code
 
 
-def _without_byte_axis(
-    name: str, row: castwise.FormatInfo, stored: tuple[int, ...]
-) -> tuple[int, ...]:
+def _without_byte_axis(name: str, row: FormatInfo, stored: tuple[int, ...]) -> tuple[int, ...]:
     if not stored or stored[-1] != row.itemsize:
         raise CheckpointError(
             f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import castwise
+from castwise._core import CastReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CastRow:
     target: str | None
     nbytes_before: int
     nbytes_after: int
-    report: castwise.CastReport | None
+    report: CastReport | None
     shard: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class CastSummary:
     unused_patterns: Sequence[str] = field(default_factory=list)
 
     @property
-    def total(self) -> castwise.CastReport | None:
+    def total(self) -> CastReport | None:
         """The sum of the reports of all tensors that were cast."""
         reports = [row.report for row in self.rows if row.report is not None]
         if not reports:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import castwise
+from castwise._core import FormatInfo, finfo
 from castwise.checkpoint.errors import CheckpointError
 
 UNKNOWN = "unknown"
@@ -88,7 +88,7 @@ class Planned:
     pattern: str | None = None
 
 
-def format_info(name: Any) -> castwise.FormatInfo:
+def format_info(name: Any) -> FormatInfo:
     """The row of a format, given as `castwise.cast` takes it, that numpy can hold here.
 
     Raises
@@ -97,13 +97,13 @@ def format_info(name: Any) -> castwise.FormatInfo:
         It is no format, or the installed ml_dtypes has no dtype for it.
 
     """
-    info = castwise.finfo(name)
+    info = finfo(name)
     if info.dtype is None:
         raise TypeError(f"{info.name} has no numpy dtype in the installed ml_dtypes")
     return info
 
 
-def format_named(name: str) -> castwise.FormatInfo | None:
+def format_named(name: str) -> FormatInfo | None:
     """The row of a format by the name in a file; None if there is none that numpy can hold here."""
     try:
         return format_info(name)
@@ -119,12 +119,12 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 @cache
-def format_of(dtype: np.dtype[Any]) -> castwise.FormatInfo | None:
+def format_of(dtype: np.dtype[Any]) -> FormatInfo | None:
     """The row of the table that describes a numpy dtype of either byte order, None if none does."""
     if dtype.names is not None or dtype.subdtype is not None:
         return None
     try:
-        return castwise.finfo(dtype if dtype.isbuiltin else dtype.newbyteorder("="))
+        return finfo(dtype if dtype.isbuiltin else dtype.newbyteorder("="))
     except TypeError:
         return None
 
@@ -142,7 +142,7 @@ def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 def assumed_format(
     assume: str | Mapping[str, str] | None, name: str, itemsize: int
-) -> castwise.FormatInfo | None:
+) -> FormatInfo | None:
     """The format that the caller says a tensor of unknown elements has, if it fits.
 
     `assume` is one format for all such tensors (those of another element size stay unknown), or a

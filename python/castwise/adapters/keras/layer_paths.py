@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from castwise.adapters.framework import require
+from castwise.frameworks import require
 
 
 def layers_with_paths(model: Any) -> list[tuple[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from castwise.adapters.framework import require
 from castwise.adapters.keras.derived_state import derive_again
 from castwise.adapters.keras.notes import (
     casts_that_stay,
@@ -20,6 +19,7 @@ from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.keras.variables import recast, stored_dtype
 from castwise.adapters.map_argument import as_policy_map
 from castwise.dtype_policies import DTypePolicyMap, get
+from castwise.frameworks import require
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from castwise.adapters.framework import require
-from castwise.adapters.tf_keras.wrapped import wrap
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     WRAPPED,
     is_of_tf_keras,
 )
+from castwise.frameworks import require
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
@@ -81,7 +80,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
             f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision; "
             "give one, or wrap an optimizer in LossScaleOptimizer of castwise.compat.tf_keras."
         )
-    moved: LossScaleOptimizer = _moved(optimizer, wrap)
+    moved: LossScaleOptimizer = _moved(optimizer, LossScaleOptimizer)
     return moved
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo, formats
-from castwise.adapters.framework import require
+from castwise.frameworks import require
 
 torch: Any = require("torch")
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import (
     from_numpy,
     numpy_dtype,
@@ -17,6 +16,7 @@ from castwise.adapters.torch.bridge import (
     to_numpy,
     torch_dtype,
 )
+from castwise.frameworks import require
 
 torch: Any = require("torch")
 

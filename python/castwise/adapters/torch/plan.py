@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from castwise._core import nearest_texts
-from castwise.adapters.framework import require
 from castwise.adapters.torch.bridge import dtype_name, torch_dtype
 from castwise.dtype_map import Decision, DtypeMap
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.frameworks import require
 
 torch: Any = require("torch")
 

@@ -29,7 +29,7 @@ class LossScaleOptimizer:
     """Scales the loss, divides gradients, and skips steps that are not finite.
 
     Around an optimizer of Keras it is also a ``keras.optimizers.LossScaleOptimizer``, with tensors
-    and variables of Keras' backend: `castwise.adapters.keras.loss_scaling`. Around any other object
+    and variables of Keras' backend: `castwise.compat.keras.around_keras`. Around any other object
     it works on arrays, as described below.
 
     Parameters
@@ -72,7 +72,7 @@ class LossScaleOptimizer:
         **kwargs: Any,
     ) -> None:
         if arguments.is_of_keras(inner_optimizer):
-            module = importlib.import_module("castwise.adapters.keras.loss_scaling")
+            module = importlib.import_module("castwise.compat.keras.around_keras")
             self.__class__ = module.class_for(type(self))
             module.KerasLossScaleOptimizer.__init__(
                 self, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs

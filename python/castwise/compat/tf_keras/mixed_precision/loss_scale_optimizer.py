@@ -77,9 +77,11 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
                 f"inner_optimizer={inner_optimizer!r} is an optimizer of tf_keras, which "
                 f"{cls.__name__} cannot wrap; derive it from type(LossScaleOptimizer(...))."
             )
-        from castwise.adapters.tf_keras.wrapped import wrap  # noqa: PLC0415 imports TensorFlow
+        from castwise.compat.tf_keras.mixed_precision.around_tf_keras import wrap  # noqa: PLC0415 imports TensorFlow
 
-        return wrap(inner_optimizer, *args, **options)
+        made = wrap(inner_optimizer, *args, **options)
+        cls.register(type(made))
+        return made
 
     def __init__(
         self,

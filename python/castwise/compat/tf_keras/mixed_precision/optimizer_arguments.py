@@ -10,6 +10,7 @@ from castwise._core import DynamicLossScale
 from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
+from castwise.frameworks import require
 from castwise.keras_objects import from_dictionary
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
@@ -98,9 +99,20 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
         found = getattr(sys.modules.get(str(module)), str(name), None)
         classes = {str(name): found} if hasattr(found, "apply_gradients") else {}
         return from_dictionary(config, {} if of_tf_keras else classes, custom_objects)
-    from castwise.adapters.tf_keras.wrapped import deserialized  # noqa: PLC0415 imports TensorFlow
+    return _deserialized(config, custom_objects)
 
-    return deserialized(config, custom_objects)
+
+def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
+    """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
+    optimizers = require("tf_keras").optimizers
+    # It writes into the dictionary that it is given.
+    given = {**config, "config": dict(config.get("config") or {})}
+    return optimizers.deserialize(
+        given,
+        custom_objects=dict(custom_objects),
+        use_legacy_format="module" not in config,
+        use_legacy_optimizer="legacy" in str(config.get("module", "legacy")),
+    )
 
 
 def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise.adapters.framework import require
 from castwise.compat import scaling
 from castwise.compat.keras import loss_scale_arguments as arguments
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
+from castwise.frameworks import require
 
 keras: Any = require("keras")
 ops: Any = keras.ops

@@ -14,15 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from castwise._core import DynamicLossScale
-from castwise.adapters.framework import require
 from castwise.compat import scaling
-from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     checked_machine,
     checked_pairs,
     config_arguments,
     refuse_state,
 )
+from castwise.frameworks import require
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
@@ -31,19 +30,6 @@ def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
     legacy = _is_legacy(inner_optimizer)
     base = module.LossScaleOptimizer if legacy else module.LossScaleOptimizerV3
     return _class(base)(inner_optimizer, *args, **options)
-
-
-def deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
-    """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
-    optimizers = require("tf_keras").optimizers
-    # It writes into the dictionary that it is given.
-    given = {**config, "config": dict(config.get("config") or {})}
-    return optimizers.deserialize(
-        given,
-        custom_objects=dict(custom_objects),
-        use_legacy_format="module" not in config,
-        use_legacy_optimizer="legacy" in str(config.get("module", "legacy")),
-    )
 
 
 def next_state(
@@ -197,8 +183,7 @@ def _class(base: Any) -> Any:
     process without castwise too.
     """
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
-    made = types.new_class(base.__name__, (_Scaling, base), exec_body=lambda own: own.update(names))
-    return LossScaleOptimizer.register(made)
+    return types.new_class(base.__name__, (_Scaling, base), exec_body=lambda own: own.update(names))
 
 
 def _is_legacy(optimizer: Any) -> bool:
