@@ -2,7 +2,8 @@
 
 Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
 1 the checkpoint was written but values were lost (became infinite or NaN, wrapped, or were NaN and
-became numbers), 2 an error, 130 interrupted, 141 whoever read standard output has gone.
+became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoever read standard output has
+gone, 143 terminated.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from castwise.cli_output import (
 )
 from castwise.cli_progress import ProgressLine
 
-OK, FINDINGS, ERROR, INTERRUPTED, TERMINATED, BROKEN_PIPE = 0, 1, 2, 130, 143, 141
+OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, or a folder of safetensors shards.
@@ -47,7 +48,7 @@ exit codes:
   1  it was written, but numbers became infinite or NaN, integers wrapped, or NaN
      became numbers (which --nan zero asks for); see the table
   2  an error; DST is as it was, unless the message says that it was written
-  130, 143  interrupted, terminated; DST is as it was, or complete
+  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
   141  it was written, but whoever read standard output had gone
 """
 _CLOSED = "standard output is closed; what nobody is to read, send to /dev/null"
@@ -71,11 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    # A SystemExit unwinds the stack, so that temporary files are removed.
     with suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGTERM, _terminate)
-    options = _parser().parse_args(arguments)
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
+                signal.signal(number, _terminate)
     try:
+        options = _parser().parse_args(arguments)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
         code: int = options.run(options)
@@ -107,8 +109,8 @@ def _abandon_output() -> None:
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
-    del number, frame
-    sys.exit(TERMINATED)
+    del frame
+    sys.exit(128 + number)
 
 
 def _say(text: str) -> None:

@@ -1,13 +1,14 @@
 """A file or folder that appears under its name only when it is complete.
 
-It is written beside its destination, flushed to disk, and then renamed in one step. Whatever stops
-the run before that, the destination is as it was. What a killed run leaves beside it is removed by
-the next run for the same destination.
+A file is written without a name where the system offers that (Linux), and else, like a folder,
+under a temporary name beside its destination; it is flushed to disk, and then named in one step.
+Whatever stops the run before that, the destination is as it was.
 """
 
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import BinaryIO
 
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.exchange import exchange
-from castwise.checkpoint.leftovers import locked, remove_leftovers, temporary_beside
+from castwise.checkpoint.leftovers import TemporaryName, aside, lock, locked, remove_leftovers
 
 _BUFFER_BYTES = 1 << 20
+_OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 
 
 @contextmanager
@@ -36,29 +38,22 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
     """
     path = Path(os.path.realpath(destination))
     mode = _mode_of(path)
-    remove_leftovers(path)
-    temporary = temporary_beside(path)
-    try:
-        file = open(temporary, "x+b", buffering=_BUFFER_BYTES)  # noqa: SIM115  (closed below)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(destination)) from error
-    try:
-        # Until it is locked another run may take it for a leftover; then the rename fails.
-        with locked(temporary):
-            with file:
-                if mode is not None:
-                    os.chmod(temporary, mode)
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(destination)) from error
-        raise
-    sync_folder(path.parent)
+    with _replacing(path, destination) as temporary, _new_file(temporary) as file:
+        # Until it is locked another run may take it for a leftover; then naming it fails.
+        lock(file.fileno())
+        if mode is not None:
+            os.chmod(temporary if sys.platform == "win32" else file.fileno(), mode)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if not temporary.exists():  # it has no name
+            with suppress(OSError):
+                _link(file, path)
+                return
+            _link(file, temporary)  # there is an old file, which a link cannot replace
+        if sys.platform == "win32":
+            file.close()  # an open file cannot be renamed
+        os.replace(temporary, path)
 
 
 @contextmanager
@@ -74,44 +69,59 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
 
     """
     path = Path(os.path.realpath(destination))
-    remove_leftovers(path)
-    temporary = temporary_beside(path)
-    try:
+    with _replacing(path, destination) as temporary:
         temporary.mkdir()
         with locked(temporary):
             yield temporary
             sync_folder(temporary)
             _put_in_place(temporary, path)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and (
-            error.filename is None or str(temporary) in str(error.filename)
-        ):
+
+
+@contextmanager
+def _replacing(path: Path, destination: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; errors about it name `destination`."""
+    remove_leftovers(path)
+    try:
+        with TemporaryName(path) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.filename is None or str(temporary) in f"{error.filename} {error.filename2}":
             raise OSError(error.errno, error.strerror, str(destination)) from error
         raise
     sync_folder(path.parent)
 
 
+def _new_file(temporary: Path) -> BinaryIO:
+    """Open a new file: without a name where that can be had and named later, else `temporary`."""
+
+    def opener(name: str, flags: int) -> int:
+        with suppress(AttributeError, OSError):
+            descriptor = os.open(temporary.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+            if os.path.exists(f"{_OPEN_FILES}/{descriptor}"):
+                return descriptor
+            os.close(descriptor)
+        return os.open(name, flags, 0o666)
+
+    return open(temporary, "x+b", buffering=_BUFFER_BYTES, opener=opener)
+
+
+def _link(file: BinaryIO, path: Path) -> None:
+    """Name an open file that has no name."""
+    # With src_dir_fd Python calls linkat, which follows the symbolic link; without it, link.
+    number = file.fileno()
+    os.link(f"{_OPEN_FILES}/{number}", path, src_dir_fd=number, follow_symlinks=True)
+
+
 def _put_in_place(new: Path, path: Path) -> None:
-    """Rename the folder `new` to `path`, and remove what was there."""
-    if not path.exists():
-        new.rename(path)
-        return
-    shutil.copymode(path, new)
-    if exchange(new, path):
-        shutil.rmtree(new, ignore_errors=True)
-        return
-    # No single step is to be had. Between these two there is no folder of that name, and the old
-    # one stands complete under the other.
-    aside = temporary_beside(path).with_suffix(".castwise-old")
-    try:
-        path.rename(aside)
-        new.rename(path)
-    except BaseException:
-        if not path.exists():
-            aside.rename(path)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+    """Rename the folder `new` to `path`; what was there then stands under a temporary name."""
+    if path.exists():
+        shutil.copymode(path, new)
+        if exchange(new, path):
+            return
+        # The system cannot swap them. Between these two steps `path` is missing, and the old folder
+        # stands complete under the other name.
+        path.rename(aside(new))
+    new.rename(path)
 
 
 def _mode_of(path: Path) -> int | None:

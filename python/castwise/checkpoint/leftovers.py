@@ -1,28 +1,121 @@
-"""Names for what is not complete yet, and the removal of what a killed run left behind.
+"""Temporary names, and the removal of what stands under them, whatever ends the run.
 
-Work in progress stands beside its destination under `.NAME.TOKEN.castwise-tmp`, and is locked for
-as long as its process lives, whatever ends it. So what can be locked by another is a leftover.
-Where files cannot be locked (Windows, some network file systems) leftovers stay.
+Work in progress stands beside its destination under `.NAME.TOKEN.castwise-tmp`. Exceptions remove
+it, and so do SIGINT, SIGTERM and SIGHUP while the main thread writes. What SIGKILL leaves, or a
+signal that ends the process while another thread writes, is removed by the next run for the same
+destination: work in progress is locked as long as its process lives, so what another process can
+lock is a leftover. Where nothing can be locked (Windows, some network file systems) leftovers stay.
 """
+
+from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
 
 _SUFFIX = ".castwise-tmp"
+_OLD_SUFFIX = ".castwise-old"
 _NAME_CHARACTERS = 40  # of the destination's name, so that the temporary name is not too long
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
-def temporary_beside(path: Path) -> Path:
-    """A new name in the folder of `path`."""
-    return path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}{_SUFFIX}")
+class TemporaryName:
+    """A new name in the folder of `path`; what stands under it at the end of the block is removed.
+
+    In the main thread signals remove it too, in their handler, which this object is: Python calls
+    handlers between any two bytecodes, so also before a `try` or `with` is entered and after it is
+    left. Blocking signals would not help: other threads of the process would receive them, and
+    numpy has some.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}{_SUFFIX}")
+        self._owner = os.getpid()
+        self._before: dict[int, Any] = {}  # handlers
+        self._removing = False
+        self._held: list[int] = []  # signals that came while removing
+
+    def __enter__(self) -> Path:
+        try:
+            with suppress(ValueError):  # not the main thread, which alone handles signals
+                for number in _SIGNALS:
+                    before = signal.getsignal(number)
+                    if callable(before) or (before == signal.SIG_DFL and _default_ends(number)):
+                        self._before[number] = before
+                        signal.signal(number, self)
+        except BaseException:
+            self._end()
+            raise
+        return self._temporary
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal as before, but remove the temporary before that ends anything."""
+        if self._removing:
+            self._held.append(number)
+            return
+        before = self._before[number]
+        try:
+            if self._ends_process(number):
+                self._end()
+            if callable(before):
+                before(number, frame)
+            else:
+                signal.signal(number, before)
+                os.kill(os.getpid(), number)
+        except BaseException:
+            self._end()
+            raise
+
+    def _ends_process(self, number: int) -> bool:
+        """True if the handler before this one, or in nested blocks before them all, is none."""
+        before = self._before[number]
+        if isinstance(before, TemporaryName):
+            return before._ends_process(number)
+        return not callable(before)
+
+    def _end(self) -> None:
+        self._removing = True
+        try:
+            if os.getpid() == self._owner:  # not a forked child
+                _settle(self._temporary, self._path)
+        finally:
+            self._removing = False
+            try:
+                self._restore()
+            finally:
+                self._restore()  # if a signal whose handler was back stopped the first
+                while self._held:
+                    signal.raise_signal(self._held.pop())
+
+    def _restore(self) -> None:
+        """Put the handlers back, unless the block has set others.
+
+        Where a second signal prevents that, this handler goes on to call the one before it.
+        """
+        for number, before in self._before.items():
+            if signal.getsignal(number) is self:
+                signal.signal(number, before)
+
+
+def aside(temporary: Path) -> Path:
+    """Where the old folder stands while it is replaced by `temporary` in two steps."""
+    return temporary.with_suffix(_OLD_SUFFIX)
 
 
 def is_temporary(name: str) -> bool:
@@ -38,7 +131,9 @@ def remove_leftovers(path: Path) -> None:
         return
     for name in names:
         if name.startswith(_prefix(path)) and name.endswith(_SUFFIX):
-            _remove_if_dead(path.with_name(name))
+            with suppress(OSError), locked(path.with_name(name)) as dead:
+                if dead:
+                    _remove(path.with_name(name))
 
 
 @contextmanager
@@ -49,25 +144,51 @@ def locked(path: Path) -> Iterator[bool]:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+        yield lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed; False if it is locked or cannot be."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _settle(temporary: Path, path: Path) -> None:
+    """Remove `temporary`, and put back or remove the old folder that made way for it."""
+    old = aside(temporary)
+    if old.exists() and not path.exists():
+        old.rename(path)
+    _remove(old)
+    _remove(temporary)
+
+
+def _default_ends(number: int) -> bool:
+    """True if a signal that Python does not handle ends this process."""
+    if os.getpid() == 1:
+        return False  # the first process of a container, where Linux ignores such signals
+    try:
+        status = Path("/proc/self/status").read_bytes()
+    except OSError:
+        return True
+    # C code may have set a handler that Python does not know.
+    caught = int(status.partition(b"SigCgt:")[2].split()[0], 16)
+    return not caught >> (number - 1) & 1
 
 
 def _prefix(path: Path) -> str:
     return f".{path.name[:_NAME_CHARACTERS]}."
 
 
-def _remove_if_dead(path: Path) -> None:
-    with suppress(OSError), locked(path) as dead:
-        if not dead:
-            return
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
             path.unlink()
