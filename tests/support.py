@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import castwise
 import numpy as np
+import pytest
 from oracle import FORMATS, Array, Format
 
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
+"""The CPU levels to test: by default only the best one (conftest.py)."""
 AVAILABLE = tuple(
     FORMATS[name] for name in castwise.formats() if castwise.finfo(name).dtype is not None
 )
@@ -17,6 +20,16 @@ REAL = tuple(row for row in AVAILABLE if not row.part)
 COMPLEX = tuple(row for row in AVAILABLE if row.part)
 FLOATS = tuple(row for row in AVAILABLE if row.kind == "float")
 INTEGERS = tuple(row for row in AVAILABLE if row.kind in ("int", "uint"))
+
+
+def thinned(sweep: Iterable[Any], every: int) -> list[Any]:
+    """Mark all but every so-manieth case of a sweep `exhaustive`."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive)
+        if place % every
+        else case
+        for place, case in enumerate(sweep)
+    ]
 
 
 @contextmanager

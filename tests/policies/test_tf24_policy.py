@@ -17,16 +17,14 @@ import pytest
 from hypothesis import example, given
 from sides import Outcome, outcome, raised, returned
 from tf2_sides import NAMES
-from tf24_sides import Side, ours, real
+from tf24_sides import Side, ours, real, reset
 
 
 @pytest.fixture(autouse=True)
 def _fresh_state() -> Iterator[None]:
-    for side in (real(), ours()):
-        side.set_policy(None)
+    reset()
     yield
-    for side in (real(), ours()):
-        side.set_policy(None)
+    reset()
 
 
 def both(call: Callable[[Side], Any]) -> tuple[Outcome, Outcome]:
