@@ -97,8 +97,19 @@ OPTIONS = (
 """Each rounding and overflow rule, and to nearest under each NaN rule."""
 
 
+def options_of(number: int, some: bool) -> Iterable[tuple[str, str, str]]:
+    """Every combination; or the default, and the combination whose turn it is at this number."""
+    return {OPTIONS[0], OPTIONS[number % len(OPTIONS)]} if some else OPTIONS
+
+
+SOME = pytest.mark.parametrize(
+    "some", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
+"""A test under some combinations of options, by default, or under all."""
+
+
 def compare_options(
-    codes: Array, source: Format, target: Format, options: Iterable[tuple[str, str, str]] = OPTIONS
+    codes: Array, source: Format, target: Format, options: Iterable[tuple[str, str, str]]
 ) -> int:
     """Compare under some options; return how many results."""
     cast = oracle.cast(codes, source, target)

@@ -113,9 +113,15 @@ def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what has no record; mark what generates no tests: those of unittest's classes."""
+    """Leave out what has no record; thin sweeps; mark what generates no tests: unittest's."""
+    places: Counter[tuple[Any, ...]] = Counter()
     for item in items.copy():
         name, mode = name_and_mode(item)
+        if thinned := item.get_closest_marker("thinned"):
+            sweep = item.path, name.partition("[")[0], mode
+            if places[sweep] % thinned.args[0]:
+                item.add_marker(pytest.mark.exhaustive)
+            places[sweep] += 1
         if mode == "recorded" and Records(item.path).of(name) is None:
             items.remove(item)
         elif (mode is None and needs_framework(item.path)) or "framework" in item.fixturenames:
@@ -173,7 +179,7 @@ def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
     if mode == "recorded" or not request.config.getoption("record"):
         same = recorded is None or list(map(read, recorded)) == list(map(read, given))
         assert same, "the real packages answer otherwise than recorded; see tests/recorded.py"
-    elif is_recordable and "0x" not in test and not request.node.get_closest_marker("exhaustive"):
+    elif is_recordable and not request.node.get_closest_marker("exhaustive"):
         RECORDED.setdefault(request.path, {})[test] = given
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import castwise
 import numpy as np
-import pytest
 from oracle import FORMATS, Array, Format
 
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
@@ -20,16 +18,6 @@ REAL = tuple(row for row in AVAILABLE if not row.part)
 COMPLEX = tuple(row for row in AVAILABLE if row.part)
 FLOATS = tuple(row for row in AVAILABLE if row.kind == "float")
 INTEGERS = tuple(row for row in AVAILABLE if row.kind in ("int", "uint"))
-
-
-def thinned(sweep: Iterable[Any], every: int) -> list[Any]:
-    """Mark all but every so-manieth case of a sweep `exhaustive`."""
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive)
-        if place % every
-        else case
-        for place, case in enumerate(sweep)
-    ]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from comparison import OPTIONS, compare_options
+from comparison import SOME, compare_options, options_of
 from oracle import Format
 from sources import all_codes
 from support import AVAILABLE
@@ -20,12 +20,10 @@ PAIRS = list(product([row for row in AVAILABLE if row.bits <= 16], AVAILABLE))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0].name}-{pair[1].name}")
-@pytest.mark.parametrize(
-    "some", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["some", "all"]
-)
+@SOME
 def test_every_code(
     pair: tuple[Format, Format], some: bool, matrix: Counter[tuple[str, str]]
 ) -> None:
     source, target = pair
-    options = {OPTIONS[0], OPTIONS[PAIRS.index(pair) % len(OPTIONS)]} if some else OPTIONS
+    options = options_of(PAIRS.index(pair), some)
     matrix[source.name, target.name] += compare_options(all_codes(source), source, target, options)

@@ -33,6 +33,7 @@ def run(roles: tuple[int, ...], communication: str, folder: Path) -> list[object
     return [json.loads((folder / f"trace-{role}.json").read_text()) for role in sorted(roles)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("communication", COMMUNICATIONS)
 @pytest.mark.parametrize("roles", ROLES, ids=str)
 def test_every_rank_takes_the_same_steps(
@@ -51,6 +52,7 @@ def test_every_rank_takes_the_same_steps(
     assert traces[0][-1][2] != [1.0] * 3  # type: ignore[index]
 
 
+@pytest.mark.exhaustive
 def test_the_order_of_ranks_means_nothing(tmp_path: Path) -> None:
     seen = []
     for number, roles in enumerate(itertools.permutations(range(3))):

@@ -24,7 +24,6 @@ from keras_spellings import (
     spelled,
 )
 from keras_systems import OURS, State, original, state
-from support import thinned
 
 STATES = (
     State(),
@@ -56,7 +55,8 @@ BY_NAME = ("get", "set_dtype_policy", "DTypePolicy", "FloatDTypePolicy", "standa
 OF_ANYTHING = (*BY_NAME, "is_float_dtype", "is_int_dtype", "set_floatx")
 
 
-@pytest.mark.parametrize("of", thinned(STATES, 5), ids=str)
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_name_in_every_state(of: State, seen: Seen) -> None:
     """Strings, through everything that takes one."""
     for name, function in product(NAMES, BY_NAME):
@@ -104,7 +104,8 @@ def test_policies_as_they_are(seen: Seen) -> None:
                 assert system.dtype_policies.get(None) is policy
 
 
-@pytest.mark.parametrize("of", thinned(STATES, 5), ids=str)
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_argument_of_the_constructors(of: State, seen: Seen) -> None:
     """Modes, sources and lengths in every combination."""
     for constructor in ("DTypePolicy", "FloatDTypePolicy"):

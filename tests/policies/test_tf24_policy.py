@@ -406,7 +406,9 @@ def test_a_layer_is_what_carries_a_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 1, "Dense", [], {}, Layer, Layer("float32"), Layer(None), object()], ids=str
+    "value",
+    [None, 1, "Dense", [], {}, Layer, Layer("float32"), Layer(None), object()],
+    ids=["None", "1", "str", "list", "dict", "class", "layer", "layer without", "object"],
 )
 def test_what_is_no_layer(value: Any) -> None:
     original, mine = both(lambda side: side.get_layer_policy(value))
