@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import castwise
 import numpy as np
 import oracle
@@ -88,14 +90,30 @@ def compare(
     return len(LEVELS) * codes.size
 
 
-def compare_every_option(codes: Array, source: Format, target: Format) -> int:
-    """Compare under each rounding and overflow rule, and to nearest under each NaN rule."""
-    cast, results = oracle.cast(codes, source, target), 0
-    for overflow in OVERFLOWS:
-        for rounding in ROUNDINGS:
-            results += compare(cast, codes, source, target, rounding=rounding, overflow=overflow)
-        for nan in ("zero", "raise"):
-            results += compare(
-                cast, codes, source, target, rounding="nearest-even", overflow=overflow, nan=nan
-            )
-    return results
+OPTIONS = (
+    *((rounding, overflow, "keep") for overflow in OVERFLOWS for rounding in ROUNDINGS),
+    *(("nearest-even", overflow, nan) for overflow in OVERFLOWS for nan in ("zero", "raise")),
+)
+"""Each rounding and overflow rule, and to nearest under each NaN rule."""
+
+
+def options_of(number: int, some: bool) -> Iterable[tuple[str, str, str]]:
+    """Every combination; or the default, and the combination whose turn it is at this number."""
+    return {OPTIONS[0], OPTIONS[number % len(OPTIONS)]} if some else OPTIONS
+
+
+SOME = pytest.mark.parametrize(
+    "some", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
+"""A test under some combinations of options, by default, or under all."""
+
+
+def compare_options(
+    codes: Array, source: Format, target: Format, options: Iterable[tuple[str, str, str]]
+) -> int:
+    """Compare under some options; return how many results."""
+    cast = oracle.cast(codes, source, target)
+    return sum(
+        compare(cast, codes, source, target, rounding=rounding, overflow=overflow, nan=nan)
+        for rounding, overflow, nan in options
+    )

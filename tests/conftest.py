@@ -1,27 +1,200 @@
-"""Fixtures for every test, and the matrix of casts that the run compared, printed after it."""
+"""Fixtures and marks for every test; the matrix of casts that were compared, printed at the end."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import peers
 import pytest
+import support
 from hypothesis import settings
-from support import LEVELS, at_level
+from recorded import SESSION, TESTS, Records, read, write
+from support import at_level
 
-settings.register_profile("castwise", deadline=None, derandomize=True, max_examples=200)
-settings.load_profile("castwise")
+settings.register_profile("exhaustive", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("default", parent=settings.get_profile("exhaustive"), max_examples=50)
+settings.load_profile("exhaustive")
 
 # torch imports triton where it can, for GPUs: and its LLVM ends a process that has TensorFlow's.
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
+FRAMEWORKS = {"keras", "tf_keras", "tensorflow", "jax", "flax", "jmp", "torch", "peers"}
+RECORDED: dict[Path, dict[str, list[str]]] = {}
+PASSED = pytest.StashKey[bool]()
 MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
 
 
-@pytest.fixture(params=LEVELS)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write tests/recorded anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """By default, tests run the best level of this machine, and fewer examples of hypothesis."""
+    chosen = config.getoption("markexpr")
+    peers.are_wanted = "not frameworks" not in chosen
+    if "not exhaustive" in chosen:
+        support.LEVELS = support.LEVELS[-1:]
+        settings.load_profile("default")
+
+
+@cache
+def needs_framework(file: Path) -> bool:
+    """Tell whether a file of tests imports a framework, itself or through other files here."""
+    names: set[str] = set()
+    files = [file]
+    for each in files:
+        text = each.read_text("utf-8")
+        found = re.findall(r"^ *(?:import|from) +(\w+)", text, re.MULTILINE)
+        files += [path for name in found for path in TESTS.rglob(f"{name}.py") if path not in files]
+        names.update(found)
+    return bool(names & FRAMEWORKS)
+
+
+@cache
+def adapters(file: Path) -> list[str]:
+    """Name the frameworks without which a file of tests cannot even be imported."""
+    text = file.read_text("utf-8")
+    found = re.findall(
+        r"^(?:from|import) castwise\.adapters(?:\.| import )(\w+)", text, re.MULTILINE
+    )
+    return [name for name in found if name in FRAMEWORKS]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave files out that would only be deselected, before they import their framework."""
+    if peers.are_wanted or collection_path.suffix != ".py" or not needs_framework(collection_path):
+        return None
+    return bool(adapters(collection_path)) or not Records(collection_path).tests
+
+
+class Missing(pytest.Module):
+    """A file of tests of an adapter whose framework is not installed."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        peers.need(*adapters(self.path))
+        return iter(())
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """Skip what cannot be imported, in one line for each framework."""
+    is_missing = any(find_spec(name) is None for name in adapters(module_path))
+    return Missing.from_parent(parent, path=module_path) if is_missing else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that has records twice: with them, and with the real packages."""
+    given = (mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "level" in metafunc.fixturenames and not any("level" in names for names in given):
+        metafunc.parametrize("level", support.LEVELS, indirect=True)
+    if needs_framework(path := metafunc.definition.path):
+        modes = [pytest.param("live", marks=pytest.mark.frameworks)]
+        if metafunc.definition.name in Records(path).functions():
+            modes.append("recorded")
+        metafunc.parametrize("_answers", modes, indirect=True)
+
+
+def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
+    """Give the name of a test without its mode, which comes first among its parameters."""
+    found = re.fullmatch(r"(\w+)\[(live|recorded)(?:-(.*))?\]", item.name, re.DOTALL)
+    if found is None or not needs_framework(item.path):
+        return item.name, None
+    return found[1] + (f"[{found[3]}]" if found[3] else ""), found[2]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what has no record; thin sweeps; mark what generates no tests: unittest's."""
+    places: Counter[tuple[Any, ...]] = Counter()
+    for item in items.copy():
+        name, mode = name_and_mode(item)
+        if thinned := item.get_closest_marker("thinned"):
+            sweep = item.path, name.partition("[")[0], mode
+            if places[sweep] % thinned.args[0]:
+                item.add_marker(pytest.mark.exhaustive)
+            places[sweep] += 1
+        if mode == "recorded" and Records(item.path).of(name) is None:
+            items.remove(item)
+        elif (mode is None and needs_framework(item.path)) or "framework" in item.fixturenames:
+            item.add_marker(pytest.mark.frameworks)
+
+
+def _in_one_line(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Give all that is skipped for want of a framework one place, so that it is summed up."""
+    if (
+        report.skipped
+        and isinstance(report.longrepr, tuple)
+        and "test-frameworks" in report.longrepr[2]
+    ):
+        report.longrepr = (peers.__file__, peers.need.__code__.co_firstlineno, report.longrepr[2])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _in_one_line(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _in_one_line(report)
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture
+def framework() -> Callable[[str], ModuleType]:
+    """Import a framework: for one test among others that need none; marks it `frameworks`."""
+    return peers.framework
+
+
+@pytest.fixture(autouse=True)
+def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give a test the recorded answers, or compare those of the real packages with the record."""
+    test, mode = name_and_mode(request.node)
+    if mode is None:
+        yield
+        return
+    recorded = Records(request.path).of(test)
+    SESSION.begin(recorded if mode == "recorded" else None)
+    yield
+    given, is_recordable = SESSION.given, SESSION.is_recordable
+    SESSION.begin()
+    if not request.node.stash.get(PASSED, False):
+        return
+    if mode == "recorded" or not request.config.getoption("record"):
+        same = recorded is None or list(map(read, recorded)) == list(map(read, given))
+        assert same, "the real packages answer otherwise than recorded; see tests/recorded.py"
+    elif is_recordable and not request.node.get_closest_marker("exhaustive"):
+        RECORDED.setdefault(request.path, {})[test] = given
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the records of every file that was run; hand the matrix to the main process."""
+    for tests, found in RECORDED.items():
+        write(tests, found)
+    if hasattr(session.config, "workeroutput"):
+        counts = session.config.stash.get(MATRIX, {})
+        session.config.workeroutput["matrix"] = [(*pair, count) for pair, count in counts.items()]
+
+
+@pytest.fixture
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each CPU level this machine can run, in force during the test."""
+    """Each CPU level that is tested, in force during the test."""
     with at_level(request.param):
         yield request.param
 
@@ -30,6 +203,14 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 def matrix(request: pytest.FixtureRequest) -> Counter[tuple[str, str]]:
     """Count, by (source, target), the results compared with the oracle; printed at the end."""
     return request.config.stash.setdefault(MATRIX, Counter())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what the processes of pytest-xdist have compared."""
+    counts = node.config.stash.setdefault(MATRIX, Counter())
+    for source, target, count in node.workeroutput.get("matrix", ()):
+        counts[source, target] += count
 
 
 def _short(name: str) -> str:
@@ -54,7 +235,7 @@ def pytest_terminal_summary(
     sources = list(dict.fromkeys(source for source, _ in counts))
     targets = list(dict.fromkeys(target for _, target in counts))
     terminalreporter.section(
-        f"casts compared with the oracle: {sum(counts.values()):,}, on {', '.join(LEVELS)}"
+        f"casts compared with the oracle: {sum(counts.values()):,}, on {', '.join(support.LEVELS)}"
     )
     half = (len(targets) + 1) // 2
     for columns in (targets[:half], targets[half:]):

@@ -1,7 +1,8 @@
-"""The generated parts of the README: `python tests/readme.py` writes them anew.
+"""The generated parts of the documentation: `python tests/readme.py` writes them anew.
 
-The account of the README's own first command, the accuracy of the digits model in several formats,
-and the table of formats. The table of speed is written by `benches/cast.py --readme`.
+README.md: what its own first command prints, and ten rows of the table of speed, which
+`benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
+model in several formats (needs scikit-learn), and the table of formats.
 """
 
 from __future__ import annotations
@@ -17,14 +18,28 @@ import castwise
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+BENCHES = ROOT / "benches" / "README.md"
+CASTING = ROOT / "python" / "castwise" / "casting.md"
+CHECKPOINTS = ROOT / "python" / "castwise" / "checkpoint" / "checkpoints.md"
 DIGITS = ROOT / "benches" / "digits"
+SHOWN = (
+    *(
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float32", "float16"),
+        ("float16", "float32"),
+    ),
+    *(("float32", "float8_e4m3fn"), ("float8_e4m3fn", "float32"), ("float32", "float8_e5m2")),
+    *(("float8_e5m2", "float32"), ("float32", "float4_e2m1fn"), ("int8", "float32")),
+)
+"""The rows of the README's table of speed."""
 SCORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
 
 
 def section(text: str, name: str) -> str:
     """What stands between the markers of a part."""
     found = re.search(f"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", text, re.DOTALL)
-    assert found, f"README.md has no part {name!r}"
+    assert found, f"no part {name!r}"
     return found[1]
 
 
@@ -48,6 +63,22 @@ def account(text: str) -> str:
         target = str(Path(folder) / "digits-float8.safetensors")
         printed = castwise_command(*arguments[1].split(), target, *arguments[2].split())
     return f"```\n{printed.replace(target, 'digits-float8.safetensors')}```\n"
+
+
+def speed(benchmark: str) -> str:
+    """Some rows and columns of the table of speed."""
+    heading, *lines = benchmark.strip().splitlines()
+    rows = {
+        tuple(cells[:2]): cells
+        for cells in (line.strip("| ").split(" | ") for line in lines if line)
+    }
+    titles = ("from", "to", "castwise", "memcpy", "numpy with ml_dtypes", "next best")
+    shown = [titles, ("---", "---", *["--:"] * 4)]
+    for pair in SHOWN:
+        cells = rows[pair]
+        shown.append((*cells[:4], cells[5], cells[7]))
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
+    return f"{heading}\n\n{table}\n"
 
 
 def accuracy() -> str:
@@ -93,14 +124,15 @@ def formats() -> str:
 
 def main() -> None:
     """Write all parts anew."""
-    text = README.read_text("utf-8")
-    for name, content in (
-        ("account", account(text)),
-        ("accuracy", accuracy()),
-        ("formats", formats()),
+    readme = README.read_text("utf-8")
+    benchmark = section(BENCHES.read_text("utf-8"), "benchmark")
+    for page, name, content in (
+        (README, "account", account(readme)),
+        (README, "speed", speed(benchmark)),
+        (CHECKPOINTS, "accuracy", accuracy()),
+        (CASTING, "formats", formats()),
     ):
-        text = replaced(text, name, content)
-    README.write_text(text, "utf-8")
+        page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
 
 
 if __name__ == "__main__":

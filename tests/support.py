@@ -10,6 +10,7 @@ import numpy as np
 from oracle import FORMATS, Array, Format
 
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
+"""The CPU levels to test: by default only the best one (conftest.py)."""
 AVAILABLE = tuple(
     FORMATS[name] for name in castwise.formats() if castwise.finfo(name).dtype is not None
 )

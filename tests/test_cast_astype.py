@@ -25,6 +25,7 @@ def compared(source: Format, target: Format) -> tuple[Array, Array]:
         return codes, codes_of(array_of(codes, source).astype(target.dtype), target)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("target", AVAILABLE, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", AVAILABLE, ids=lambda row: row.name)
 def test_the_bits_of_astype(source: Format, target: Format) -> None:
@@ -45,6 +46,7 @@ def test_the_bits_of_astype(source: Format, target: Format) -> None:
         assert not examples, f"{level}: {bad.size} wrong; (source, ours, theirs): {examples}"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rule", astype.EXCEPTIONS, ids=lambda rule: rule.__name__)
 def test_every_exception_occurs(rule: Callable[[astype.Case], Array]) -> None:
     """One that nothing compared above needs would be an exception too many."""

@@ -145,7 +145,7 @@ def test_threads_are_at_least_one(threads: int) -> None:
         "1.0",
         None,
         {"a": 1},
-        object(),
+        pytest.param(object(), id="object"),
     ],
     ids=str,
 )

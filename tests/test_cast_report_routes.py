@@ -59,6 +59,7 @@ def every_code(row: Format) -> Array:
     return codes[np.argsort(values, kind="stable")]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_level_says_what_flags_say(source: str, target: str) -> None:

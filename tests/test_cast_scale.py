@@ -51,6 +51,7 @@ def check(codes: Array, scale: Any, source: Format, target: Format, **options: s
     assert not bad.any(), f"scale {scale!r} {options}: {first_wrong(bad, codes, got, *right)}"
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda row: row.name)
 def test_a_scalar_scale(source: Format, target: Format) -> None:

@@ -12,7 +12,7 @@ import castwise
 import numpy as np
 import oracle
 import pytest
-from comparison import compare_every_option, first_wrong, wrong
+from comparison import SOME, compare_options, first_wrong, options_of, wrong
 from oracle import DETERMINISTIC, Format
 from sources import sources_around
 from support import AVAILABLE, COMPLEX, array_of, codes_of
@@ -20,11 +20,16 @@ from support import AVAILABLE, COMPLEX, array_of, codes_of
 WIDE = [row for row in AVAILABLE if row.bits > 16 and not row.part]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("target", AVAILABLE, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", WIDE, ids=lambda row: row.name)
-def test_boundaries(source: Format, target: Format, matrix: Counter[tuple[str, str]]) -> None:
+@SOME
+def test_boundaries(
+    source: Format, target: Format, some: bool, matrix: Counter[tuple[str, str]]
+) -> None:
     codes = sources_around(source, target)
-    matrix[source.name, target.name] += compare_every_option(codes, source, target)
+    options = options_of(WIDE.index(source) + AVAILABLE.index(target), some)
+    matrix[source.name, target.name] += compare_options(codes, source, target, options)
 
 
 @pytest.mark.parametrize("target", COMPLEX, ids=lambda row: row.name)

@@ -24,8 +24,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and 
     ("stride", "parts"),
     [
         pytest.param("307", WRITING, id="some"),
-        pytest.param("1", WRITING, id="every-bytecode", marks=pytest.mark.exhaustive),
-        pytest.param("17", ALL, id="everywhere", marks=pytest.mark.exhaustive),
+        # Every bytecode (stride 1) takes 25 minutes, and is run by hand.
+        pytest.param("31", WRITING, id="more", marks=pytest.mark.exhaustive),
+        pytest.param("199", ALL, id="everywhere", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_signal_at_any_bytecode(tmp_path: Path, stride: str, parts: tuple[str, ...]) -> None:

@@ -280,7 +280,7 @@ def test_the_script_and_the_module_are_the_same(model: Path) -> None:
 def _sh(command: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run castwise from a shell, which can close and redirect streams; `"$@"` is the command."""
     return subprocess.run(
-        ["sh", "-c", command, "sh", sys.executable, "-m", "castwise", *map(str, arguments)],
+        ["/bin/sh", "-c", command, "sh", sys.executable, "-m", "castwise", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

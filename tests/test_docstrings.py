@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
+from pathlib import Path
 
 import castwise
 import numpy as np
 import pytest
 
+PACKAGE = Path(castwise.__file__).parent
 MODULES = sorted(
-    module.name
-    for module in pkgutil.walk_packages(castwise.__path__, "castwise.")
-    if module.name not in ("castwise.__main__", "castwise._core")
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__main__.py"
 )
+FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_run(name: str) -> None:
+def framework_of(name: str) -> str | None:
+    """Name the framework that a module of an adapter imports."""
+    parts = name.split(".")
+    return (
+        parts[2] if parts[1:2] == ["adapters"] and parts[2:3] and parts[2] in FRAMEWORKS else None
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.frameworks if framework_of(name) else ())
+        for name in MODULES
+    ],
+)
+def test_examples_run(name: str, request: pytest.FixtureRequest) -> None:
+    if framework := framework_of(name):
+        request.getfixturevalue("framework")(framework)
     module = importlib.import_module(name)
     names = {"castwise": castwise, "np": np}
     result = doctest.testmod(module, extraglobs=names, optionflags=doctest.ELLIPSIS)
@@ -30,6 +48,7 @@ def test_the_documented_modules_have_examples() -> None:
     with_examples = [
         name
         for name in MODULES
-        if any(test.examples for test in finder.find(importlib.import_module(name)))
+        if not framework_of(name)
+        and any(test.examples for test in finder.find(importlib.import_module(name)))
     ]
     assert len(with_examples) >= 10

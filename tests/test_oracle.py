@@ -64,6 +64,7 @@ def test_decoding_agrees_with_numpy(row: Format) -> None:
     assert np.array_equal(magnitude[finite], np.abs(numpy[finite]))
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("target", KNOWN, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", SMALL, ids=lambda row: row.name)
 def test_defaults_agree_with_astype(source: Format, target: Format) -> None:
@@ -81,6 +82,7 @@ def test_defaults_agree_with_astype(source: Format, target: Format) -> None:
     assert not bad.size, [(hex(codes[i]), hex(ours[i]), hex(theirs[i])) for i in bad[:5]]
 
 
+@pytest.mark.thinned(23)
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("target", NARROW, ids=lambda row: row.name)
 def test_roundings_agree_with_fractions(target: Format, rounding: str) -> None:

@@ -1,33 +1,96 @@
-"""The README says what the code does: its tables are those of today, its examples run."""
+"""The documentation says what the code does: its tables are today's; examples and links work."""
 
 from __future__ import annotations
 
 import doctest
+import re
+from pathlib import Path
 
-import peers
 import pytest
 import readme
 
-TEXT = readme.README.read_text("utf-8")
 HOW = "run `python tests/readme.py`"
+PAGES = sorted(
+    page
+    for folder in (".", ".github", "benches", "python/castwise/**")
+    for page in (readme.ROOT / folder).glob("*.md")
+)
+FRAMEWORKS = ("keras", "tf_keras", "torch", "jax")
+
+
+def section(page: Path, name: str) -> str:
+    return readme.section(page.read_text("utf-8"), name)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(readme.ROOT))
 
 
 def test_the_table_of_formats_is_todays() -> None:
-    assert readme.section(TEXT, "formats") == readme.formats(), HOW
+    assert section(readme.CASTING, "formats") == readme.formats(), HOW
 
 
-def test_the_account_is_what_the_first_command_prints() -> None:
-    assert readme.section(TEXT, "account") == readme.account(TEXT), HOW
+def test_the_report_is_what_the_first_command_prints() -> None:
+    text = readme.README.read_text("utf-8")
+    assert section(readme.README, "account") == readme.account(text), HOW
 
 
-@pytest.mark.parametrize("part", ["accuracy", "benchmark"])
-def test_measured_parts_are_filled_in(part: str) -> None:
-    assert readme.section(TEXT, part).count("|") > 20, part
+def test_the_speeds_are_those_of_the_benchmark() -> None:
+    assert section(readme.README, "speed") == readme.speed(section(readme.BENCHES, "benchmark")), (
+        HOW
+    )
 
 
-def test_the_examples_run() -> None:
+@pytest.mark.parametrize(
+    ("page", "part"),
+    [
+        (readme.CHECKPOINTS, "accuracy"),
+        *((readme.BENCHES, part) for part in ("benchmark", "options", "unscale", "policies")),
+    ],
+)
+def test_measured_parts_are_filled_in(page: Path, part: str) -> None:
+    assert section(page, part).count("|") > 20, part
+
+
+def test_the_readme_is_short() -> None:
+    assert len(readme.README.read_text("utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.MULTILINE)
+            slugs = {
+                re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+            }
+            assert anchor in slugs, f"{target}#{anchor}"
+
+
+def examples(page: Path) -> doctest.DocTest:
+    text = page.read_text("utf-8")
+    return doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+
+
+def frameworks(page: Path) -> set[str]:
+    """Name the frameworks that the examples of a page import."""
+    return {name for name in FRAMEWORKS if f">>> import {name}" in page.read_text("utf-8")}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.frameworks if frameworks(page) else ())
+        for page in PAGES
+        if examples(page).examples
+    ],
+    ids=named,
+)
+def test_the_examples_run(page: Path, request: pytest.FixtureRequest) -> None:
+    for name in frameworks(page):
+        request.getfixturevalue("framework")(name)  # before its warnings would fail the test
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    examples = doctest.DocTestParser().get_doctest(TEXT, {}, "README.md", "README.md", 0)
-    assert len(examples.examples) > 5
-    peers.keras()  # imported before its warnings would fail the test
-    assert runner.run(examples).failed == 0
+    assert runner.run(examples(page)).failed == 0

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 Floats: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]

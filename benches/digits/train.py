@@ -15,8 +15,8 @@ from pathlib import Path
 
 import network
 import numpy as np
-import sklearn  # type: ignore[import-untyped]
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # of scikit-learn
+import sklearn
+from threadpoolctl import threadpool_limits  # of scikit-learn
 
 SEED = 20
 EPOCHS = 40

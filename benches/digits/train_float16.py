@@ -20,7 +20,7 @@ import network
 import numpy as np
 from castwise.loss_scale import DynamicLossScale, LossScaler, select_tree, unscale
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # of scikit-learn
+from threadpoolctl import threadpool_limits  # of scikit-learn
 from train import initial
 
 STEPS = 600

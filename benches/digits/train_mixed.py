@@ -20,7 +20,7 @@ import numpy as np
 from castwise.autocast import AutocastScope, AutoCastVariable, Layer
 from castwise.compat.keras.mixed_precision import LossScaleOptimizer
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # of scikit-learn
+from threadpoolctl import threadpool_limits  # of scikit-learn
 
 STEPS = 500
 BATCH = 32

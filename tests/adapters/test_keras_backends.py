@@ -13,6 +13,7 @@ from types import ModuleType
 import keras_checks
 import keras_scaling_checks
 import keras_scaling_state_checks
+import peers
 import pytest
 
 BACKENDS = ("numpy", "jax", "torch", "tensorflow")
@@ -48,5 +49,6 @@ PROGRAMS = (keras_checks, keras_scaling_checks, keras_scaling_state_checks)
     ("program", "check"), [(each, check) for each in PROGRAMS for check in each.CHECKS]
 )
 def test_every_backend(program: ModuleType, check: str, backend: str) -> None:
+    peers.need("keras", *({backend} - {"numpy"}))
     traceback = results(program, backend)[check]
     assert traceback is None, traceback

@@ -14,8 +14,10 @@ import tarfile
 from importlib import metadata
 from pathlib import Path
 
+import peers
 import pytest
 
+pytestmark = pytest.mark.network
 FILES = ("dtype_policies/dtype_policy_test.py", "dtype_policies/dtype_policy_map_test.py")
 OF_CLASSES = (*FILES, "optimizers/loss_scale_optimizer_test.py")
 
@@ -53,6 +55,7 @@ def downloaded_tests(folder: Path, files: tuple[str, ...]) -> list[Path]:
 
 def outcomes(folder: Path, backend: str, castwise_classes: bool) -> dict[str, str]:
     """What became of each test, by its name."""
+    peers.need("keras", *({backend} - {"numpy"}))
     report = folder / "outcomes.json"
     environment = {
         **os.environ,

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import castwise.autocast
 import numpy as np
 from castwise.compat.tf_keras import layers as our_tf_layers
 
-sys.path.append(str(Path(__file__).parents[1] / "policies"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("", "policies")]
 import peers
+from recorded import Peer
 from sides import outcome
 
 __all__ = ["Call", "System", "calls", "dtype_of", "outcome", "peers"]
@@ -31,10 +32,13 @@ class System:
     value: Callable[[Any], Any] = field(default=lambda variable: variable.value)
 
 
-@cache
+KERAS: Any = Peer(cache(lambda: keras_system(peers.keras())))
+
+
 def keras() -> System:
     """Keras 3, on numpy."""
-    return keras_system(peers.keras())
+    system: System = KERAS
+    return system
 
 
 def keras_system(module: Any) -> System:
@@ -50,8 +54,7 @@ def ours() -> System:
 
 
 @cache
-def tf() -> System:
-    """tf_keras."""
+def _tf() -> System:
     state = peers.tf_keras().src.mixed_precision.autocast_variable._autocast_dtype
 
     class Scope:
@@ -62,6 +65,15 @@ def tf() -> System:
             return dtype_of(getattr(state, "dtype", None))
 
     return System(peers.tf_keras().layers.Layer, Scope, lambda variable: variable.read_value())
+
+
+TF: Any = Peer(_tf)
+
+
+def tf() -> System:
+    """tf_keras."""
+    system: System = TF
+    return system
 
 
 @cache
@@ -78,8 +90,7 @@ def dtype_of(value: Any) -> Any:
     return dtype if isinstance(dtype, str) else dtype.name
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What a call saw."""
 
     inputs: Any
@@ -134,6 +145,13 @@ class Kept:
 
 def calls(system: System, options: list[dict[str, Any]], x: Any) -> list[Call]:
     """What nested layers see, from the outermost to the innermost, in the second of two calls."""
+    done = outcome(_calls, system, options, x)
+    assert done.error is None, done
+    return [Call(*call) for call in done.value]
+
+
+def _calls(system: System, options: list[dict[str, Any]], x: Any) -> list[Call]:
+    assert system.layer  # probe() may be one that was made before
     seen: list[Call] = []
     layer = None
     for place, arguments in reversed(list(enumerate(options))):

@@ -13,7 +13,7 @@ from typing import Any
 import layer_systems as systems
 import numpy as np
 import pytest
-from layer_systems import Call, calls, outcome
+from layer_systems import Call, calls, outcome, peers
 
 POLICIES = (
     *("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16"),
@@ -60,6 +60,7 @@ def test_three_layers() -> None:
 
 def test_with_the_jax_backend() -> None:
     """The same tables, made by a Keras on jax in a process of its own; jax has no float64."""
+    peers.need("keras", "jax")
     worker = Path(__file__).with_name("keras_jax_worker.py")
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(

@@ -100,6 +100,7 @@ def test_the_example_prints_its_table() -> None:
 
 
 def test_training_in_mixed_precision_reaches_the_accuracy_of_float32() -> None:
+    peers.need("sklearn")  # has the digits
     example = ROOT / "benches" / "digits" / "train_mixed.py"
     printed = subprocess.run(
         [sys.executable, example], check=True, capture_output=True, text=True, timeout=300

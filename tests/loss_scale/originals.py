@@ -6,18 +6,13 @@ import; theirs are written down here from the published sources, in Python's and
 
 from __future__ import annotations
 
-import importlib
-import os
-import warnings
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from peers import framework as library
 
-os.environ.setdefault("KERAS_BACKEND", "numpy")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+__all__ = ["ORIGINALS", "library"]
 
 
 class Seen(NamedTuple):
@@ -26,13 +21,6 @@ class Seen(NamedTuple):
     scale: float
     counter: int
     applies: bool | None
-
-
-def library(name: str) -> Any:
-    """Import a module of a library; all of them come with the extra `test`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(name)
 
 
 class Original(ABC):

@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 from castwise.loss_scale import DynamicLossScale, LossScaler, agree, merge, pack
 
 RANK = Path(__file__).with_name("rank.py")
-COMMUNICATIONS = ("gloo", "files") if find_spec("torch") else ("files",)
+COMMUNICATIONS = (pytest.param("gloo", marks=pytest.mark.frameworks), "files")
 ROLES = [*itertools.permutations(range(2)), (0, 1, 2), (2, 0, 1), (1, 2, 0, 3), (3, 2, 1, 0)]
 
 
@@ -34,11 +33,17 @@ def run(roles: tuple[int, ...], communication: str, folder: Path) -> list[object
     return [json.loads((folder / f"trace-{role}.json").read_text()) for role in sorted(roles)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("communication", COMMUNICATIONS)
 @pytest.mark.parametrize("roles", ROLES, ids=str)
 def test_every_rank_takes_the_same_steps(
-    roles: tuple[int, ...], communication: str, tmp_path: Path
+    roles: tuple[int, ...],
+    communication: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if communication == "gloo":
+        request.getfixturevalue("framework")("torch")
     traces = run(roles, communication, tmp_path)
     assert all(trace == traces[0] for trace in traces)
     applied = [step[0] for step in traces[0]]  # type: ignore[index, attr-defined]
@@ -47,6 +52,7 @@ def test_every_rank_takes_the_same_steps(
     assert traces[0][-1][2] != [1.0] * 3  # type: ignore[index]
 
 
+@pytest.mark.exhaustive
 def test_the_order_of_ranks_means_nothing(tmp_path: Path) -> None:
     seen = []
     for number, roles in enumerate(itertools.permutations(range(3))):

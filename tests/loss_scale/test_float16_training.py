@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "benches" / "digits" / "train_float16.py"
 
 
-def test_the_example_trains_with_a_loss_scale_only() -> None:
+def test_the_example_trains_with_a_loss_scale_only(framework: Callable[[str], object]) -> None:
+    framework("sklearn")  # has the digits
     printed = subprocess.run(
         [sys.executable, EXAMPLE], check=True, capture_output=True, text=True, timeout=120
     ).stdout

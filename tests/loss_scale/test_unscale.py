@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from collections import OrderedDict, namedtuple
 from typing import Any
@@ -372,8 +371,8 @@ def test_select_tree() -> None:
         select_tree(True, a, {"x": np.zeros(2)})
 
 
-def test_torch_computes_the_same() -> None:
-    torch = importlib.import_module("torch")  # slow, and only for this test
+def test_torch_computes_the_same(framework: Any) -> None:
+    torch = framework("torch")
     rng = np.random.default_rng(1)
     for name in ("float16", "bfloat16", "float32"):
         codes = rng.integers(0, 1 << 16, 20_000).astype(np.uint16)

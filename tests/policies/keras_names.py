@@ -28,6 +28,9 @@ KERAS_3_16 = {
     "TernaryDTypePolicy": "TernaryDTypePolicy",
     "QuantizedDTypePolicy of 3.16": "QuantizedDTypePolicy",
 }
+_OF_CONFIG = (
+    *("set_dtype_policy", "set_floatx", "standardize_dtype", "is_float_dtype", "is_int_dtype"),
+)
 DTYPES = (
     *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -59,25 +62,30 @@ class Call:
 
     def on(self, system: System) -> Outcome:
         """Make the call on one system."""
-        functions: dict[str, Callable[..., Any]] = {
-            "set_dtype_policy": lambda *x: _after(system, "set_dtype_policy", "dtype_policy", *x),
-            "set_floatx": lambda *x: _after(system, "set_floatx", "floatx", *x),
-            "standardize_dtype": system.config.standardize_dtype,
-            "is_float_dtype": system.config.is_float_dtype,
-            "is_int_dtype": system.config.is_int_dtype,
-        }
-        if self.function in KERAS_3_16 and system is original():
-            function = with_ternary(KERAS_3_16[self.function])
-        else:
-            function = functions.get(self.function) or getattr(system.dtype_policies, self.function)
+        assert self.function in (*_OF_CONFIG, *KERAS_3_16, *dir(OURS.dtype_policies))
 
         def own(value: Any) -> Any:
             if isinstance(value, Own):
                 return eval(value.expression, dict(vars(system.dtype_policies)))  # noqa: S307
             return value
 
-        arguments = [own(value) for value in self.arguments]
-        return outcome(lambda: function(*arguments, **dict(self.named)))
+        def call() -> Any:
+            arguments = [own(value) for value in self.arguments]
+            return self._function(system)(*arguments, **dict(self.named))
+
+        return outcome(call)
+
+    def _function(self, system: System) -> Callable[..., Any]:
+        if self.function in KERAS_3_16 and system is original():
+            base = system.dtype_policies.QuantizedDTypePolicy
+            return with_ternary(KERAS_3_16[self.function], base)
+        if self.function in ("set_dtype_policy", "set_floatx"):
+            read = self.function.removeprefix("set_")
+            return lambda *arguments: _after(system, self.function, read, *arguments)
+        found: Callable[..., Any] = getattr(
+            system.config if self.function in _OF_CONFIG else system.dtype_policies, self.function
+        )
+        return found
 
 
 def _after(system: System, set_name: str, get_name: str, *arguments: Any) -> Any:
@@ -87,9 +95,8 @@ def _after(system: System, set_name: str, get_name: str, *arguments: Any) -> Any
 
 
 @cache
-def with_ternary(name: str) -> type:
+def with_ternary(name: str, quantized: Any) -> type:
     """Give Keras 3.15 a class that knows the mode "ternary", as those of Keras 3.16 do."""
-    quantized: Any = original().dtype_policies.QuantizedDTypePolicy
 
     class WithTernary(quantized):  # type: ignore[misc]
         def _check_quantization_mode(self, mode: Any, compute_dtype: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 import castwise.config
 import castwise.dtype_policies
 import peers
+from recorded import SESSION, Peer
+from sides import Outcome
 
 # The classes of Keras 3.15; castwise has one more, TernaryDTypePolicy.
 CLASSES = (
@@ -44,8 +46,7 @@ class System:
 
 
 @cache
-def original() -> System:
-    """The real Keras."""
+def _original() -> System:
     keras = peers.keras()
 
     def clear() -> None:
@@ -66,7 +67,13 @@ def original() -> System:
     )
 
 
+ORIGINAL: Any = Peer(_original)
 OURS = System(castwise.dtype_policies, castwise.config)
+
+
+def original() -> Any:
+    """The real Keras."""
+    return ORIGINAL
 
 
 def both() -> tuple[System, System]:
@@ -84,6 +91,11 @@ class State:
 
     def enter(self, system: System) -> None:
         """Bring one system into this state, in this thread."""
+        if system is OURS or SESSION.is_live:
+            with SESSION.unrecorded():
+                self._enter(system)
+
+    def _enter(self, system: System) -> None:
         system.config.clear_dtype_policy()
         system.config.set_floatx(self.floatx)
         if self.is_map:
@@ -115,34 +127,28 @@ def state(of: State = State()) -> Iterator[tuple[System, System]]:
             State().enter(system)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a call did: the value that it returned in plain data, or the exception."""
-
-    value: Any = None
-    error: type[BaseException] | None = None
-    text: str = field(default="", compare=False)
-
-    def __repr__(self) -> str:
-        return f"{self.error.__name__}: {self.text}" if self.error else f"value {self.value!r}"
-
-
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Make a call and tell what it did.
 
     An exception counts as its nearest built-in class: only those can be caught without an import.
     """
+    found: Outcome = SESSION.outcome(lambda: _outcome(call), keeps_message=False)
+    return found
+
+
+def _outcome(call: Callable[[], Any]) -> Outcome:
     try:
         value = call()
     except Exception as error:
         built_in = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
-        return Outcome(error=built_in, text=str(error))
+        return Outcome(error=built_in, message=str(error))
     return Outcome(facts(value))
 
 
 def facts(value: Any) -> Any:
     """Describe a value in plain data, equal for equal behaviour whichever system made it."""
-    for system in both():
+    packages = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+    for system in [OURS] * ("castwise" in packages) + [original()] * ("keras" in packages):
         if isinstance(value, system.dtype_policies.DTypePolicyMap):
             return _facts_of_map(value)
         if isinstance(value, system.dtype_policies.DTypePolicy):

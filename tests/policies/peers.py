@@ -1,7 +1,8 @@
 """The packages that castwise speaks for, imported on first use: they are slow to import, and noisy.
 
 Each function returns the real thing, from PyPI. The environment is set before the first of them
-is imported, so import this module before any of the peers.
+is imported, so import this module before any of the peers. A test whose file imports this module,
+itself or through another, is marked `frameworks` (conftest.py).
 """
 
 from __future__ import annotations
@@ -9,8 +10,16 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
+from typing import TypeVar
+
+import pytest
+from recorded import SESSION
+
+T = TypeVar("T")
 
 # Keras picks its backend, and TensorFlow and JAX their devices, once at import.
 for _name, _value in (
@@ -23,44 +32,72 @@ for _name, _value in (
     os.environ.setdefault(_name, _value)
 
 
-def _imported(name: str) -> ModuleType:
+are_wanted = True
+"""Whether this run is to import any of them; `-m "not frameworks"` says no."""
+
+
+def need(*names: str) -> None:
+    """Skip the test or file that asks for packages which are not installed, or not wanted."""
+    SESSION.ask()
+    for name in names:
+        if not are_wanted:
+            pytest.skip(f"{name}: run `pytest -m frameworks`", allow_module_level=True)
+        if find_spec(name) is None:
+            remedy = "pip install '.[test-frameworks]'"
+            pytest.skip(f"{name} is not installed: {remedy}", allow_module_level=True)
+
+
+def framework(name: str) -> ModuleType:
     """Import a module without its warnings, which the test run would turn into errors."""
+    need(name.partition(".")[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(name)
 
 
-@cache
+def peer(make: Callable[[], T]) -> Callable[[], T]:
+    """Import once, and let the session know of each use."""
+    made = cache(make)
+
+    @wraps(make)
+    def asked() -> T:
+        SESSION.ask()
+        return made()
+
+    return asked
+
+
+@peer
 def keras() -> ModuleType:
     """Keras 3 on its numpy backend."""
-    module = _imported("keras")
+    module = framework("keras")
     assert module.config.backend() == "numpy", "KERAS_BACKEND was set before these tests"
     return module
 
 
-@cache
+@peer
 def tf_keras() -> ModuleType:
     """tf_keras; `tf_keras().src.mixed_precision.policy` is the module of its policies."""
-    _imported("tf_keras.src.mixed_precision.policy")
-    _imported("tf_keras.src.mixed_precision.autocast_variable")
-    return _imported("tf_keras")
+    framework("tf_keras.src.mixed_precision.policy")
+    framework("tf_keras.src.mixed_precision.autocast_variable")
+    return framework("tf_keras")
 
 
-@cache
+@peer
 def tensorflow() -> ModuleType:
     """TensorFlow, for its dtypes and tensors."""
-    return _imported("tensorflow")
+    return framework("tensorflow")
 
 
-@cache
+@peer
 def tf24() -> SimpleNamespace:
     """`tf.keras.mixed_precision.experimental` of TF 2.4, whose code TensorFlow still carries."""
     tensorflow()
     package = "tensorflow.python.keras.mixed_precision"
-    policy = _imported(f"{package}.policy")
-    get_layer_policy = _imported(f"{package}.get_layer_policy")
-    loss_scale = _imported(f"{package}.loss_scale")
-    classes = _imported("tensorflow.python.training.experimental.loss_scale")
+    policy = framework(f"{package}.policy")
+    get_layer_policy = framework(f"{package}.get_layer_policy")
+    loss_scale = framework(f"{package}.loss_scale")
+    classes = framework("tensorflow.python.training.experimental.loss_scale")
     return SimpleNamespace(
         Policy=policy.PolicyV1,
         set_policy=policy.set_global_policy,
@@ -77,20 +114,20 @@ def tf24() -> SimpleNamespace:
     )
 
 
-@cache
+@peer
 def jmp() -> ModuleType:
     """jmp, on JAX's CPU backend."""
-    return _imported("jmp")
+    return framework("jmp")
 
 
-@cache
+@peer
 def jax() -> ModuleType:
     """JAX with its numpy module."""
-    _imported("jax.numpy")
-    return _imported("jax")
+    framework("jax.numpy")
+    return framework("jax")
 
 
-@cache
+@peer
 def torch() -> ModuleType:
     """PyTorch, on the CPU."""
-    return _imported("torch")
+    return framework("torch")

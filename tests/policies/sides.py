@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from recorded import SESSION
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,7 +49,12 @@ def outcome(call: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
     """Call, and say what came of it; the originals' warnings are not compared here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            return Outcome(call(*args, **options))
-        except Exception as error:
-            return Outcome(error=type(error), message=str(error))
+        found: Outcome = SESSION.outcome(lambda: _outcome(call, *args, **options))
+        return found
+
+
+def _outcome(call: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
+    try:
+        return Outcome(call(*args, **options))
+    except Exception as error:
+        return Outcome(error=type(error), message=str(error))

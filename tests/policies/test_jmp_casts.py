@@ -98,6 +98,7 @@ def test_float64_is_rounded_once() -> None:
 @contextmanager
 def without_jax() -> Iterator[None]:
     """As in a process that never imported jax."""
+    peers.jax()
     jax = sys.modules.pop("jax")
     try:
         yield

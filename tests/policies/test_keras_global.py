@@ -280,7 +280,9 @@ def test_a_scope_does_not_latch() -> None:
         assert in_force() == "float64"
 
 
-@pytest.mark.parametrize("value", ["abc", "", "int4", 3, object(), {}, ["float16"]], ids=repr)
+@pytest.mark.parametrize(
+    "value", ["abc", "", "int4", 3, pytest.param(object(), id="object"), {}, ["float16"]], ids=repr
+)
 def test_scopes_of_no_policy(value: Any) -> None:
     """What `get` refuses cannot be the policy of a scope, and changes nothing."""
     with state() as (theirs, ours):

@@ -44,7 +44,7 @@ STATES = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def seen() -> Iterator[Seen]:
     """Compare calls, and leave the global state of a fresh process behind."""
     with state():
@@ -55,6 +55,7 @@ BY_NAME = ("get", "set_dtype_policy", "DTypePolicy", "FloatDTypePolicy", "standa
 OF_ANYTHING = (*BY_NAME, "is_float_dtype", "is_int_dtype", "set_floatx")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_name_in_every_state(of: State, seen: Seen) -> None:
     """Strings, through everything that takes one."""
@@ -103,6 +104,7 @@ def test_policies_as_they_are(seen: Seen) -> None:
                 assert system.dtype_policies.get(None) is policy
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_argument_of_the_constructors(of: State, seen: Seen) -> None:
     """Modes, sources and lengths in every combination."""

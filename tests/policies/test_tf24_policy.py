@@ -17,16 +17,14 @@ import pytest
 from hypothesis import example, given
 from sides import Outcome, outcome, raised, returned
 from tf2_sides import NAMES
-from tf24_sides import Side, ours, real
+from tf24_sides import Side, ours, real, reset
 
 
 @pytest.fixture(autouse=True)
 def _fresh_state() -> Iterator[None]:
-    for side in (real(), ours()):
-        side.set_policy(None)
+    reset()
     yield
-    for side in (real(), ours()):
-        side.set_policy(None)
+    reset()
 
 
 def both(call: Callable[[Side], Any]) -> tuple[Outcome, Outcome]:
@@ -408,7 +406,9 @@ def test_a_layer_is_what_carries_a_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 1, "Dense", [], {}, Layer, Layer("float32"), Layer(None), object()], ids=str
+    "value",
+    [None, 1, "Dense", [], {}, Layer, Layer("float32"), Layer(None), object()],
+    ids=["None", "1", "str", "list", "dict", "class", "layer", "layer without", "object"],
 )
 def test_what_is_no_layer(value: Any) -> None:
     original, mine = both(lambda side: side.get_layer_policy(value))

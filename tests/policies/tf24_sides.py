@@ -9,6 +9,7 @@ from typing import Any
 
 import peers
 from castwise.compat.tf_keras import mixed_precision
+from recorded import SESSION, Peer
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class Side:
 
 
 @cache
-def real() -> Side:
-    """The code of TF 2.4 as TensorFlow still carries it."""
+def _real() -> Side:
     module = peers.tf24()
     return Side(
         policy=module.Policy,
@@ -41,6 +41,23 @@ def real() -> Side:
         fixed=module.FixedLossScale,
         dynamic=module.DynamicLossScale,
     )
+
+
+REAL: Any = Peer(_real)
+
+
+def real() -> Side:
+    """The code of TF 2.4 as TensorFlow still carries it."""
+    side: Side = REAL
+    return side
+
+
+def reset() -> None:
+    """Take the global policy of both sides away."""
+    ours().set_policy(None)
+    if SESSION.is_live:
+        with SESSION.unrecorded():
+            real().set_policy(None)
 
 
 @cache

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import peers
 from castwise import config
 from castwise.compat.tf_keras import mixed_precision
+from recorded import SESSION, Peer
 from sides import Outcome, outcome
 
 # What tf.as_dtype takes; each also with the suffix "_ref".
@@ -60,8 +61,7 @@ class Side:
 
 
 @cache
-def real_tf_keras() -> Side:
-    """tf_keras, the successor of TF 2.4 to 2.15."""
+def _real_tf_keras() -> Side:
     module = peers.tf_keras().src.mixed_precision.policy
     return Side(
         policy=module.Policy,
@@ -73,6 +73,15 @@ def real_tf_keras() -> Side:
         deserialize=module.deserialize,
         get_policy=module.get_policy,
     )
+
+
+REAL: Any = Peer(_real_tf_keras)
+
+
+def real_tf_keras() -> Side:
+    """tf_keras, the successor of TF 2.4 to 2.15."""
+    side: Side = REAL
+    return side
 
 
 @cache
@@ -104,8 +113,10 @@ def described(policy: Any) -> tuple[Any, ...]:
 
 def reset(side: Side) -> None:
     """Put the global state back to what it is at import."""
-    side.set_global_policy(None)
-    side.set_floatx("float32")
+    if side is not REAL or SESSION.is_live:
+        with SESSION.unrecorded():
+            side.set_global_policy(None)
+            side.set_floatx("float32")
 
 
 @contextmanager
