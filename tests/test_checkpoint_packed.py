@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import castwise
 import ml_dtypes
@@ -117,11 +119,13 @@ def test_f6_is_not_written_since_safetensors_cannot_load_it(tmp_path: Path, code
         opened.get_tensor("w")
 
 
-def test_f4_tensors_of_torch_are_read(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_f4_tensors_of_torch_are_read(
+    tmp_path: Path, framework: Callable[[str], ModuleType]
+) -> None:
+    torch = framework("torch")
     if not hasattr(torch, "float4_e2m1fn_x2"):
         pytest.skip("this torch has no float4_e2m1fn_x2")
-    save_file = pytest.importorskip("safetensors.torch").save_file
+    save_file = framework("safetensors.torch").save_file
     path = tmp_path / "f4.safetensors"
     packed = torch.arange(12, dtype=torch.uint8).mul(21).reshape(2, 6)
     save_file({"w": packed.view(torch.float4_e2m1fn_x2)}, path)

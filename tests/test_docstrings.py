@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
+import re
 from pathlib import Path
 
 import castwise
@@ -20,11 +21,14 @@ FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
 
 
 def framework_of(name: str) -> str | None:
-    """Name the framework that a module of an adapter imports."""
+    """Name the framework that a module imports: of an adapter, or one that requires it at once."""
     parts = name.split(".")
-    return (
-        parts[2] if parts[1:2] == ["adapters"] and parts[2:3] and parts[2] in FRAMEWORKS else None
-    )
+    if parts[1:2] == ["adapters"] and parts[2:3] and parts[2] in FRAMEWORKS:
+        return parts[2]
+    spec = importlib.util.find_spec(name)
+    source = Path(spec.origin).read_text("utf-8") if spec and spec.origin else ""
+    found = re.search(r'^\w.*= require\("(\w+)"\)$', source, re.MULTILINE)
+    return found[1] if found else None
 
 
 @pytest.mark.parametrize(
