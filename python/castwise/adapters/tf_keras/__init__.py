@@ -24,3 +24,7 @@ __all__ = [
     "to_tf_keras",
     "to_tf_keras_optimizer",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
