@@ -85,7 +85,7 @@ def outcome(x: Array, dtype: Any, piece: int) -> tuple[bytes, list[tuple[int, st
     return result.tobytes(), errors
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("source", AVAILABLE, ids=lambda row: row.name)
 def test_the_bits_and_errors_of_before(source: Format) -> None:
     targets = [FORMATS[pair.target] for pair in pairs() if pair.source == source.name]
@@ -303,7 +303,7 @@ def test_every_length(count: int) -> None:
             assert [x.astype(source).astype(target).tobytes() for target in targets] == before
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.skipif(not SUPPORTED, reason="MXCSR is x86-64's, its place in fenv_t glibc's")
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_another_floating_point_environment_is_left_to_the_original(environment: str) -> None:

@@ -46,7 +46,7 @@ def test_the_bits_of_astype(source: Format, target: Format) -> None:
         assert not examples, f"{level}: {bad.size} wrong; (source, ours, theirs): {examples}"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("rule", astype.EXCEPTIONS, ids=lambda rule: rule.__name__)
 def test_every_exception_occurs(rule: Callable[[astype.Case], Array]) -> None:
     """One that nothing compared above needs would be an exception too many."""

@@ -87,7 +87,7 @@ def test_the_switch_switches() -> None:
     assert up[0] > down[0]
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(23)
 @only_x86
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("source", REAL, ids=lambda row: row.name)

@@ -58,7 +58,7 @@ def check(codes: Array, source: Format, target: Format, **options: Any) -> None:
     agree(report, recount(cast.value, codes_of(result, target), expected, target, nan=nan))
 
 
-@pytest.mark.thinned(13)
+@pytest.mark.thinned(29)
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 @pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", SOURCES)
@@ -126,7 +126,7 @@ def test_merging_is_exactly_associative_and_commutative(
     assert identity(left) == identity(right) == identity(backwards) == identity(whole)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32"])
 def test_threads_layout_and_levels_do_not_change_it(source: str) -> None:
     rng = np.random.default_rng(8)

@@ -32,6 +32,7 @@ def test_boundaries(
     matrix[source.name, target.name] += compare_options(codes, source, target, options)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("target", COMPLEX, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", COMPLEX, ids=lambda row: row.name)
 def test_complex(source: Format, target: Format, level: str) -> None:

@@ -152,7 +152,8 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_standard_output_that_is_full_is_an_error(model: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_output_that_is_full_is_an_error(model: Path, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "castwise", "inspect", model],
@@ -160,6 +161,7 @@ def test_standard_output_that_is_full_is_an_error(model: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert result.returncode == 2
     assert result.stderr == "castwise: error: No space left on device\n"

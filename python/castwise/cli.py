@@ -90,6 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
         _say(f"error: {_message(error)}")
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError):  # it is full or closed
+            _abandon_output()
         return ERROR
     return code
 

@@ -104,7 +104,7 @@ def test_policies_as_they_are(seen: Seen) -> None:
                 assert system.dtype_policies.get(None) is policy
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_argument_of_the_constructors(of: State, seen: Seen) -> None:
     """Modes, sources and lengths in every combination."""

@@ -29,3 +29,7 @@ __all__ = [
     "get_autocast_scope",
     "get_layer_policy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,3 +30,7 @@ __all__ = [
     "save",
     "tensor_seed",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,3 +19,7 @@ __all__ = [
     "select_tree",
     "unscale",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,3 +22,7 @@ __all__ = [
     "to_keras",
     "uninstall",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

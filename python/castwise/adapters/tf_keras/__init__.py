@@ -25,3 +25,7 @@ __all__ = [
     "to_tf_keras",
     "to_tf_keras_optimizer",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,3 +26,7 @@ __all__ = [
     "from_numpy",
     "to_numpy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

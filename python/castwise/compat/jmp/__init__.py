@@ -42,3 +42,7 @@ __all__ = [
     "register",
     "select_tree",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

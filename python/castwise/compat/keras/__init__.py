@@ -18,3 +18,7 @@ __all__ = [
     "layers",
     "mixed_precision",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,3 +8,7 @@
 from castwise.compat.tf_keras import layers, mixed_precision
 
 __all__ = ["layers", "mixed_precision"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,3 +24,7 @@ __all__ = [
     "serialize",
     "set_global_policy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
