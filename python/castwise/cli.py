@@ -223,7 +223,7 @@ def _cast(options: argparse.Namespace) -> int:
         print(account if options.json else cast_text(summary))
         sys.stdout.flush()
     for pattern in summary.unused_patterns:
-        _say(f"warning: key {pattern!r} of {options.map or options.policy} decided for no tensor")
+        _say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
     return _findings(summary)
 
 

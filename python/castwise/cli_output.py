@@ -10,6 +10,7 @@ from typing import Any
 
 import castwise
 from castwise.checkpoint import CastRow, CastSummary, Inspection, TensorInfo
+from castwise.tables import aligned
 
 _CAST_HEADER = (
     "tensor",
@@ -217,18 +218,10 @@ def _table(
 ) -> str:
     """Columns aligned: the first `text_columns` to the left, numbers to the right."""
     safe = [[_shortened(printable(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *safe, strict=True)]
-    rule = ["-" * width for width in widths]
-    lines = [list(header), rule, *safe]
+    lines = [header, None, *safe]
     if rule_before_last:
-        lines.insert(-1, rule)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index < text_columns else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+        lines.insert(-1, None)
+    return aligned(lines, text_columns)
 
 
 def _plain(value: Any) -> Any:

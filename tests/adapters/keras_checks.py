@@ -239,7 +239,7 @@ def check_paths_decide() -> None:
     for built in (True, False):
         model, x = attention(built)
         report = apply_policy_map(model, rules)
-        assert report.explanation.dead == {"no": report.explanation.dead["no"]}
+        assert report.explanation.unused == {"no": report.explanation.unused["no"]}
         assert as_bits(model(x))[0] == "float32"
         dtypes = {
             layer.path or layer.name: layer.compute_dtype for layer in model._flatten_layers()

@@ -153,7 +153,7 @@ def test_a_train_state_by_map() -> None:
     named = paths(state)
     assert {"step", "params/dense/kernel", "opt_state/0/mu/dense/bias", "key"} < set(named)
     policies = DTypePolicyMap("float32", {"params/.*": "mixed_bfloat16", "parms/.*": "float16"})
-    assert policies.explain(named).dead == {"parms/.*": "params/dense/bias"}
+    assert policies.explain(named).unused == {"parms/.*": "params/dense/bias"}
     lower = cast_tree(state, policies, role="compute")
     assert lower.params["dense"]["bias"].dtype == jnp.bfloat16
     assert isinstance(lower.params["dense"]["bias"], np.ndarray)

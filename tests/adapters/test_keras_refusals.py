@@ -167,8 +167,8 @@ def test_one_policy_is_no_map() -> None:
 def test_unknown_paths_are_reported() -> None:
     model = small_model()
     report = apply_policy_map(model, rules(("net/onee", "float16"), ("net/two", "bfloat16")))
-    assert report.explanation.dead == {"net/onee": "net/one"}
-    assert "key 'net/onee' decides for no path; nearest is 'net/one'" in str(report)
+    assert report.explanation.unused == {"net/onee": "net/one"}
+    assert "unused pattern 'net/onee'; nearest is 'net/one'" in str(report)
     assert report.layers["net/two"] == ("float32", "bfloat16")
     assert report.to_dict()["variables"]["net/two/kernel"] == ["float32", "bfloat16"]
 

@@ -131,7 +131,7 @@ def test_paths_decide_and_what_matches_nothing_is_reported() -> None:
         "float32", {"head/.*": "mixed_float16", "conv": "bfloat16", "hed": "float16"}
     )
     clone, report = apply_policy_map(model, rules)
-    assert report.explanation.dead == {"hed": "head"}
+    assert report.explanation.unused == {"hed": "head"}
     assert set(report.layers) == {"head/one", "head/two", "conv"}
     assert set(report.variables) == {"conv/kernel:0", "conv/bias:0"}
     dtypes = {layer.name: layer.compute_dtype for layer in clone._flatten_layers()}

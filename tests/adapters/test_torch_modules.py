@@ -71,13 +71,13 @@ def test_what_matched_is_reported() -> None:
     lines = str(done).splitlines()
     assert lines[0].split() == ["tensor", "from", "to", "key"]
     assert r"encoder.0.weight  float32  float16  encoder\..*" in lines
-    assert lines[-1] == "key 'haed.weight' decides for nothing; nearest is 'head.weight'"
+    assert lines[-1] == "unused pattern 'haed.weight'; nearest is 'head.weight'"
     assert done.summary.keys == {r"encoder\..*": 6, "haed.weight": 0}
     assert done.autocast is None
     model = Model()
     seen = explain(model, {"head": "float16"})
     assert seen.tensors["head.bias"] == ("float32", "float16", "head")
-    assert explain(model.state_dict(), {"head": "float16"}).dead == {"head": "head.bias"}
+    assert explain(model.state_dict(), {"head": "float16"}).unused == {"head": "head.bias"}
     assert set(dtypes(model).values()) == {SINGLE, torch.int64}
 
 

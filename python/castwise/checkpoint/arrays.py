@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.safetensors_file import SafetensorsReader
 from castwise.checkpoint.sharded_folder import ShardedFolder, open_folder
 from castwise.checkpoint.tensor_info import OTHER, Planned, TensorInfo, format_of
+from castwise.spelling import nearest
 
 _NPY = ".npy"
 
@@ -272,9 +272,9 @@ def _checked(wanted: list[str] | None, there: Iterable[str], path: Path) -> list
         return list(known)
     for name in wanted:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = nearest([name], known)[name]
             raise CheckpointError(
                 f"{path} has no tensor {name!r}; "
-                + (f"did you mean {near[0]!r}?" if near else f"it has {len(known)} of other names")
+                + (f"did you mean {near!r}?" if near else f"it has {len(known)} of other names")
             )
     return wanted

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise.dtype_policies.policy import DTypePolicy
+from castwise.tables import aligned, unused_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,14 @@ class Explanation:
         Each path with what decides for it.
     keys
         Each key with the number of paths that it decides for.
-    dead
+    unused
         Each key that decides for none, with the path that is spelled most like it.
 
     """
 
     paths: dict[str, PathMatch]
     keys: dict[str, int]
-    dead: dict[str, str | None]
+    unused: dict[str, str | None]
 
     def to_dict(self) -> dict[str, Any]:
         """The same in plain types, fit for JSON."""
@@ -71,19 +72,11 @@ class Explanation:
             }
             for path, match in self.paths.items()
         }
-        return {"paths": paths, "keys": dict(self.keys), "dead": dict(self.dead)}
+        return {"paths": paths, "keys": dict(self.keys), "unused": dict(self.unused)}
 
     def __str__(self) -> str:
         rows = [("path", "policy", "key", "also matched by")]
         for path, match in self.paths.items():
             policy = "(ambiguous)" if match.policy is None else match.policy.name
             rows.append((path, policy, match.key or "-", ", ".join(match.others)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        for key, other in self.dead.items():
-            nearest = "" if other is None else f"; nearest is {other!r}"
-            lines.append(f"key {key!r} decides for no path{nearest}")
-        return "\n".join(lines)
+        return "\n".join([aligned(rows), *unused_lines(self.unused)])

@@ -6,12 +6,13 @@ import copy
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import Any, ClassVar, Literal
 
-from castwise._core import PolicyMap, nearest_texts
+from castwise._core import PolicyMap
 from castwise.dtype_policies.configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies.explanation import Explanation, PathMatch
 from castwise.dtype_policies.policy import DTypePolicy
 from castwise.dtype_policies.quantized import QuantizedDTypePolicy
 from castwise.global_state import floatx
+from castwise.spelling import unused
 
 _MISSING = object()
 
@@ -234,7 +235,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         path           policy   key   also matched by
         encoder/query  float32  -
         head           float64  head
-        key 'encodr/.*' decides for no path; nearest is 'encoder/query'
+        unused pattern 'encodr/.*'; nearest is 'encoder/query'
         """
         matches: dict[str, PathMatch] = {}
         hits = dict.fromkeys(self, 0)
@@ -247,10 +248,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
                 hits[key] = hits.get(key, 0) + 1
             others = tuple(other for other in keys if other != key)
             matches[path] = PathMatch(key, policy, exact, others)
-        dead = [key for key, count in hits.items() if count == 0]
-        seen = list(matches)
-        nearest = [None if place is None else seen[place] for place in nearest_texts(dead, seen)]
-        return Explanation(matches, hits, dict(zip(dead, nearest, strict=True)))
+        return Explanation(matches, hits, unused(hits, matches))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make this map again, as Keras writes them.

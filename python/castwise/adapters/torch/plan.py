@@ -1,4 +1,4 @@
-"""Which tensor becomes which dtype: maps over torch's names, with an account of what matched."""
+"""Which tensor becomes which dtype: maps over torch's names, with a report of what matched."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from castwise._core import nearest_texts
 from castwise.adapters.torch.bridge import dtype_name, torch_dtype
 from castwise.dtype_map import Decision, DtypeMap
 from castwise.dtype_policies import DTypePolicyMap
 from castwise.frameworks import require
+from castwise.spelling import unused
+from castwise.tables import aligned, unused_lines
 
 torch: Any = require("torch")
 
@@ -54,14 +55,14 @@ class Summary:
         Each tensor by name: its dtype, the one that it is given, and the key that says so.
     keys
         Each key with the number of names that it decides for.
-    dead
+    unused
         Each key that decides for none, with the name that is spelled most like it.
 
     """
 
     tensors: dict[str, TensorCast]
     keys: dict[str, int]
-    dead: dict[str, str | None]
+    unused: dict[str, str | None]
 
     def __str__(self) -> str:
         rows = [("tensor", "from", "to", "key")]
@@ -69,15 +70,7 @@ class Summary:
             (path, cast.before or "-", cast.after, cast.key or "-")
             for path, cast in self.tensors.items()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        for key, other in self.dead.items():
-            nearest = "" if other is None else f"; nearest is {other!r}"
-            lines.append(f"key {key!r} decides for nothing{nearest}")
-        return "\n".join(lines)
+        return "\n".join([aligned(rows), *unused_lines(self.unused)])
 
 
 @dataclass
@@ -138,11 +131,8 @@ class NameMap:
         return decision
 
     def summary(self, casts: dict[str, TensorCast]) -> Summary:
-        """The account of all that was asked so far."""
-        dead = [key for key, count in self.hits.items() if count == 0]
-        seen = list(self.seen)
-        nearest = [None if place is None else seen[place] for place in nearest_texts(dead, seen)]
-        return Summary(casts, dict(self.hits), dict(zip(dead, nearest, strict=True)))
+        """Report on all that was asked so far."""
+        return Summary(casts, dict(self.hits), unused(self.hits, self.seen))
 
     def _find(self, path: str, floating: bool) -> Decision:
         spelled = self.spelled(path)

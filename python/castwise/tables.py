@@ -1,0 +1,37 @@
+"""Tables of text, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def aligned(rows: Sequence[Sequence[str] | None], text_columns: int | None = None) -> str:
+    """Align cells in columns; a row that is None is a rule.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str, or None
+        The header is one of them.
+    text_columns : int, optional
+        How many columns are aligned to the left, the others to the right. By default all.
+
+    """
+    cells = [row for row in rows if row is not None]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * width for width in widths]
+    left = len(widths) if text_columns is None else text_columns
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row or rule, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def unused_lines(unused: Mapping[str, str | None]) -> list[str]:
+    """Name each pattern that decides for nothing, and the name that it may have meant."""
+    return [
+        f"unused pattern {pattern!r}" + ("" if nearest is None else f"; nearest is {nearest!r}")
+        for pattern, nearest in unused.items()
+    ]
