@@ -105,7 +105,7 @@ def test_a_map_and_its_unused_keys(model: Path, tmp_path: Path) -> None:
     (tmp_path / "map.toml").write_text("default = 'float8_e5m2'\n'.*bias' = 'keep'\ndense = 'bf16'")
     result = run("cast", model, tmp_path / "out.npz", "--map", tmp_path / "map.toml")
     assert result.stderr == (
-        f"castwise: warning: key 'dense' of {tmp_path / 'map.toml'} decided for no tensor\n"
+        f"castwise: warning: unused pattern 'dense' of {tmp_path / 'map.toml'}\n"
     )
     assert checkpoint.load(tmp_path / "out.npz")["dense/bias"].dtype == np.float32
 
