@@ -20,8 +20,6 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     const SIZE: usize;
     /// Whether they are singles but for a shift.
     const SHIFTED: bool = false;
-    /// Whether some numbers but zero are below 2^-95.
-    const TINY: bool = true;
     /// A register of singles.
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles;
     /// The same, for targets all of whose numbers are well within the normal ones of float32, and nearest roundings.
@@ -68,42 +66,6 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
 pub(super) unsafe fn pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 2] {
     // SAFETY: the caller's promise; half of the elements lie in the second half of their bytes.
     unsafe { [floats.singles::<V>(source), floats.singles::<V>(source.add(V::BYTES / 4 * F::SIZE))] }
-}
-
-/// Where words that become bytes come from: upper halves of floats, or words as they are.
-///
-/// # Safety
-/// As for [`Floats`].
-pub(super) trait Words: Copy + Send + Sync + 'static {
-    /// Bytes of an element.
-    const SIZE: usize;
-    /// A register of words; `one` is 1 in every word.
-    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers>;
-}
-
-impl<F: Floats> Words for F {
-    const SIZE: usize = F::SIZE;
-
-    #[inline(always)]
-    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe { self.upper::<V>(source, one) }
-    }
-}
-
-/// Words whose format only those know who use them.
-#[derive(Clone, Copy)]
-pub(super) struct AsTheyAre;
-
-impl Words for AsTheyAre {
-    const SIZE: usize = 2;
-
-    #[inline(always)]
-    unsafe fn words<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract.
-        let cut = unsafe { V::load(source) };
-        Upper { cut, odd: cut }
-    }
 }
 
 /// The upper halves of two registers of singles.
@@ -167,9 +129,10 @@ impl Floats for UpperHalves {
     }
 
     #[inline(always)]
-    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+    unsafe fn upper<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
         // SAFETY: the trait's contract.
-        unsafe { AsTheyAre.words::<V>(source, one) }
+        let cut = unsafe { V::load(source) };
+        Upper { cut, odd: cut }
     }
 }
 
@@ -179,7 +142,6 @@ pub(super) struct IeeeHalves;
 
 impl Floats for IeeeHalves {
     const SIZE: usize = 2;
-    const TINY: bool = false;
 
     #[inline(always)]
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
