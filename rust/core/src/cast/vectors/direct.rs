@@ -6,7 +6,7 @@
 use super::by_cells;
 use super::by_sums;
 use super::factor::{Decided, Rounded, Ties, Times, Wide};
-use super::through_singles::ThroughSingles;
+use super::through_singles;
 use super::to_byte;
 use super::to_half;
 pub(super) use super::to_half::Shape;
@@ -130,10 +130,8 @@ fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn
 
 /// Through a tile of float32, which are as good as exact.
 fn through<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let sizes = [F::SIZE, request.target.item_size()];
-    let request = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
-    let encode = from_singles::<V>(&request)?;
-    Some(Box::new(ThroughSingles { decode: to_single::stage::<V, F>(source)?, encode, sizes }))
+    let single = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
+    through_singles::stage::<V, F>(source, from_singles::<V>(&single)?, request.target)
 }
 
 /// With one factor for all, which is not so extreme that products are.

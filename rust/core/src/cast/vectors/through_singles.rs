@@ -3,17 +3,31 @@
 
 use std::mem::MaybeUninit;
 
+use super::to_single;
+use super::upper_source::Floats;
 use crate::cast::TILE;
 use crate::cast::run::tile::Tile;
 use crate::cast::stages::stage::{Span, Stage};
 use crate::cpu::Level;
+use crate::format::Format;
+use crate::simd::Vector;
 
 /// Two stages, of which the first has results of float32.
-pub(super) struct ThroughSingles {
-    pub(super) decode: Box<dyn Stage>,
-    pub(super) encode: Box<dyn Stage>,
+struct ThroughSingles {
+    decode: Box<dyn Stage>,
+    encode: Box<dyn Stage>,
     /// Bytes of a source element, and of a target element.
-    pub(super) sizes: [usize; 2],
+    sizes: [usize; 2],
+}
+
+/// The stage from floats, given that from float32 to the target.
+pub(super) fn stage<V: Vector, F: Floats>(
+    source: F,
+    encode: Box<dyn Stage>,
+    target: Format,
+) -> Option<Box<dyn Stage>> {
+    let (decode, sizes) = (to_single::stage::<V, F>(source)?, [F::SIZE, target.item_size()]);
+    Some(Box::new(ThroughSingles { decode, encode, sizes }))
 }
 
 impl Stage for ThroughSingles {
