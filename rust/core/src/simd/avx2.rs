@@ -125,6 +125,7 @@ impl Vector for Avx2 {
             arch::_mm256_set_m128(short_single(source.add(Self::BYTES)), short_single(source))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm256_fmadd_ps(a, b, c) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::_mm256_mul_ps(a, b);
             let error = arch::_mm256_fmsub_ps(a, b, product);
@@ -160,6 +161,13 @@ impl Vector for Avx2 {
             // Whether every bit of the second is one of the first.
             arch::_mm256_testc_si256(is_zero, near) == 0
         }
+        fn any_subnormal(a: Singles) -> bool {
+            let bits = arch::_mm256_castps_si256(a);
+            let exponent = arch::_mm256_and_si256(bits, arch::_mm256_set1_epi32(0x7f80_0000));
+            let small = arch::_mm256_cmpeq_epi32(exponent, arch::_mm256_setzero_si256());
+            let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
+            arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), small) == 0
+        }
         fn with_last_bit(a: Singles) -> Singles {
             let bits = arch::_mm256_castps_si256(a);
             let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
@@ -194,6 +202,9 @@ impl Vector for Avx2 {
         }
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
+        }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
         }
         fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
         fn canonical(a: Singles, nan: Integers) -> Integers {

@@ -158,6 +158,7 @@ impl Vector for Avx512 {
             Some(up_above_middle::<Self>(low, high, one))
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm512_fmadd_ps(a, b, c) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
             let error = arch::_mm512_fmsub_ps(a, b, product);
@@ -183,11 +184,18 @@ impl Vector for Avx512 {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
         }
         fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
+        }
         fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
             let bits = arch::_mm512_castps_si512(a);
             let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
             let magnitude = arch::_mm512_set1_epi32(i32::MAX);
             arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            const SUBNORMAL: i32 = 0x20;
+            arch::_mm512_fpclass_ps_mask::<SUBNORMAL>(a) != 0
         }
         fn with_last_bit(a: Singles) -> Singles {
             const QUIET: i32 = 0x01;

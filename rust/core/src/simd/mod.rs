@@ -264,6 +264,8 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     }
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::Singles, b: Self::Singles) -> Self::Singles;
+    /// Products of the first two plus the third, rounded to nearest once.
+    unsafe fn product_sum(a: Self::Singles, b: Self::Singles, c: Self::Singles) -> Self::Singles;
     /// Products rounded to odd: towards zero, and the last bit set if that was not exact. What underflows may be on
     /// either side of a number next to it, or zero. The second factor is finite and not zero.
     unsafe fn product_to_odd(a: Self::Singles, b: Self::Singles) -> Self::Singles;
@@ -275,8 +277,12 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     unsafe fn any16(mask: Self::Mask16) -> bool;
     /// Whether any of the singles of two registers is NaN.
     unsafe fn any_nan(a: Self::Singles, b: Self::Singles) -> bool;
+    /// Whether any of the singles differs from the other's, neither being NaN.
+    unsafe fn any_differ(a: Self::Singles, b: Self::Singles) -> bool;
     /// Whether any of the singles but zeros has these bits clear, after a number has been added to it as integers.
     unsafe fn any_clear(a: Self::Singles, added: Self::Integers, clear: Self::Integers) -> bool;
+    /// Whether any of the singles is subnormal.
+    unsafe fn any_subnormal(a: Self::Singles) -> bool;
     /// Singles with their last bit set, but for infinities and NaN.
     unsafe fn with_last_bit(a: Self::Singles) -> Self::Singles;
     /// Singles whose magnitudes are brought down to a limit, as bits, with another number in place of NaN: its bits, and

@@ -96,6 +96,9 @@ impl Vector for Neon {
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::vminvq_u32(arch::vandq_u32(arch::vceqq_f32(a, a), arch::vceqq_f32(b, b))) == 0
         }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
+        }
         fn any16(mask: Words) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
         fn bits(a: Singles) -> Integers { arch::vreinterpretq_u8_f32(a) }
         fn singles(a: Integers) -> Singles { arch::vreinterpretq_f32_u8(a) }
@@ -118,6 +121,7 @@ impl Vector for Neon {
             arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
         }
         fn product(a: Singles, b: Singles) -> Singles { arch::vmulq_f32(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::vfmaq_f32(c, a, b) }
         fn product_to_odd(a: Singles, b: Singles) -> Singles {
             let product = arch::vmulq_f32(a, b);
             let error = arch::vfmaq_f32(arch::vnegq_f32(product), a, b);
@@ -143,6 +147,13 @@ impl Vector for Neon {
             let sum = arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), arch::vreinterpretq_u32_u8(added));
             let near = arch::vceqzq_u32(arch::vandq_u32(sum, arch::vreinterpretq_u32_u8(clear)));
             arch::vmaxvq_u32(arch::vbicq_u32(near, arch::vceqzq_f32(a))) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            let magnitude = arch::vandq_u32(arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(!SIGN));
+            // Zero wraps around.
+            let least = arch::vsubq_u32(magnitude, arch::vdupq_n_u32(1));
+            let largest_subnormal = arch::vdupq_n_u32(0x007f_ffff);
+            arch::vmaxvq_u32(arch::vcltq_u32(least, largest_subnormal)) != 0
         }
         fn with_last_bit(a: Singles) -> Singles {
             let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));

@@ -77,14 +77,13 @@ pub(super) fn of_products(request: &Request, words: FloatSpec, level: Level) -> 
         let cells = &scaled_cells(request, &words, level, || cells(words, request))?;
         match cells.more_bounds {
             None => signed::<V, _, ONCE>(cells, UpperHalves),
-            _ if cells.sign != Sign::Top => None,
-            Some(_) if cells.factor >= 1 << NIBBLE => boxed::<V, _, _>(UpperHalves, ByCells::<{ sign::TOP }, TWICE_IN_FEW>(*cells)),
-            Some(_) => boxed::<V, _, _>(UpperHalves, ByCells::<{ sign::TOP }, TWICE>(*cells)),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(cells, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(cells, UpperHalves),
         }
     })?
 }
 
-/// The stage of cells in which codes go up once, or `AWAY`.
+/// The stage of cells in which codes go up so.
 fn signed<V: Tables, F: Floats, const UPS: u8>(cells: &Cells, source: F) -> Option<Box<dyn Stage>> {
     if cells.away.is_some() != (UPS == AWAY) {
         return None;
@@ -92,7 +91,9 @@ fn signed<V: Tables, F: Floats, const UPS: u8>(cells: &Cells, source: F) -> Opti
     match cells.sign {
         Sign::Top => boxed::<V, F, _>(source, ByCells::<{ sign::TOP }, UPS>(*cells)),
         Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells)),
-        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<{ sign::BELOW }, UPS>(*cells)),
+        // Formats of so few bits have no cells in which codes go up twice.
+        Sign::Below(_) if UPS < TWICE => boxed::<V, F, _>(source, ByCells::<{ sign::BELOW }, UPS>(*cells)),
+        Sign::Below(_) => None,
     }
 }
 

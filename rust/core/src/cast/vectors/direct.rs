@@ -5,7 +5,9 @@
 
 use super::by_cells;
 use super::by_sums;
-use super::factor::{Decided, Rounded, Ties, Times, Wide};
+use super::enclosed::{Enclosed, Factor};
+use super::equal_factor::equal_factor;
+use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::through_singles;
 use super::to_byte;
 use super::to_half;
@@ -16,6 +18,7 @@ use crate::cast::request::{Request, pivot_format, pivot_spec};
 use crate::cast::stages::stage::Stage;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Vector, with_vectors};
@@ -113,7 +116,8 @@ fn usual<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn S
     match shape_of(&request.target.float()?) {
         Some(Shape::Single) if request.keeps_specials() => to_single::stage::<V, F>(source),
         Some(Shape::Single) => None,
-        Some(shape) => to_half::stage::<V, F>(request, source, shape),
+        Some(Shape::UpperHalf) => to_half::to_upper::<V, F>(request, source),
+        Some(Shape::IeeeHalf) => to_half::to_ieee::<V, F>(request, source),
         None => to_byte::<V, F>(request, source),
     }
 }
@@ -149,12 +153,10 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn 
             return None;
         }
         // The machine's own product is rounded once, and to where it goes.
-        let (rounded, wide) = (Rounded { source, factor: single }, Wide { source, factor });
-        return match (request.keeps_specials(), is_single) {
-            (true, true) => to_single::stage::<V, _>(rounded),
-            (true, false) => to_single::stage::<V, _>(wide),
-            (false, true) => through::<V, _>(request, rounded),
-            (false, false) => through::<V, _>(request, wide),
+        return if is_single {
+            to_single::<V, _>(request, Rounded { source, factor: single })
+        } else {
+            enclosed::<V, F>(request, source, factor)
         };
     }
     // Their smallest subnormal is far above what a product of singles loses.
@@ -168,13 +170,47 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn 
         Some(_) => Ties::OF_HALVES,
         None => Ties::OF_BYTES,
     };
-    let in_one =
-        if F::SIZE == Singles::SIZE { usual::<V, _>(request, Decided::new(ties, factor)) } else { None };
-    in_one.or_else(|| {
-        if is_single && shape != Some(Shape::UpperHalf) {
+    let decided = Decided::new(source, factor, ties);
+    if F::SIZE == Singles::SIZE {
+        let stage = usual::<V, _>(request, decided);
+        return stage.or_else(|| through::<V, _>(request, decided));
+    }
+    // Upper halves are rounded to odd first.
+    let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
+    let Some(equal) = equal_factor(&request.source.float()?, grid, factor, request.count) else {
+        // What tiny products are off by is lost.
+        return if is_single && shape != Some(Shape::UpperHalf) {
             through::<V, _>(request, Times::<F, false> { source, factor })
         } else {
-            through::<V, _>(request, Times::<F, true> { source, factor })
+            through::<V, _>(request, decided)
+        };
+    };
+    let rounded = Rounded { source, factor: equal };
+    let in_one = match shape {
+        Some(Shape::UpperHalf) => {
+            to_half::to_upper::<V, _>(request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
-    })
+        Some(_) => to_half::to_ieee::<V, _>(request, rounded),
+        None => by_cells::of_upper_halves(request, rounded, V::LEVEL)
+            .or_else(|| by_sums::stage(request, rounded, V::LEVEL)),
+    };
+    let factor = f64::from(equal);
+    in_one.or_else(|| through::<V, _>(request, Times::<F, false> { source, factor }))
+}
+
+/// To float32, with any options.
+fn to_single<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    if request.keeps_specials() { to_single::stage::<V, F>(source) } else { through::<V, F>(request, source) }
+}
+
+/// With a factor that no float32 holds, to float32.
+fn enclosed<V: Vector, F: Floats>(request: &Request, source: F, factor: f64) -> Option<Box<dyn Stage>> {
+    let significant = request.source.float()?.mantissa_bits + 1;
+    match Factor::new(factor) {
+        Some(factor) if F::SIZE == 4 => to_single::<V, _>(request, Enclosed::<F, false> { source, factor }),
+        Some(factor) if factor.is_decided(significant, V::LEVEL) => {
+            to_single::<V, _>(request, Enclosed::<F, true> { source, factor })
+        }
+        _ => to_single::<V, _>(request, Wide { source, factor }),
+    }
 }

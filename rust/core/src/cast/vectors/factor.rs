@@ -1,7 +1,7 @@
 //! Floats times one factor for all, on their way into vectors.
 
-use super::upper_source::{Floats, Singles};
-use crate::simd::Vector;
+use super::upper_source::{Floats, Upper, pair, upper};
+use crate::simd::{Vector, up_above_middle};
 
 /// Floats times a factor that float32 holds, rounded to nearest even: as float32, that is the product.
 #[derive(Clone, Copy)]
@@ -19,6 +19,26 @@ impl<F: Floats> Floats for Rounded<F> {
         unsafe {
             let factor = V::singles(V::splat32(self.factor.to_bits()));
             V::product(self.source.singles::<V>(source), factor)
+        }
+    }
+}
+
+/// The same, where subnormal products are not good enough: those are rounded to odd.
+#[derive(Clone, Copy)]
+pub(super) struct RoundedNormal<F> {
+    pub(super) rounded: Rounded<F>,
+    pub(super) exact: Times<F, true>,
+}
+
+impl<F: Floats> Floats for RoundedNormal<F> {
+    const SIZE: usize = F::SIZE;
+
+    #[inline(always)]
+    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let product = self.rounded.singles::<V>(source);
+            if V::any_subnormal(product) { self.exact.singles::<V>(source) } else { product }
         }
     }
 }
@@ -63,38 +83,97 @@ impl Ties {
     }
 }
 
-/// float32 times a factor as a format sees them that has these ties: by a product that is rounded anyhow, unless it is so
+/// Floats times a factor as a format sees them that has these ties: by a product that is rounded anyhow, unless it is so
 /// near a tie that it may not tell on which side.
 #[derive(Clone, Copy)]
-pub(super) struct Decided {
-    pub(super) times: Times<Singles, true>,
-    pub(super) ties: Ties,
+pub(super) struct Decided<F> {
+    times: Times<F, true>,
+    ties: Ties,
 }
 
-impl Decided {
-    /// For a format with these ties, and a factor that is near one.
-    pub(super) fn new(ties: Ties, factor: f64) -> Self {
+impl<F: Floats> Decided<F> {
+    pub(super) fn new(source: F, factor: f64, ties: Ties) -> Self {
         let is_single = f64::from(factor as f32) == factor;
         let ties = if is_single { ties } else { ties.of_rounded_factor() };
-        Self { times: Times { source: Singles, factor }, ties }
+        Self { times: Times { source, factor }, ties }
+    }
+
+    /// Two registers of products, rounded anyhow.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointer.
+    #[inline(always)]
+    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::Singles; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (factor, [first, second]) =
+                (self.times.single_factor::<V>(), pair::<V, _>(self.times.source, source));
+            [V::product(first, factor), V::product(second, factor)]
+        }
     }
 }
 
-impl Floats for Decided {
-    const SIZE: usize = Singles::SIZE;
+impl<F: Floats> Floats for Decided<F> {
+    const SIZE: usize = F::SIZE;
 
     #[inline(always)]
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
         // SAFETY: the trait's contract.
         unsafe {
             let Self { times, ties } = self;
-            let factor = V::singles(V::splat32((times.factor as f32).to_bits()));
-            let product = V::product(Singles.singles::<V>(source), factor);
+            let product = V::product(times.source.singles::<V>(source), times.single_factor::<V>());
             let undecided = V::any_clear(product, V::splat32(ties.added), V::splat32(ties.clear));
             if undecided { times.singles::<V>(source) } else { product }
         }
     }
+
+    /// By the lower halves of products, unless some are so near the middle that they may not tell on which side.
+    #[inline(always)]
+    unsafe fn nearest_upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [first, second] = self.pair::<V>(source);
+            let (low, high) = V::unzip16(V::bits(first), V::bits(second));
+            // In two's complement, the middle is the least.
+            let turned = V::add16(low, V::splat16(NEAR));
+            let undecided = V::any16(V::above16(V::splat16(TOP + 2 * NEAR + 1), turned));
+            if undecided || V::any_nan(first, second) {
+                None
+            } else {
+                Some(up_above_middle::<V>(low, high, one))
+            }
+        }
+    }
+
+    /// The same at the ends of lower halves.
+    #[inline(always)]
+    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [first, second] = self.pair::<V>(source);
+            let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
+            // In two's complement: zero is half a turn from the least.
+            let turned = V::add16(low, V::splat16(TOP + NEAR));
+            let near = V::above16(V::splat16(TOP + 2 * NEAR + 1), turned);
+            if V::any16(near) {
+                // But zero, infinity and NaN are what they are.
+                let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
+                let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
+                if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
+                    return upper::<V>(pair::<V, _>(self.times, source), one);
+                }
+            }
+            Upper { cut, odd: V::or(cut, V::min16(low, one)) }
+        }
+    }
 }
+
+/// Lower halves of float32 that are as near as this to zero, or to their middle, may be on the other side of it: factor
+/// and product are each off by half a unit of their last place, which is up to two of the product's.
+const NEAR: u16 = 3;
+
+const TOP: u16 = 1 << 15;
+const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 /// Floats with their last bit set, but for infinities and NaN: ties have become more than ties, and nothing else has
 /// come to another side of one.
@@ -111,12 +190,22 @@ impl<F: Floats> Floats for AboveTies<F> {
     }
 }
 
-/// Floats times a factor, rounded to odd. Unless by way of `DOUBLE`, the factor is a float32, and results are right that
-/// are not far below every format of 16 bits but the upper halves.
+/// Floats times a factor, rounded to odd. Unless by way of `DOUBLE`, the factor is a float32, and tiny products may be
+/// rounded to nearest.
 #[derive(Clone, Copy)]
 pub(super) struct Times<F, const DOUBLE: bool> {
     pub(super) source: F,
     pub(super) factor: f64,
+}
+
+impl<F: Floats, const DOUBLE: bool> Times<F, DOUBLE> {
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
+        // SAFETY: the caller's promise.
+        unsafe { V::singles(V::splat32((self.factor as f32).to_bits())) }
+    }
 }
 
 impl<F: Floats, const DOUBLE: bool> Floats for Times<F, DOUBLE> {
@@ -127,11 +216,14 @@ impl<F: Floats, const DOUBLE: bool> Floats for Times<F, DOUBLE> {
         // SAFETY: the trait's contract.
         unsafe {
             let singles = self.source.singles::<V>(source);
-            if DOUBLE {
-                V::double_product_to_odd(singles, self.factor)
-            } else {
-                V::product_to_odd(singles, V::singles(V::splat32((self.factor as f32).to_bits())))
+            if !DOUBLE {
+                let product = V::product_to_odd(singles, self.single_factor::<V>());
+                // What has become zero is nearer to that than to any other.
+                if !V::any_subnormal(product) {
+                    return product;
+                }
             }
+            V::double_product_to_odd(singles, self.factor)
         }
     }
 }

@@ -12,6 +12,8 @@ pub(super) mod by_sums;
 pub(super) mod cells;
 pub(super) mod chance_codes;
 pub(super) mod direct;
+pub(super) mod enclosed;
+pub(super) mod equal_factor;
 pub(super) mod factor;
 pub(super) mod half_codes;
 pub(super) mod lane_draws;

@@ -81,21 +81,19 @@ pub(super) enum Shape {
     IeeeHalf,
 }
 
-/// The stage from one source to words of such a layout in the default rounding, unless magnitudes are limited.
-pub(super) fn stage<V: Vector, F: Floats>(
-    request: &Request,
-    source: F,
-    target: Shape,
-) -> Option<Box<dyn Stage>> {
-    let specials = Specials::of(request).filter(|specials| !specials.limits())?;
-    if request.rounding() != Rounding::NearestEven {
-        return None;
-    }
-    if target == Shape::UpperHalf {
-        words::<V, F, UpperCodes<true>, false>(source, specials)
-    } else {
-        words::<V, F, NearestIeeeCodes, false>(source, specials)
-    }
+/// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
+pub(super) fn to_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    words::<V, F, UpperCodes<true>, false>(source, usual_specials(request)?)
+}
+
+/// The stage to IEEE halves, likewise.
+pub(super) fn to_ieee<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    words::<V, F, NearestIeeeCodes, false>(source, usual_specials(request)?)
+}
+
+fn usual_specials(request: &Request) -> Option<Specials> {
+    let is_usual = request.rounding() == Rounding::NearestEven;
+    Specials::of(request).filter(|specials| is_usual && !specials.limits())
 }
 
 /// The stage from float32 in any rounding that is no matter of chance, with magnitudes limited.

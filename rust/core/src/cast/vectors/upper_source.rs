@@ -20,6 +20,8 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     const SIZE: usize;
     /// Whether they are singles but for a shift.
     const SHIFTED: bool = false;
+    /// Whether some numbers but zero are below 2^-95.
+    const TINY: bool = true;
     /// A register of singles.
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles;
     /// The same, for targets all of whose numbers are well within the normal ones of float32, and nearest roundings.
@@ -142,6 +144,7 @@ pub(super) struct IeeeHalves;
 
 impl Floats for IeeeHalves {
     const SIZE: usize = 2;
+    const TINY: bool = false;
 
     #[inline(always)]
     unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
