@@ -13,7 +13,7 @@
 use super::report::measure::Meter;
 use super::report::watch::Watch;
 use super::request::{Choice, Request, pivot_spec};
-use super::stages::assemble::{self, Exact, Watched};
+use super::stages::assemble;
 use super::stages::stage::{Scale, Stage};
 use super::stages::{cut, from_float};
 use super::stages::{from_integer, integer};
@@ -124,15 +124,15 @@ impl Plan {
             return Some(());
         }
         if request.integer_ends() && !request.scaled {
-            self.flags = request.watched();
             let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
-            if wraps && !self.flags {
+            if wraps && !request.watched() {
                 let pair = (source, target);
                 self.encode =
                     cut::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
             }
             if self.encode.is_none() {
-                self.encode = integer::stage(source, target, options.overflow, self.flags);
+                self.encode = integer::stage(source, target, options.overflow);
+                self.flags = true;
             }
             return Some(());
         }
@@ -174,7 +174,7 @@ impl Plan {
             Some(spec) if spec == pivot_spec::<Binary32>() => {
                 from_float::from_float32(target, options.overflow)
             }
-            Some(_) => from_float::from_upper_half(source, target, options.overflow),
+            Some(_) => None,
         };
         // Single floats and narrower; float64 they become by decoding alone.
         if self.encode.is_none()
@@ -200,21 +200,19 @@ impl Plan {
                 self.decode = assemble::decoder::<Binary64>(request.source);
                 self.through_float::<Binary64>(request)
             }
-            Choice::Word { signed: true } => {
-                self.finish(request, assemble::encoder::<Watched<SignedWord>>(request))
-            }
+            Choice::Word { signed: true } => self.finish(request, assemble::encoder::<SignedWord>(request)),
             Choice::Word { signed: false } => {
-                self.finish(request, assemble::encoder::<Watched<UnsignedWord>>(request))
+                self.finish(request, assemble::encoder::<UnsignedWord>(request))
             }
             Choice::Exact => {
                 let encode = match (request.source.row().bits, request.source.kind()) {
-                    (64, Kind::Integer { signed: true }) => assemble::encoder::<Exact<SignedWord>>(request),
+                    (64, Kind::Integer { signed: true }) => assemble::product_encoder::<SignedWord>(request),
                     (64, Kind::Integer { signed: false }) => {
-                        assemble::encoder::<Exact<UnsignedWord>>(request)
+                        assemble::product_encoder::<UnsignedWord>(request)
                     }
                     _ => {
                         self.decode = assemble::decoder::<Binary64>(request.source);
-                        assemble::encoder::<Exact<Binary64>>(request)
+                        assemble::product_encoder::<Binary64>(request)
                     }
                 };
                 self.lane_size = 8;
@@ -237,6 +235,11 @@ impl Plan {
             self.encode = Some(stage);
             return Some(());
         }
+        let is_single = spec == Some(pivot_spec::<Binary32>());
+        if self.lane_size == size_of::<f64>() && is_single && request.is_fast() && request.keeps_specials() {
+            self.encode = from_float::from_float64(request.target, request.options.overflow);
+            return Some(());
+        }
         if let Some(fast) = assemble::fast_encoder::<P>(request) {
             self.encode = Some(fast);
             self.draw(request);
@@ -245,7 +248,7 @@ impl Plan {
             }
             return Some(());
         }
-        self.finish(request, assemble::encoder::<Watched<P>>(request))
+        self.finish(request, assemble::encoder::<P>(request))
     }
 
     /// The general encoders always tell what happened; nobody may listen.

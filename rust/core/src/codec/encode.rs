@@ -45,6 +45,8 @@ impl<L> Encoded<L> {
 pub trait Encoder<P: Pivot>: Copy + Send + Sync {
     /// Whether it consumes random bits.
     const STOCHASTIC: bool;
+    /// Whether it tells what happened; else flags mean nothing.
+    const TELLS: bool = true;
     /// The code of one value.
     fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane>;
 }

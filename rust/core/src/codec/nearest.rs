@@ -72,6 +72,7 @@ impl<L: Lane> NearestEncoder<L> {
 
 impl<P: FloatPivot> Encoder<P> for NearestEncoder<P::Lane> {
     const STOCHASTIC: bool = false;
+    const TELLS: bool = false;
 
     #[inline(always)]
     fn encode(&self, bits: P::Bits, _draw: u64) -> Encoded<P::Lane> {
@@ -125,6 +126,7 @@ impl<L: Lane> TruncatedEncoder<L> {
 
 impl<P: FloatPivot> Encoder<P> for TruncatedEncoder<P::Lane> {
     const STOCHASTIC: bool = false;
+    const TELLS: bool = false;
 
     #[inline(always)]
     fn encode(&self, bits: P::Bits, _draw: u64) -> Encoded<P::Lane> {
@@ -180,6 +182,7 @@ impl<L: Lane> PowerEncoder<L> {
 
 impl<P: FloatPivot> Encoder<P> for PowerEncoder<P::Lane> {
     const STOCHASTIC: bool = false;
+    const TELLS: bool = false;
 
     #[inline(always)]
     fn encode(&self, bits: P::Bits, _draw: u64) -> Encoded<P::Lane> {

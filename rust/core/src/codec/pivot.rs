@@ -35,6 +35,8 @@ pub trait Pivot: Copy + Send + Sync + std::fmt::Debug + 'static {
     type Lane: Lane;
     /// Position of a significand's leading bit. A lane leaves room above it for the sum of a rounding.
     const TOP: u32;
+    /// Whether vectors have instructions for it.
+    const IN_VECTORS: bool = false;
     /// Takes a value apart.
     fn unpack(bits: Self::Bits) -> Parts<Self::Lane>;
     /// The value as a sum of two float64: nearest, and the rest.
@@ -92,6 +94,7 @@ impl Pivot for Binary32 {
     type Bits = u32;
     type Lane = u32;
     const TOP: u32 = 24;
+    const IN_VECTORS: bool = true;
 
     #[inline(always)]
     fn unpack(bits: u32) -> Parts<u32> {
@@ -161,6 +164,7 @@ impl Pivot for Binary64 {
     type Bits = u64;
     type Lane = u64;
     const TOP: u32 = 53;
+    const IN_VECTORS: bool = true;
 
     #[inline(always)]
     fn unpack(bits: u64) -> Parts<u64> {

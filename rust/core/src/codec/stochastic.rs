@@ -90,6 +90,7 @@ impl<L: Lane, const ALIKE: bool> StochasticTruncatedEncoder<L, ALIKE> {
 
 impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticTruncatedEncoder<P::Lane, ALIKE> {
     const STOCHASTIC: bool = true;
+    const TELLS: bool = false;
 
     #[inline(always)]
     fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane> {
@@ -138,6 +139,7 @@ impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
 
 impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticEncoder<P::Lane, ALIKE> {
     const STOCHASTIC: bool = true;
+    const TELLS: bool = false;
 
     #[inline(always)]
     fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane> {

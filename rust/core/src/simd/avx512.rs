@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::{Amounts, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, WholeProducts, up_above_middle};
+use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, up_above_middle};
 use crate::cpu::level::{self, Kernel, Level};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
@@ -183,10 +183,10 @@ impl Vector for Avx512 {
         fn any_nan(a: Singles, b: Singles) -> bool {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
         }
+        fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
         fn any_differ(a: Singles, b: Singles) -> bool {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
         }
-        fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
         fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
             let bits = arch::_mm512_castps_si512(a);
             let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
@@ -391,61 +391,6 @@ impl Tables for Avx512 {
             };
         }
         spread
-    }
-}
-
-impl Amounts for Avx512 {
-    type HalfTable = [Integers; 2];
-
-    super::operations! {
-        fn load_half_table(table: &[u8; TABLE_BYTES]) -> [Integers; 2] {
-            [0, 1].map(|quarter| Self::load(table.as_ptr().add(quarter * Self::BYTES)))
-        }
-        fn lookup_half(table: [Integers; 2], indices: Integers) -> Integers {
-            arch::_mm512_permutex2var_epi8(table[0], indices, table[1])
-        }
-        fn max8(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu8(a, b) }
-        fn add_up8(sums: Integers, a: Integers) -> Integers {
-            arch::_mm512_add_epi64(sums, arch::_mm512_sad_epu8(a, arch::_mm512_setzero_si512()))
-        }
-        fn add64(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi64(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn any8(mask: Self::Mask8) -> bool {
-        mask != 0
-    }
-
-    #[inline(always)]
-    unsafe fn count8(mask: Self::Mask8) -> u32 {
-        mask.count_ones()
-    }
-
-    #[inline(always)]
-    unsafe fn count_zeros(a: Integers) -> u32 {
-        // SAFETY: the trait's contract.
-        unsafe { arch::_mm512_testn_epi32_mask(a, Self::splat32(u32::MAX >> 1)).count_ones() }
-    }
-}
-
-impl WholeProducts for Avx512 {
-    super::operations! {
-        fn difference(a: Singles, b: Singles) -> Singles { arch::_mm512_sub_ps(a, b) }
-        fn whole32(a: Singles) -> Integers { arch::_mm512_cvtps_epi32(a) }
-        fn whole64(a: Singles) -> [Integers; 2] {
-            let (low, high) = (arch::_mm512_castps512_ps256(a), arch::_mm512_extractf32x8_ps::<1>(a));
-            [arch::_mm512_cvtps_epi64(low), arch::_mm512_cvtps_epi64(high)]
-        }
-        fn odd32(a: Integers) -> Integers { arch::_mm512_srli_epi64::<32>(a) }
-        fn add_products32(sums: Integers, a: Integers, b: Integers) -> Integers {
-            arch::_mm512_add_epi64(sums, arch::_mm512_mul_epi32(a, b))
-        }
-        fn add_low52(sums: Integers, a: Integers, b: Integers) -> Integers {
-            arch::_mm512_madd52lo_epu64(sums, a, b)
-        }
-        fn add_high52(sums: Integers, a: Integers, b: Integers) -> Integers {
-            arch::_mm512_madd52hi_epu64(sums, a, b)
-        }
     }
 }
 

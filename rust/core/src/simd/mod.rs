@@ -110,36 +110,6 @@ pub(crate) mod rounding {
     pub(crate) const TOWARDS_ZERO: i32 = 3;
 }
 
-/// The same of its [`Amounts`].
-macro_rules! with_amounts {
-    ($level:expr, $vectors:ident => $body:expr) => {
-        match $level {
-            #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx512 => {
-                type $vectors = $crate::simd::Avx512;
-                Some($body)
-            }
-            _ => None,
-        }
-    };
-}
-pub(crate) use with_amounts;
-
-/// The same of its [`WholeProducts`].
-macro_rules! with_whole_products {
-    ($level:expr, $vectors:ident => $body:expr) => {
-        match $level {
-            #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx512 => {
-                type $vectors = $crate::simd::Avx512;
-                Some($body)
-            }
-            _ => None,
-        }
-    };
-}
-pub(crate) use with_whole_products;
-
 /// What a level does with one register.
 ///
 /// Lanes are numbered as they lie in memory. "Words" are lanes of 16 bits, "singles" float32.
@@ -353,51 +323,6 @@ pub(crate) trait Tables: Vector {
     unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Registers of elements of `SIZE` bytes, the last two of which are given, and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
-}
-
-/// What a level does that counts, and adds up the entries of tables.
-///
-/// # Safety
-/// As for [`Vector`].
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "of no level here"))]
-pub(crate) trait Amounts: Tables {
-    /// Half a table in registers.
-    type HalfTable: Copy;
-    /// The first half of a table.
-    unsafe fn load_half_table(table: &[u8; TABLE_BYTES]) -> Self::HalfTable;
-    /// The entry of the lower seven bits of each byte.
-    unsafe fn lookup_half(table: Self::HalfTable, indices: Self::Integers) -> Self::Integers;
-    /// The larger of unsigned bytes.
-    unsafe fn max8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Sums of 64 bits, plus those of as many bytes each.
-    unsafe fn add_up8(sums: Self::Integers, a: Self::Integers) -> Self::Integers;
-    unsafe fn add64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    unsafe fn any8(mask: Self::Mask8) -> bool;
-    /// How many bytes a mask has.
-    unsafe fn count8(mask: Self::Mask8) -> u32;
-    /// How many singles are zero.
-    unsafe fn count_zeros(a: Self::Integers) -> u32;
-}
-
-/// What a level does that multiplies integers of many bits.
-///
-/// # Safety
-/// As for [`Vector`].
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "of no level here"))]
-pub(crate) trait WholeProducts: Vector {
-    unsafe fn difference(a: Self::Singles, b: Self::Singles) -> Self::Singles;
-    /// Singles that are integers as lanes of 32 bits.
-    unsafe fn whole32(a: Self::Singles) -> Self::Integers;
-    /// Singles that are integers as lanes of 64 bits.
-    unsafe fn whole64(a: Self::Singles) -> [Self::Integers; 2];
-    /// The upper halves of lanes of 64 bits in the place of the lower ones.
-    unsafe fn odd32(a: Self::Integers) -> Self::Integers;
-    /// Sums of 64 bits, plus the products of the lower halves of each, in two's complement.
-    unsafe fn add_products32(sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Sums of 64 bits, plus the lower 52 bits of the products of lanes that have 52 bits.
-    unsafe fn add_low52(sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Sums of 64 bits, plus the other bits of these products.
-    unsafe fn add_high52(sums: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 }
 
 /// What a level with tables of 16 entries does with bytes of which nothing is known but that.

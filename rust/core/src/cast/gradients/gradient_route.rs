@@ -4,9 +4,10 @@ use super::finite::Scan;
 use super::fused;
 use super::multiply::{Factor, Multiply, ODD_PRODUCT, PRODUCT, QUOTIENT};
 use crate::cast::request::Request;
-use crate::cast::stages::assemble::{self, Unwatched};
+use crate::cast::stages::assemble;
 use crate::cast::stages::from_float;
 use crate::cast::stages::stage::Stage;
+use crate::cast::vectors::direct;
 use crate::codec::options::{Options, Overflow};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::cpu::{DefaultEnvironment, Level};
@@ -106,7 +107,7 @@ impl Routes {
                     }
                     Operand::Over(divisor) => Box::new(Factor::<Binary64, QUOTIENT>::new(divisor.to_bits())),
                 };
-                Route::new::<Binary64>(source, target, multiply, self.overflow)
+                Route::new::<Binary64>(source, target, multiply, (self.overflow, self.level))
             }
             Some(target) => match self.operand {
                 Operand::Times(factor) => {
@@ -114,12 +115,12 @@ impl Routes {
                     let multiply = Box::new(Factor::<Binary32, PRODUCT>::new(factor.to_bits()));
                     let plain = self.overflow == Overflow::Ieee;
                     let fused = if plain { fused::stage(source, target, factor, self.level) } else { None };
-                    Route::new::<Binary32>(source, target, multiply, self.overflow)
+                    Route::new::<Binary32>(source, target, multiply, (self.overflow, self.level))
                         .map(|route| Route { fused, ..route })
                 }
                 Operand::Over(divisor) => {
                     let divide = Box::new(Factor::<Binary32, QUOTIENT>::new((divisor as f32).to_bits()));
-                    Route::new::<Binary32>(source, target, divide, self.overflow)
+                    Route::new::<Binary32>(source, target, divide, (self.overflow, self.level))
                 }
             },
         };
@@ -147,7 +148,7 @@ impl Route {
         source: Format,
         target: Format,
         multiply: Box<dyn Multiply>,
-        overflow: Overflow,
+        (overflow, level): (Overflow, Level),
     ) -> Option<Self> {
         let options = Options { overflow, ..Options::default() };
         let request = Request { options, ..Request::plain(source, target) };
@@ -156,10 +157,10 @@ impl Route {
             None
         } else if target.row().bits == 32 {
             Some(from_float::from_float64(target, overflow)?)
-        } else if let Some(fast) = assemble::fast_encoder::<P>(&request) {
-            Some(fast)
         } else {
-            Some(assemble::encoder::<Unwatched<P>>(&request)?)
+            let vectors = direct::from_lanes::<P>(&request, level);
+            let fast = vectors.or_else(|| assemble::fast_encoder::<P>(&request));
+            Some(fast.or_else(|| assemble::encoder::<P>(&request))?)
         };
         let scan = if is_pivot { None } else { Scan::new(target) };
         Some(Self {

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use super::words::{Word, apart};
 use crate::cpu::{Kernel, Level};
 
-/// As many channels as are taken apart together.
-pub(super) const CHANNELS: usize = 8;
+/// As many channels as are taken apart together: those of colours, with one more for what shows through.
+pub(super) const CHANNELS: usize = 4;
 
 /// Groups of adjacent words, and where some channels of theirs go.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +41,6 @@ impl Groups {
         match self.words {
             2 => level.run(Apart::<T, N, 2>(self, PhantomData)),
             3 => level.run(Apart::<T, N, 3>(self, PhantomData)),
-            4 => level.run(Apart::<T, N, 4>(self, PhantomData)),
-            5 => level.run(Apart::<T, N, 5>(self, PhantomData)),
-            6 => level.run(Apart::<T, N, 6>(self, PhantomData)),
-            7 => level.run(Apart::<T, N, 7>(self, PhantomData)),
             CHANNELS => level.run(Apart::<T, N, CHANNELS>(self, PhantomData)),
             _ => unreachable!("groups have 2 to {CHANNELS} words"),
         }

@@ -8,11 +8,9 @@
 //!
 //! What other tiles lost, flags tell ([`super::measure`]).
 
-use super::codes::Codes;
 use super::extremes::Extremes;
 use super::low::{BLOCK, Bytes, Low, LowBytes};
-use super::squares::{self, Bounds, LANES, Values, exponent_of};
-use super::squares_of_both::{self, Lossy};
+use super::squares::{self, Bounds, Errors, LANES, Values, exponent_of};
 use super::steepest::{Steepest, TINY};
 use crate::cast::plan::Plan;
 use crate::cast::request::{Request, holds_exactly, pivot_format, pivot_spec};
@@ -26,7 +24,6 @@ use crate::codec::reference;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::report::{CastReport, smallest_nonzero};
-use crate::simd::TABLE_BYTES;
 
 /// What a pair of formats makes of ordinary tiles.
 pub(super) struct Glance {
@@ -46,9 +43,6 @@ pub(super) struct Glance {
     /// Bits of a source's significand after the first, and the exponent of the smallest source.
     precision: i32,
     lowest: i32,
-    /// The same of the target.
-    result_precision: i32,
-    result_lowest: i32,
     /// Of targets of a byte.
     bytes: Option<Bytes>,
 }
@@ -101,25 +95,6 @@ impl Glance {
         self.lossless
     }
 
-    /// What the codes of a source of a byte are, where that alone tells what ordinary tiles are, and is quicker.
-    pub(super) fn codes(&self, format: Format, level: Level) -> Option<&'static Codes> {
-        let stage = self.source.as_ref().filter(|_| self.lossless && format.item_size() == 1)?;
-        let codes = Codes::of(format, level, || {
-            let (mut codes, mut values) = ([0; TABLE_BYTES], [0.0; TABLE_BYTES]);
-            for (code, place) in (0..=u8::MAX).zip(&mut codes) {
-                *place = code;
-            }
-            let target = values.as_mut_ptr().cast();
-            let span = Span { source: codes.as_ptr(), target, count: TABLE_BYTES, ..Span::EMPTY };
-            // SAFETY: so many codes, and room for as many values.
-            unsafe { stage.run(level, span) };
-            values
-        })?;
-        let [smallest, largest] = codes.range();
-        let ordinary = largest <= f64::from(self.largest) && smallest >= f64::from(self.smallest_normal);
-        ordinary.then_some(codes)
-    }
-
     /// For requests of which a glance at ordinary tiles tells everything.
     pub(super) fn new(request: &Request, level: Level) -> Option<Self> {
         let Request { source, target, options, scaled, .. } = *request;
@@ -156,8 +131,6 @@ impl Glance {
             rises: matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative),
             precision,
             lowest,
-            result_precision: spec.mantissa_bits as i32,
-            result_lowest: 1 - spec.bias - spec.mantissa_bits as i32,
             bytes: (request.target.item_size() == 1)
                 .then(|| Bytes { magnitude: spec.magnitude_mask() as u8, normal: 1 << spec.mantissa_bits }),
         })
@@ -207,7 +180,7 @@ impl Glance {
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) }.count(level)
+                    level.run(LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) })
                 }
                 _ => level.run(Low { x, y, normal: self.smallest_normal.to_bits() }),
             };
@@ -220,16 +193,13 @@ impl Glance {
         let exponent = exponent_of(f64::from(smallest));
         let grid = (exponent - self.precision).max(self.lowest);
         let bounds = Bounds::new(f64::from(smallest), f64::from(largest), grid);
-        let (signal, noise) = (&mut report.signal, &mut report.noise);
+        squares::add_singles(&mut report.signal, level, x, bounds);
         if seen.error == 0 {
-            squares::add_singles(signal, level, x, bounds);
             return true;
         }
         let error = f64::from(f32::from_bits(seen.error));
-        let bounds = [bounds, Bounds::new(0.0, error, grid)];
-        // Where sources have fewer bits than results, so have results.
-        let grid = (exponent - self.precision.min(self.result_precision)).max(self.result_lowest).max(grid);
-        squares_of_both::add(signal, noise, level, &Lossy { sources: x, results: y, bounds, grid });
+        let errors = Errors { sources: x, results: y };
+        squares::add_singles(&mut report.noise, level, errors, Bounds::new(0.0, error, grid));
         report.max_abs_error = report.max_abs_error.max(error);
         let steep = seen.steep || smallest < TINY;
         if steep && steepest.rise(level, x, y) {

@@ -1,11 +1,8 @@
 //! Results below the normal range of a target.
 
-use std::marker::PhantomData;
-
 use super::extremes::bits;
 use super::squares::Values;
-use crate::cpu::{Kernel, Level};
-use crate::simd::{Amounts, Vector, with_amounts};
+use crate::cpu::Kernel;
 
 /// The codes of targets of a byte.
 #[derive(Clone, Copy)]
@@ -49,49 +46,6 @@ pub(super) struct LowBytes {
     pub(super) codes: *const u8,
     pub(super) bytes: Bytes,
     pub(super) zeros: bool,
-}
-
-impl LowBytes {
-    /// Counts, on any level.
-    pub(super) fn count(self, level: Level) -> [u32; 2] {
-        // SAFETY: the vectors of a level that is in use, and so available.
-        with_amounts!(level, V => unsafe { V::run(LowMasks::<V> { low: self, vectors: PhantomData }) })
-            .unwrap_or_else(|| level.run(self))
-    }
-}
-
-/// The same by the masks of whole registers.
-struct LowMasks<V> {
-    low: LowBytes,
-    vectors: PhantomData<V>,
-}
-
-impl<V: Amounts> Kernel for LowMasks<V> {
-    type Output = [u32; 2];
-
-    #[inline(always)]
-    fn run(self) -> [u32; 2] {
-        let LowBytes { x, codes, bytes, zeros } = self.low;
-        let (mut low, mut zero, mut before) = (0, 0, 0);
-        // SAFETY: `count` has chosen vectors of a level that is available; there are as many results as sources, whole
-        // registers of either.
-        unsafe {
-            let [magnitude, normal, one] =
-                [V::splat8(bytes.magnitude), V::splat8(bytes.normal), V::splat8(1)];
-            for start in (0..x.count()).step_by(V::BYTES) {
-                let code = V::and(V::load(codes.add(start)), magnitude);
-                low += V::count8(V::above8(normal, code));
-                zero += V::count8(V::above8(one, code));
-            }
-            // Sources of zero have results of zero.
-            if zeros {
-                for start in (0..x.count()).step_by(V::BYTES / size_of::<f32>()) {
-                    before += V::count_zeros(V::load(x.at_place(start)));
-                }
-            }
-        }
-        [low - zero, if zeros { zero.saturating_sub(before) } else { 0 }]
-    }
 }
 
 impl Kernel for LowBytes {

@@ -5,7 +5,6 @@
 //! than about 2^20 leave no bit that neither holds; where a square has few bits, the second sum is enough.
 //! ([`SquareSum`] itself adds up the others.)
 
-use super::whole_squares;
 use crate::cast::TILE;
 use crate::cpu::{Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
@@ -142,15 +141,6 @@ impl Values {
     }
 }
 
-impl Values {
-    /// Where the values from an index on are.
-    #[inline(always)]
-    pub(super) fn at_place(&self, index: usize) -> *const u8 {
-        debug_assert!(index < self.count);
-        self.pointer.wrapping_add(index).cast()
-    }
-}
-
 impl Column for Values {
     const SHORT: bool = true;
     #[inline(always)]
@@ -163,11 +153,27 @@ impl Column for Values {
     }
 }
 
-/// Adds the squares of singles, which are not all zero, to a sum.
-pub(super) fn add_singles(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
-    if whole_squares::add_singles(sum, level, column, bounds) {
-        return;
+/// What results have more than their sources, in float32, where that is exact.
+#[derive(Clone, Copy)]
+pub(super) struct Errors {
+    pub(super) sources: Values,
+    pub(super) results: Values,
+}
+
+impl Column for Errors {
+    const SHORT: bool = true;
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.sources.count
     }
+    #[inline(always)]
+    fn at(&self, index: usize) -> f64 {
+        f64::from(self.results.get(index) - self.sources.get(index))
+    }
+}
+
+/// Adds the squares of singles, which are not all zero, to a sum.
+pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
     if bounds.is_narrow() {
         add_up::<_, false>(sum, level, column, bounds, 0);
     } else if bounds.is_wide() {

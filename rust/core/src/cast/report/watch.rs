@@ -1,7 +1,6 @@
 //! Watching a cast beside it: results come from the same stages as without a report, and are looked at tile by tile
 //! while they are near.
 
-use super::codes::{Codes, Tally};
 use super::glance::{Glance, GlanceScratch};
 use super::histogram::{CODES, COUNT_FROM, Histogram};
 use crate::cast::plan::Plan;
@@ -20,8 +19,6 @@ const SHORT: usize = 64;
 pub(in crate::cast) struct Watch {
     /// Sources are bytes, which are counted where there are many.
     counts: bool,
-    /// Sources are bytes, of which this alone tells what ordinary tiles are.
-    codes: Option<&'static Codes>,
     /// Tells what ordinary tiles lost.
     glance: Option<Glance>,
     /// The plan that tells what any tile lost.
@@ -46,15 +43,13 @@ impl Watch {
             return Ok(None);
         }
         let glance = Glance::new(request, level);
-        let many = request.count >= COUNT_FROM;
-        let codes = glance.as_ref().filter(|_| many).and_then(|glance| glance.codes(request.source, level));
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
         let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
         let counts = request.source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
             return Ok(None);
         }
-        Ok(Some(Self { counts, codes, glance, close: Box::new(Plan::with_flags(request, level)?) }))
+        Ok(Some(Self { counts, glance, close: Box::new(Plan::with_flags(request, level)?) }))
     }
 
     /// Adds the account of a tile, at once or in the [end](Self::end).
@@ -74,11 +69,6 @@ impl Watch {
         unsafe {
             if scratch.counts {
                 return scratch.histogram.count(source, count);
-            }
-            if let Some(codes) = self.codes
-                && codes.look(level, source, count, &mut scratch.tally)
-            {
-                return;
             }
             if let Some(glance) = &self.glance
                 && glance.look(level, (source, target), count, &mut scratch.glance, report)
@@ -121,9 +111,6 @@ impl Watch {
         scratch: &mut WatchScratch,
         report: &mut CastReport,
     ) {
-        if let Some(codes) = self.codes {
-            codes.tell(&scratch.tally, report);
-        }
         let (Some(meter), true) = (&self.close.meter, scratch.counts) else { return };
         let mut codes = [0; CODES];
         for (code, place) in (0..=u8::MAX).zip(&mut codes) {
@@ -143,7 +130,6 @@ impl Watch {
 pub(in crate::cast) struct WatchScratch {
     counts: bool,
     histogram: Histogram,
-    tally: Tally,
     glance: GlanceScratch,
     results: Tile<u64>,
 }
@@ -154,9 +140,6 @@ impl WatchScratch {
         self.counts = watch.counts && count >= COUNT_FROM;
         if self.counts {
             self.histogram = Histogram::default();
-        }
-        if watch.codes.is_some() {
-            self.tally = Tally::default();
         }
         self.glance.begin();
     }

@@ -1,8 +1,6 @@
 //! Stages from formats: which decoder or encoder a row asks for, over which storage.
 
-use std::marker::PhantomData;
-
-use super::stage::{Decode, Encode, EncodeProduct, Stage, Storage};
+use super::stage::{Decode, Encode, EncodeProduct, Stage};
 use crate::cast::request::{Request, pivot_spec};
 use crate::codec::decode::{
     Decoder, FloatDecoder, IntegerDecoder, OddIntegerDecoder, PowerDecoder, Through32, TruncatedDecoder,
@@ -12,161 +10,170 @@ use crate::codec::lane::Lane;
 use crate::codec::nearest::{NearestEncoder, PowerEncoder, TruncatedEncoder};
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot, Pivot};
-use crate::codec::product::Product;
+use crate::codec::product::{Factor, Product};
 use crate::codec::rounding::{Directed, Rounder, Stochastic};
 use crate::codec::stochastic::{StochasticEncoder, StochasticTruncatedEncoder};
 use crate::format::{Format, Kind, Row};
 
-/// How an encoder becomes a stage.
-pub(in crate::cast) trait Maker {
-    /// What the encoder encodes from.
-    type Pivot: Pivot;
-    /// The stage that stores codes as `T`.
-    fn make<T: Storage, E: Encoder<Self::Pivot> + 'static>(encoder: E) -> Box<dyn Stage>;
+/// How an encoder becomes a stage that stores codes of so many bytes.
+trait Maker<P: Pivot> {
+    fn make<E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage>;
 }
 
-/// Lanes of `P`, with flags.
-pub(in crate::cast) struct Watched<P>(PhantomData<P>);
+/// From lanes of a pivot.
+struct Lanes;
 
-impl<P: Pivot> Maker for Watched<P> {
-    type Pivot = P;
-    fn make<T: Storage, E: Encoder<P> + 'static>(encoder: E) -> Box<dyn Stage> {
-        Box::new(Encode::<P, T, E, true>::new(encoder))
+impl<P: Pivot> Maker<P> for Lanes {
+    fn make<E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
+        Box::new(Encode::<P, E>::new(encoder, size))
     }
 }
 
-/// Lanes of `P`, without flags.
-pub(in crate::cast) struct Unwatched<P>(PhantomData<P>);
+/// From lanes that this takes apart, times scales, exactly.
+struct Exact(fn(u64) -> Factor);
 
-impl<P: Pivot> Maker for Unwatched<P> {
-    type Pivot = P;
-    fn make<T: Storage, E: Encoder<P> + 'static>(encoder: E) -> Box<dyn Stage> {
-        Box::new(Encode::<P, T, E, false>::new(encoder))
+impl Maker<Product> for Exact {
+    fn make<E: Encoder<Product> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
+        Box::new(EncodeProduct { encoder, factor: self.0, size })
     }
 }
 
-/// Lanes of `P` times scales, exactly, with flags.
-pub(in crate::cast) struct Exact<P>(PhantomData<P>);
-
-impl<P: Pivot<Bits = u64, Lane = u64>> Maker for Exact<P> {
-    type Pivot = Product;
-    fn make<T: Storage, E: Encoder<Product> + 'static>(encoder: E) -> Box<dyn Stage> {
-        Box::new(EncodeProduct::<P, T, E>::new(encoder))
-    }
-}
-
-/// The stage of an encoder, over the target's storage.
-pub(super) fn store<M: Maker, E: Encoder<M::Pivot> + 'static>(
-    target: Format,
-    encoder: E,
-) -> Option<Box<dyn Stage>> {
-    match target.item_size() {
-        1 => Some(M::make::<u8, E>(encoder)),
-        2 => Some(M::make::<u16, E>(encoder)),
-        4 => Some(M::make::<u32, E>(encoder)),
-        8 => Some(M::make::<u64, E>(encoder)),
-        _ => None,
-    }
-}
-
-/// The stage without flags that does what a request asks for in fewer steps than the general one, if there is one.
+/// The stage that does what a request asks for in fewer steps than the general one, if there is one.
 pub(in crate::cast) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
+    let (rounding, size) = (request.rounding(), target.item_size());
+    if request.watched() {
+        return None;
+    }
     match target.kind() {
-        Kind::Bool if !request.watched() => store::<Unwatched<P>, _>(target, BoolEncoder::new(&options)),
+        Kind::Bool => Some(Lanes.make_for::<P, _>(BoolEncoder::new(&options), size)),
         Kind::Float(spec) if request.is_fast() => {
-            let rounding = request.rounding();
             if let Some(encoder) = TruncatedEncoder::new::<P>(&spec, &options, rounding) {
-                return store::<Unwatched<P>, _>(target, encoder);
+                return Some(Lanes.make_for::<P, _>(encoder, size));
             }
             if let Some(encoder) = NearestEncoder::new::<P>(&spec, &options, rounding) {
-                return store::<Unwatched<P>, _>(target, encoder);
+                return Some(Lanes.make_for::<P, _>(encoder, size));
             }
-            let encoder = PowerEncoder::new::<P>(&spec, &options, rounding)?;
-            store::<Unwatched<P>, _>(target, encoder)
+            Some(Lanes.make_for::<P, _>(PowerEncoder::new::<P>(&spec, &options, rounding)?, size))
         }
-        Kind::Float(_) if !request.watched() => {
+        Kind::Float(_) => {
             stochastic_encoder::<P, true>(request).or_else(|| stochastic_encoder::<P, false>(request))
         }
         _ => None,
     }
 }
 
+impl Lanes {
+    fn make_for<P: Pivot, E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
+        Maker::<P>::make(self, encoder, size)
+    }
+}
+
 /// The same in the rounding by chance, to formats that treat all signs alike, or not.
 fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
-    let (spec, rounding) = (target.float()?, request.rounding());
+    let (spec, rounding, size) = (target.float()?, request.rounding(), target.item_size());
     if let Some(encoder) = StochasticTruncatedEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding) {
-        return store::<Unwatched<P>, _>(target, encoder);
+        return Some(Lanes.make_for::<P, _>(encoder, size));
     }
     let encoder = StochasticEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding)?;
-    store::<Unwatched<P>, _>(target, encoder)
+    Some(Lanes.make_for::<P, _>(encoder, size))
 }
 
-/// The general encoding stage to a real format.
-pub(in crate::cast) fn encoder<M: Maker>(request: &Request) -> Option<Box<dyn Stage>> {
+/// The general encoding stage from lanes to a real format; it tells what happened.
+pub(in crate::cast) fn encoder<P: Pivot>(request: &Request) -> Option<Box<dyn Stage>> {
+    general::<P, _>(request, Lanes)
+}
+
+/// The same from lanes of 64 bits times scales.
+pub(in crate::cast) fn product_encoder<P>(request: &Request) -> Option<Box<dyn Stage>>
+where
+    P: Pivot<Bits = u64, Lane = u64>,
+{
+    general::<Product, _>(request, Exact(Factor::of::<P>))
+}
+
+fn general<P: Pivot, M: Maker<P>>(request: &Request, maker: M) -> Option<Box<dyn Stage>> {
     match request.rounding() {
-        Rounding::Stochastic => rounded::<M, _>(request, Stochastic),
-        rounding => rounded::<M, _>(request, Directed::new(rounding)),
+        Rounding::Stochastic => rounded::<P, _, _>(request, maker, Stochastic),
+        rounding => rounded::<P, _, _>(request, maker, Directed::new(rounding)),
     }
 }
 
-fn rounded<M: Maker, R>(request: &Request, rounder: R) -> Option<Box<dyn Stage>>
+fn rounded<P: Pivot, M: Maker<P>, R>(request: &Request, maker: M, rounder: R) -> Option<Box<dyn Stage>>
 where
-    R: Rounder<<M::Pivot as Pivot>::Lane> + 'static,
+    R: Rounder<P::Lane> + 'static,
 {
-    let (target, top) = (request.target, M::Pivot::TOP);
-    match target.kind() {
+    let (target, size) = (request.target, request.target.item_size());
+    Some(match target.kind() {
         Kind::Float(spec) => {
             let rounding = request.rounding();
-            let encoder = FloatEncoder::new(&spec, &request.options, rounding, rounder, top);
-            store::<M, _>(target, encoder)
+            maker.make(FloatEncoder::new(&spec, &request.options, rounding, rounder, P::TOP), size)
         }
         Kind::Integer { .. } => {
-            store::<M, _>(target, IntegerEncoder::new(target, request.options.overflow, rounder, top)?)
+            maker.make(IntegerEncoder::new(target, request.options.overflow, rounder, P::TOP)?, size)
         }
-        Kind::Bool => store::<M, _>(target, BoolEncoder::new(&request.options)),
-        Kind::Complex { .. } => None,
-    }
+        Kind::Bool => maker.make(BoolEncoder::new(&request.options), size),
+        Kind::Complex { .. } => return None,
+    })
 }
+
+/// Sizes of elements, as bits: those that a decoder is compiled for.
+const BYTES: usize = 1;
+const WORDS: usize = 2;
+const SINGLES: usize = 4;
+/// As wide as lanes are.
+const LANES: usize = 8;
 
 /// The decoding stage from a real format; `None` if the format is the pivot already.
 ///
 /// Integers wider than the pivot's significand are rounded to odd.
 pub(in crate::cast) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
     let Row { bits, kind, .. } = source.row();
+    let is_lane = *bits == <P::Lane as Lane>::WIDTH;
     match *kind {
         Kind::Float(spec) if spec == pivot_spec::<P>() => None,
         Kind::Float(spec) => {
             if let Some(decoder) = TruncatedDecoder::new(&spec) {
-                load::<P, _>(source, Through32::<P, _>::new(decoder))
+                load::<P, _, { WORDS | SINGLES }>(source, Through32::<P, _>::new(decoder))
             } else if let Some(decoder) = PowerDecoder::new(&spec) {
-                load::<P, _>(source, Through32::<P, _>::new(decoder))
+                load::<P, _, BYTES>(source, Through32::<P, _>::new(decoder))
             } else {
-                load::<P, _>(source, Through32::<P, _>::new(FloatDecoder::new(&spec)))
+                load::<P, _, { BYTES | WORDS }>(source, Through32::<P, _>::new(FloatDecoder::new(&spec)))
             }
         }
-        Kind::Integer { signed: true } if *bits == <P::Lane as Lane>::WIDTH => {
-            load::<P, _>(source, OddIntegerDecoder::<P, true>::default())
+        Kind::Integer { signed: true } if is_lane => {
+            load::<P, _, LANES>(source, OddIntegerDecoder::<P, true>::default())
         }
-        Kind::Integer { signed: false } if *bits == <P::Lane as Lane>::WIDTH => {
-            load::<P, _>(source, OddIntegerDecoder::<P, false>::default())
+        Kind::Integer { signed: false } if is_lane => {
+            load::<P, _, LANES>(source, OddIntegerDecoder::<P, false>::default())
         }
         // float32 is a shorter way to float64 than 64-bit integers are.
         _ if *bits <= Binary32::MANTISSA => {
             let decoder = IntegerDecoder::<Binary32>::new(source.row());
-            load::<P, _>(source, Through32::<P, _>::new(decoder))
+            load::<P, _, { BYTES | WORDS }>(source, Through32::<P, _>::new(decoder))
         }
-        _ => load::<P, _>(source, IntegerDecoder::<P>::new(source.row())),
+        _ => load::<P, _, SINGLES>(source, IntegerDecoder::<P>::new(source.row())),
     }
 }
 
-fn load<P: FloatPivot, D: Decoder<P::Lane> + 'static>(source: Format, decoder: D) -> Option<Box<dyn Stage>> {
+/// The stage of a decoder from elements of one of these sizes, if they are no wider than lanes.
+fn load<P: FloatPivot, D, const SIZES: usize>(source: Format, decoder: D) -> Option<Box<dyn Stage>>
+where
+    D: Decoder<P::Lane> + 'static,
+{
     match source.item_size() {
-        1 => Some(Box::new(Decode::<P::Lane, u8, D>::new(decoder))),
-        2 => Some(Box::new(Decode::<P::Lane, u16, D>::new(decoder))),
-        4 => Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder))),
-        8 => Some(Box::new(Decode::<P::Lane, u64, D>::new(decoder))),
+        1 if SIZES & BYTES != 0 => Some(Box::new(Decode::<P::Lane, u8, D>::new(decoder))),
+        2 if SIZES & WORDS != 0 => Some(Box::new(Decode::<P::Lane, u16, D>::new(decoder))),
+        4 if SIZES == LANES && size_of::<P::Lane>() == 4 => {
+            Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
+        }
+        4 if SIZES & SINGLES != 0 && size_of::<P::Lane>() > 4 => {
+            Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
+        }
+        8 if SIZES == LANES && size_of::<P::Lane>() == 8 => {
+            Some(Box::new(Decode::<P::Lane, u64, D>::new(decoder)))
+        }
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! float32 and float64 to each other and to integers, as the machine does it; and what is float32 but for a shift.
+//! float32 and float64 to each other and to integers, as the machine does it.
 //!
 //! What the general route computes, from fewer instructions: hardware conversions, with NaN made canonical, and
 //! truncation into integers, clamped, NaN giving 0.
@@ -6,7 +6,6 @@
 use std::marker::PhantomData;
 
 use super::stage::{Span, Stage};
-use crate::codec::decode::TruncatedDecoder;
 use crate::codec::encode::unclamped_range;
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
@@ -29,40 +28,6 @@ impl Convert<f32> for f64 {
     #[inline(always)]
     fn convert(self) -> f32 {
         f32::from_bits(narrow(self.to_bits()))
-    }
-}
-
-/// What a stored float is to the machine.
-trait Stored: Copy + 'static {
-    type Float;
-    fn value(self) -> Self::Float;
-}
-
-macro_rules! stored {
-    ($($float:ty)*) => {$(
-        impl Stored for $float {
-            type Float = Self;
-
-            #[inline(always)]
-            fn value(self) -> Self {
-                self
-            }
-        }
-    )*};
-}
-stored!(f32 f64);
-
-/// The upper half of a float32.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct UpperHalf(u16);
-
-impl Stored for UpperHalf {
-    type Float = f32;
-
-    #[inline(always)]
-    fn value(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << u16::BITS)
     }
 }
 
@@ -139,10 +104,7 @@ truth!(f32 f64);
 
 struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
 
-impl<S: Stored, T> Kernel for ConvertLoop<S, T>
-where
-    S::Float: Convert<T>,
-{
+impl<S: Convert<T>, T> Kernel for ConvertLoop<S, T> {
     type Output = ();
 
     #[inline(always)]
@@ -151,32 +113,26 @@ where
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
-            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().value().convert()) };
+            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().convert()) };
         }
     }
 }
 
 struct Floats<S, T>(PhantomData<fn(S) -> T>);
 
-impl<S: Stored, T> Stage for Floats<S, T>
-where
-    S::Float: Convert<T>,
-{
+impl<S: Convert<T>, T> Stage for Floats<S, T> {
     unsafe fn run(&self, level: Level, span: Span) {
         level.run(ConvertLoop::<S, T>(span, PhantomData));
     }
 }
 
-fn boxed<S: Stored, T: 'static>() -> Box<dyn Stage>
-where
-    S::Float: Convert<T>,
-{
+fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
     Box::new(Floats::<S, T>(PhantomData))
 }
 
 /// Truncation into integers of fewer bits than the byte that they are stored in.
 #[derive(Clone, Copy)]
-struct ToByte<S, F> {
+struct ToByte<F> {
     /// Numbers between the two, neither included, keep the low bits of their truncation, which an i32 holds.
     below: F,
     above: F,
@@ -184,24 +140,23 @@ struct ToByte<S, F> {
     low: i32,
     high: i32,
     code_mask: i32,
-    source: PhantomData<fn(S)>,
 }
 
-struct ToByteLoop<S, F>(ToByte<S, F>, Span);
+struct ToByteLoop<F>(ToByte<F>, Span);
 
 macro_rules! to_byte {
-    ($($stored:ty => $float:ty;)*) => {$(
-        impl Kernel for ToByteLoop<$stored, $float> {
+    ($($float:ty)*) => {$(
+        impl Kernel for ToByteLoop<$float> {
             type Output = ();
 
             #[inline(always)]
             fn run(self) {
-                let Self(ToByte { below, above, low, high, code_mask, .. }, span) = self;
+                let Self(ToByte { below, above, low, high, code_mask }, span) = self;
                 let Span { source, target, count, .. } = span;
-                let source = source.cast::<$stored>();
+                let source = source.cast::<$float>();
                 for i in 0..count {
                     // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
-                    let number = unsafe { source.add(i).read_unaligned() }.value();
+                    let number = unsafe { source.add(i).read_unaligned() };
                     let inside = if (number > below) & (number < above) { number } else { 0.0 };
                     // SAFETY: it is 0, or its truncation is in the range of i32 (`boxed`).
                     let whole = unsafe { inside.to_int_unchecked::<i32>() };
@@ -214,13 +169,13 @@ macro_rules! to_byte {
             }
         }
 
-        impl Stage for ToByte<$stored, $float> {
+        impl Stage for ToByte<$float> {
             unsafe fn run(&self, level: Level, span: Span) {
                 level.run(ToByteLoop(*self, span));
             }
         }
 
-        impl ToByte<$stored, $float> {
+        impl ToByte<$float> {
             fn boxed(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
                 let (low, high) = target.integer_range()?;
                 let (first, last) = unclamped_range(target, overflow)?;
@@ -232,29 +187,18 @@ macro_rules! to_byte {
                     low: low as i32,
                     high: high as i32,
                     code_mask: i32::from(u8::MAX >> (8 - target.row().bits)),
-                    source: PhantomData,
                 }))
             }
         }
     )*};
 }
-to_byte! {
-    f32 => f32;
-    f64 => f64;
-    UpperHalf => f32;
-}
+to_byte!(f32 f64);
 
 /// The stage from a machine float to bool, NaN being true, or to an integer.
-fn to_integer<S: Stored>(target: Format) -> Option<Box<dyn Stage>>
+fn to_integer<S>(target: Format) -> Option<Box<dyn Stage>>
 where
-    S::Float: Convert<i8> + Convert<u8>,
-    S::Float: Convert<i16>
-        + Convert<i32>
-        + Convert<i64>
-        + Convert<u16>
-        + Convert<u32>
-        + Convert<u64>
-        + Convert<bool>,
+    S: Convert<i8> + Convert<i16> + Convert<i32> + Convert<i64>,
+    S: Convert<u8> + Convert<u16> + Convert<u32> + Convert<u64> + Convert<bool> + 'static,
 {
     Some(match (target.kind(), target.row().bits) {
         (Kind::Bool, _) => boxed::<S, bool>(),
@@ -270,26 +214,11 @@ where
     })
 }
 
-/// The stage from elements of a format that is the upper half of float32.
-pub(in crate::cast) fn from_upper_half(
-    source: Format,
-    target: Format,
-    overflow: Overflow,
-) -> Option<Box<dyn Stage>> {
-    let is_upper = source.row().bits == u16::BITS && TruncatedDecoder::new(&source.float()?).is_some();
-    match (target.row().bits, target.kind()) {
-        _ if !is_upper => None,
-        (64, Kind::Float(_)) => Some(boxed::<UpperHalf, f64>()),
-        (..8, Kind::Integer { .. }) => ToByte::<UpperHalf, f32>::boxed(target, overflow),
-        _ => to_integer::<UpperHalf>(target),
-    }
-}
-
 /// The stage from float32 elements or lanes.
 pub(in crate::cast) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f32, f32>::boxed(target, overflow),
+        (..8, Kind::Integer { .. }) => ToByte::<f32>::boxed(target, overflow),
         _ => to_integer::<f32>(target),
     }
 }
@@ -298,7 +227,7 @@ pub(in crate::cast) fn from_float32(target: Format, overflow: Overflow) -> Optio
 pub(in crate::cast) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f64, f64>::boxed(target, overflow),
+        (..8, Kind::Integer { .. }) => ToByte::<f64>::boxed(target, overflow),
         _ => to_integer::<f64>(target),
     }
 }

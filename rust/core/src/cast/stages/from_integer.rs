@@ -41,13 +41,9 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage fo
     }
 }
 
-/// A machine integer, which `as` converts to every machine type.
+/// A machine integer, which `as` converts to machine types; to integers by their width alone.
 trait Native:
     Copy
-    + AsPrimitive<i8>
-    + AsPrimitive<i16>
-    + AsPrimitive<i32>
-    + AsPrimitive<i64>
     + AsPrimitive<u8>
     + AsPrimitive<u16>
     + AsPrimitive<u32>
@@ -55,6 +51,10 @@ trait Native:
     + AsPrimitive<f32>
     + AsPrimitive<f64>
 {
+    const UNSIGNED: bool = false;
+    /// From this many bytes on, the sign matters; without one, always.
+    const WIDENS_FROM: usize = if Self::UNSIGNED { 0 } else { size_of::<Self>() };
+
     /// What its bits are worth; only those of a byte may have some to spare.
     #[inline(always)]
     fn worth(self, _value: IntegerValue<u8>) -> Self {
@@ -69,14 +69,10 @@ trait Native:
             Box::new(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
         }
         Some(match (target.kind(), target.row().bits) {
-            (Kind::Integer { signed: true }, 8) => convert::<Self, i8, NARROW>(source),
-            (Kind::Integer { signed: true }, 16) => convert::<Self, i16, NARROW>(source),
-            (Kind::Integer { signed: true }, 32) => convert::<Self, i32, NARROW>(source),
-            (Kind::Integer { signed: true }, 64) => convert::<Self, i64, NARROW>(source),
-            (Kind::Integer { signed: false }, 8) => convert::<Self, u8, NARROW>(source),
-            (Kind::Integer { signed: false }, 16) => convert::<Self, u16, NARROW>(source),
-            (Kind::Integer { signed: false }, 32) => convert::<Self, u32, NARROW>(source),
-            (Kind::Integer { signed: false }, 64) => convert::<Self, u64, NARROW>(source),
+            (Kind::Integer { .. }, 8) if Self::UNSIGNED || NARROW => convert::<Self, u8, NARROW>(source),
+            (Kind::Integer { .. }, 16) if Self::WIDENS_FROM < 2 => convert::<Self, u16, NARROW>(source),
+            (Kind::Integer { .. }, 32) if Self::WIDENS_FROM < 4 => convert::<Self, u32, NARROW>(source),
+            (Kind::Integer { .. }, 64) if Self::WIDENS_FROM < 8 => convert::<Self, u64, NARROW>(source),
             (Kind::Float(_), 32) => convert::<Self, f32, NARROW>(source),
             (Kind::Float(_), 64) => convert::<Self, f64, NARROW>(source),
             _ => return None,
@@ -91,6 +87,8 @@ impl Native for i8 {
     }
 }
 impl Native for u8 {
+    const UNSIGNED: bool = true;
+
     #[inline(always)]
     fn worth(self, value: IntegerValue<u8>) -> Self {
         value.of(self)
@@ -99,23 +97,33 @@ impl Native for u8 {
 impl Native for i16 {}
 impl Native for i32 {}
 impl Native for i64 {}
-impl Native for u16 {}
-impl Native for u32 {}
-impl Native for u64 {}
+impl Native for u16 {
+    const UNSIGNED: bool = true;
+}
+impl Native for u32 {
+    const UNSIGNED: bool = true;
+}
+impl Native for u64 {
+    const UNSIGNED: bool = true;
+}
 
 /// The stage for a pair whose source is an integer or bool, if the target is a machine type.
 pub(in crate::cast) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
-    match (source.kind(), source.row().bits) {
-        (Kind::Integer { signed: true }, 8) => i8::to::<false>(source, target),
-        (Kind::Integer { signed: true }, ..8) => i8::to::<true>(source, target),
-        (Kind::Integer { signed: true }, 16) => i16::to::<false>(source, target),
-        (Kind::Integer { signed: true }, 32) => i32::to::<false>(source, target),
-        (Kind::Integer { signed: true }, 64) => i64::to::<false>(source, target),
-        (Kind::Integer { signed: false }, 8) => u8::to::<false>(source, target),
-        (Kind::Bool | Kind::Integer { .. }, ..=8) => u8::to::<true>(source, target),
-        (Kind::Integer { signed: false }, 16) => u16::to::<false>(source, target),
-        (Kind::Integer { signed: false }, 32) => u32::to::<false>(source, target),
-        (Kind::Integer { signed: false }, 64) => u64::to::<false>(source, target),
+    // What is no wider has the low bits, whatever the sign.
+    let cuts = matches!(target.kind(), Kind::Integer { .. }) && target.row().bits <= source.row().bits;
+    let signed = source.kind() == Kind::Integer { signed: true } && !cuts;
+    source.integer_range()?;
+    match (signed, source.row().bits) {
+        (true, 8) => i8::to::<false>(source, target),
+        (true, ..8) => i8::to::<true>(source, target),
+        (true, 16) => i16::to::<false>(source, target),
+        (true, 32) => i32::to::<false>(source, target),
+        (true, 64) => i64::to::<false>(source, target),
+        (false, 8) if source.kind() != Kind::Bool => u8::to::<false>(source, target),
+        (false, ..=8) => u8::to::<true>(source, target),
+        (false, 16) => u16::to::<false>(source, target),
+        (false, 32) => u32::to::<false>(source, target),
+        (false, 64) => u64::to::<false>(source, target),
         _ => None,
     }
 }

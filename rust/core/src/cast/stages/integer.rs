@@ -21,15 +21,12 @@ struct Rule<L> {
     low: L,
     high: L,
     code_mask: L,
+    /// All ones if values beyond the range become the nearest limit, rather than their low bits.
+    clamps: L,
 }
 
-/// What becomes of values: the low bits, the nearest limit, or whether they are not zero.
-const WRAP: u8 = 0;
-const CLAMP: u8 = 1;
-const TRUTH: u8 = 2;
-
 impl<L: Lane> Rule<L> {
-    fn new(source: Format, target: Format) -> Option<Self> {
+    fn new(source: Format, target: Format, overflow: Overflow) -> Option<Self> {
         let (low, high) = target.integer_range()?;
         let signed = source.kind() == Kind::Integer { signed: true };
         let top = L::from_i64(i64::from(L::WIDTH) - 1);
@@ -43,30 +40,30 @@ impl<L: Lane> Rule<L> {
             low: key(low),
             high: key(high),
             code_mask: L::from_i64((u64::MAX >> (64 - target.row().bits)) as i64),
+            clamps: L::mask(overflow == Overflow::Saturate),
         })
     }
 
+    /// The code of a value, and what happened; with `TRUTH`, whether it is not zero.
     #[inline(always)]
-    fn apply<const MODE: u8>(&self, code: L) -> (L, u8) {
+    fn apply<const TRUTH: bool>(&self, code: L) -> (L, u8) {
         let value = self.value.of(code);
-        if MODE == TRUTH {
+        if TRUTH {
             let truth = L::select(value == L::ZERO, L::ZERO, L::ONE);
             return (truth, INEXACT * u8::from(truth != value));
         }
         let key = value ^ self.flip;
         let clamped = key.max(self.low).min(self.high);
-        let kept = if MODE == CLAMP { clamped ^ self.flip } else { value };
+        let kept = value ^ ((key ^ clamped) & self.clamps);
         (kept & self.code_mask, (INEXACT | OVERFLOW) * u8::from(clamped != key))
     }
 }
 
-struct Remap<L, S, T, const MODE: u8, const FLAGS: bool>(Rule<L>, PhantomData<fn(S) -> T>);
+struct Remap<L, S, T, const TRUTH: bool>(Rule<L>, PhantomData<fn(S) -> T>);
 
-struct RemapLoop<L, S, T, const MODE: u8, const FLAGS: bool>(Rule<L>, Span, PhantomData<fn(S) -> T>);
+struct RemapLoop<L, S, T, const TRUTH: bool>(Rule<L>, Span, PhantomData<fn(S) -> T>);
 
-impl<L: Lane, S: Storage, T: Storage, const MODE: u8, const FLAGS: bool> Kernel
-    for RemapLoop<L, S, T, MODE, FLAGS>
-{
+impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Kernel for RemapLoop<L, S, T, TRUTH> {
     type Output = ();
 
     #[inline(always)]
@@ -76,21 +73,17 @@ impl<L: Lane, S: Storage, T: Storage, const MODE: u8, const FLAGS: bool> Kernel
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
             unsafe {
-                let (code, flag) = rule.apply::<MODE>(source.add(i).read_unaligned().widen());
+                let (code, flag) = rule.apply::<TRUTH>(source.add(i).read_unaligned().widen());
                 target.add(i).write_unaligned(T::narrow(code));
-                if FLAGS {
-                    flags.add(i).write(flag);
-                }
+                flags.add(i).write(flag);
             }
         }
     }
 }
 
-impl<L: Lane, S: Storage, T: Storage, const MODE: u8, const FLAGS: bool> Stage
-    for Remap<L, S, T, MODE, FLAGS>
-{
+impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(RemapLoop::<L, S, T, MODE, FLAGS>(self.0, span, PhantomData));
+        level.run(RemapLoop::<L, S, T, TRUTH>(self.0, span, PhantomData));
     }
 }
 
@@ -100,11 +93,13 @@ struct Pair {
     source: Format,
     target: Format,
     overflow: Overflow,
-    flags: bool,
 }
 
 impl Pair {
     fn from<S: Storage + Lane>(self) -> Option<Box<dyn Stage>> {
+        if self.target.kind() == Kind::Bool {
+            return self.by::<S, S, u8, true>();
+        }
         match self.target.item_size() {
             1 => self.to::<S, u8>(),
             2 => self.to::<S, u16>(),
@@ -115,40 +110,22 @@ impl Pair {
     }
 
     fn to<S: Storage + Lane, T: Storage + Lane>(self) -> Option<Box<dyn Stage>> {
-        if size_of::<S>() < size_of::<T>() { self.by::<T, S, T>() } else { self.by::<S, S, T>() }
-    }
-
-    fn by<L: Lane + 'static, S: Storage, T: Storage>(self) -> Option<Box<dyn Stage>> {
-        let rule = Rule::<L>::new(self.source, self.target)?;
-        Some(if self.target.kind() == Kind::Bool {
-            self.remap::<L, S, T, TRUTH>(rule)
-        } else if self.overflow == Overflow::Saturate {
-            self.remap::<L, S, T, CLAMP>(rule)
+        if size_of::<S>() < size_of::<T>() {
+            self.by::<T, S, T, false>()
         } else {
-            self.remap::<L, S, T, WRAP>(rule)
-        })
-    }
-
-    fn remap<L: Lane + 'static, S: Storage, T: Storage, const MODE: u8>(
-        self,
-        rule: Rule<L>,
-    ) -> Box<dyn Stage> {
-        if self.flags {
-            Box::new(Remap::<L, S, T, MODE, true>(rule, PhantomData))
-        } else {
-            Box::new(Remap::<L, S, T, MODE, false>(rule, PhantomData))
+            self.by::<S, S, T, false>()
         }
+    }
+
+    fn by<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool>(self) -> Option<Box<dyn Stage>> {
+        let rule = Rule::<L>::new(self.source, self.target, self.overflow)?;
+        Some(Box::new(Remap::<L, S, T, TRUTH>(rule, PhantomData)))
     }
 }
 
-/// The stage for a pair of integer formats; with `flags`, it tells which values were beyond the range.
-pub(in crate::cast) fn stage(
-    source: Format,
-    target: Format,
-    overflow: Overflow,
-    flags: bool,
-) -> Option<Box<dyn Stage>> {
-    let pair = Pair { source, target, overflow, flags };
+/// The stage for a pair of integer formats; it tells which values were beyond the range.
+pub(in crate::cast) fn stage(source: Format, target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
+    let pair = Pair { source, target, overflow };
     match source.item_size() {
         1 => pair.from::<u8>(),
         2 => pair.from::<u16>(),

@@ -5,6 +5,7 @@
 //! to it meanwhile, so no reference to it may exist. A racing write can change which value is cast, nothing else.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::codec::decode::Decoder;
 use crate::codec::encode::Encoder;
@@ -116,39 +117,45 @@ impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
     }
 }
 
-/// Pivot lanes to target bytes; with `FLAGS`, also what happened.
-pub(crate) struct Encode<P, T, E, const FLAGS: bool> {
+/// Elements whose codes stop in a buffer as wide as lanes.
+const BLOCK: usize = 512;
+
+/// Pivot lanes to target bytes, and what happened, if the encoder tells.
+pub(crate) struct Encode<P, E> {
     encoder: E,
-    types: PhantomData<fn(P) -> T>,
+    /// Bytes of a code in memory.
+    size: usize,
+    pivot: PhantomData<P>,
 }
 
-impl<P, T, E, const FLAGS: bool> Encode<P, T, E, FLAGS> {
-    pub(crate) fn new(encoder: E) -> Self {
-        Self { encoder, types: PhantomData }
+impl<P, E> Encode<P, E> {
+    pub(crate) fn new(encoder: E, size: usize) -> Self {
+        Self { encoder, size, pivot: PhantomData }
     }
 }
 
-struct EncodeLoop<P, T, E, const FLAGS: bool> {
+/// Codes as wide as lanes.
+struct EncodeLoop<P, E> {
     encoder: E,
     span: Span,
-    types: PhantomData<fn(P) -> T>,
+    pivot: PhantomData<P>,
 }
 
-impl<P: Pivot, T: Storage, E: Encoder<P>, const FLAGS: bool> Kernel for EncodeLoop<P, T, E, FLAGS> {
+impl<P: Pivot, E: Encoder<P>> Kernel for EncodeLoop<P, E> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Span { source, target, count, draws, flags, .. } = self.span;
-        let (source, target) = (source.cast::<P::Bits>(), target.cast::<T>());
+        let (source, target) = (source.cast::<P::Bits>(), target.cast::<P::Lane>());
         let draws = draws.cast::<P::Lane>();
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
             unsafe {
                 let draw = if E::STOCHASTIC { draws.add(i).read().into_random() } else { 0 };
                 let encoded = self.encoder.encode(source.add(i).read_unaligned(), draw);
-                target.add(i).write_unaligned(T::narrow(encoded.code));
-                if FLAGS {
+                target.add(i).write_unaligned(encoded.code);
+                if E::TELLS {
                     flags.add(i).write(encoded.flags);
                 }
             }
@@ -156,9 +163,69 @@ impl<P: Pivot, T: Storage, E: Encoder<P>, const FLAGS: bool> Kernel for EncodeLo
     }
 }
 
-impl<P: Pivot, T: Storage, E: Encoder<P>, const FLAGS: bool> Stage for Encode<P, T, E, FLAGS> {
+/// The low bytes of lanes.
+struct NarrowLoop<L, T>(Span, PhantomData<fn(L) -> T>);
+
+impl<L: Lane, T: Storage> Kernel for NarrowLoop<L, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Span { source, target, count, .. } = self.0;
+        let (source, target) = (source.cast::<L>(), target.cast::<T>());
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
+            unsafe { target.add(i).write_unaligned(T::narrow(source.add(i).read())) };
+        }
+    }
+}
+
+impl<P: Pivot, E: Encoder<P>> Encode<P, E> {
+    /// # Safety
+    /// As for [`Stage::run`], with room for codes as wide as lanes.
+    unsafe fn encode(&self, level: Level, span: Span) {
+        let kernel = EncodeLoop::<P, E> { encoder: self.encoder, span, pivot: PhantomData };
+        // What is asked for seldom, or has nothing for vectors, is compiled once.
+        if P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS) {
+            level.run(kernel)
+        } else {
+            Level::Portable.run(kernel)
+        }
+    }
+}
+
+impl<P: Pivot, E: Encoder<P>> Stage for Encode<P, E> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(EncodeLoop::<P, T, E, FLAGS> { encoder: self.encoder, span, types: PhantomData });
+        let mut codes = MaybeUninit::<[P::Lane; BLOCK]>::uninit();
+        let mut no_flags = MaybeUninit::<[u8; BLOCK]>::uninit();
+        let lane = size_of::<P::Lane>();
+        for start in (0..span.count).step_by(BLOCK) {
+            let count = BLOCK.min(span.count - start);
+            let flags = if span.flags.is_null() {
+                no_flags.as_mut_ptr().cast()
+            } else {
+                span.flags.wrapping_add(start)
+            };
+            let source = span.source.wrapping_add(start * size_of::<P::Bits>());
+            let target = span.target.wrapping_add(start * self.size);
+            let draws = span.draws.wrapping_add(start * lane);
+            let span = Span { source, target, count, draws, flags, scales: std::ptr::null() };
+            let narrow = Span { source: codes.as_ptr().cast(), ..span };
+            let wide = Span { target: codes.as_mut_ptr().cast(), ..span };
+            // SAFETY: the caller's promise, for some of the elements; the buffers have room for as many.
+            unsafe {
+                if self.size == lane {
+                    self.encode(level, span);
+                    continue;
+                }
+                self.encode(level, wide);
+            }
+            match self.size {
+                1 => level.run(NarrowLoop::<P::Lane, u8>(narrow, PhantomData)),
+                2 => level.run(NarrowLoop::<P::Lane, u16>(narrow, PhantomData)),
+                _ => level.run(NarrowLoop::<P::Lane, u32>(narrow, PhantomData)),
+            }
+        }
     }
 }
 
@@ -189,35 +256,33 @@ impl Stage for Scale {
     }
 }
 
-/// Pivot lanes and their scales to target bytes, through the exact product. There is nothing in 128-bit arithmetic
+/// Lanes of 64 bits and their scales to target bytes, through the exact product. There is nothing in 128-bit arithmetic
 /// for vectors, so it is compiled once.
-pub(crate) struct EncodeProduct<P, T, E> {
-    encoder: E,
-    types: PhantomData<fn(P) -> T>,
+pub(crate) struct EncodeProduct<E> {
+    pub(crate) encoder: E,
+    /// Takes a lane apart.
+    pub(crate) factor: fn(u64) -> Factor,
+    /// Bytes of a code in memory.
+    pub(crate) size: usize,
 }
 
-impl<P, T, E> EncodeProduct<P, T, E> {
-    pub(crate) fn new(encoder: E) -> Self {
-        Self { encoder, types: PhantomData }
-    }
-}
-
-impl<P, T, E> Stage for EncodeProduct<P, T, E>
-where
-    P: Pivot<Bits = u64, Lane = u64>,
-    T: Storage,
-    E: Encoder<Product>,
-{
+impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
     unsafe fn run(&self, _level: Level, span: Span) {
-        let (source, target) = (span.source.cast::<u64>(), span.target.cast::<T>());
+        let source = span.source.cast::<u64>();
         for i in 0..span.count {
             // SAFETY: `i < count`, for which the caller has made the pointers valid.
             unsafe {
                 let draw = if E::STOCHASTIC { span.draws.cast::<u64>().add(i).read() } else { 0 };
-                let x = Factor::of::<P>(source.add(i).read_unaligned());
+                let x = (self.factor)(source.add(i).read_unaligned());
                 let scale = Factor::of::<Binary64>(span.scales.add(i).read().to_bits());
                 let encoded = self.encoder.encode((x, scale), draw);
-                target.add(i).write_unaligned(T::narrow(encoded.code));
+                let target = span.target.add(i * self.size);
+                match self.size {
+                    1 => target.write(encoded.code as u8),
+                    2 => target.cast::<u16>().write_unaligned(encoded.code as u16),
+                    4 => target.cast::<u32>().write_unaligned(encoded.code as u32),
+                    _ => target.cast::<u64>().write_unaligned(encoded.code as u64),
+                }
                 span.flags.add(i).write(encoded.flags);
             }
         }

@@ -1,7 +1,5 @@
 //! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
 
-use std::borrow::Borrow;
-
 use super::table::Table;
 use crate::cached_once::CachedOnce;
 use crate::cast::plan::Plan;
@@ -55,10 +53,10 @@ fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Sta
         return None;
     }
     with_tables!(level, V => match size {
-        1 => InSteps::<V, _, 1>::boxed(ToByte(&planes[0])),
-        2 => InSteps::<V, _, 2>::boxed(ToMore([&planes[0], &planes[1]])),
-        4 => InSteps::<V, _, 4>::boxed(ToMore([&planes[2], &planes[3]])),
-        _ => InSteps::<V, _, 8>::boxed(ToMore([&planes[6], &planes[7]])),
+        1 => InSteps::<V, _, 1>::boxed(ToByte(planes[0])),
+        2 => InSteps::<V, _, 2>::boxed(ToMore([planes[0], planes[1]])),
+        4 => InSteps::<V, _, 4>::boxed(ToMore([planes[2], planes[3]])),
+        _ => InSteps::<V, _, 8>::boxed(ToMore([planes[6], planes[7]])),
     })?
 }
 
@@ -73,33 +71,28 @@ pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn S
     })?
 }
 
-/// The results' bytes of one place, in a table that stays or in the step itself.
-trait Plane: Borrow<Bytes> + Copy + Send + Sync + 'static {}
-
-impl<P: Borrow<Bytes> + Copy + Send + Sync + 'static> Plane for P {}
-
 type Bytes = [u8; TABLE_BYTES];
 
 /// From a byte to a byte.
 #[derive(Clone, Copy)]
-struct ToByte<P>(P);
+struct ToByte(Bytes);
 
 /// From a byte to several, of which only the last two are ever set.
 #[derive(Clone, Copy)]
-struct ToMore<P>([P; 2]);
+struct ToMore([Bytes; 2]);
 
 /// From a byte to four.
 #[derive(Clone, Copy)]
 struct ToFour([Bytes; 4]);
 
-impl<V: Tables, P: Plane> Step<V, 1> for ToByte<P> {
+impl<V: Tables> Step<V, 1> for ToByte {
     const FROM: usize = 1;
     type Ready = V::Table;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and a whole plane.
-        unsafe { V::load_table(self.0.borrow()) }
+        unsafe { V::load_table(&self.0) }
     }
 
     #[inline(always)]
@@ -109,14 +102,14 @@ impl<V: Tables, P: Plane> Step<V, 1> for ToByte<P> {
     }
 }
 
-impl<V: Tables, P: Plane, const SIZE: usize> Step<V, SIZE> for ToMore<P> {
+impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
     const FROM: usize = 1;
     type Ready = [V::Table; 2];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and whole planes.
-        unsafe { [V::load_table(self.0[0].borrow()), V::load_table(self.0[1].borrow())] }
+        unsafe { [V::load_table(&self.0[0]), V::load_table(&self.0[1])] }
     }
 
     #[inline(always)]

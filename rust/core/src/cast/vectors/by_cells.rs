@@ -1,12 +1,10 @@
 //! Floats of 16 and 32 bits to bytes by [`Cells`], on levels with tables.
 
-use std::borrow::Borrow;
-
 use super::cells::{CELLS, Cells, SIGN, Sign, Special};
 use super::direct::upper_spec;
 use super::product_steps::scaled_cells;
 use super::to_byte::{Codes, boxed, sign, with_signs};
-use super::upper_source::{AsTheyAre, Floats, Upper, Words};
+use super::upper_source::{Floats, Singles, Upper, UpperHalves};
 use crate::cached_once::CachedOnce;
 use crate::cast::plan::Plan;
 use crate::cast::request::Request;
@@ -44,60 +42,59 @@ fn find(words: FloatSpec, request: &Request) -> Option<Cells> {
     cells(words, &Request { options, ..*request })?.towards(rounding == Rounding::TowardsNegative, &plan)
 }
 
-/// The stage from upper halves to the target of a request, if it has cells.
+/// The stage from upper halves to the target of a request, if it has cells in which codes go up once.
 pub(super) fn of_upper_halves<F: Floats>(
     request: &Request,
     source: F,
     level: Level,
 ) -> Option<Box<dyn Stage>> {
+    with_tables!(level, V => signed::<V, F, ONCE>(of_uppers(request)?, source))?
+}
+
+/// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
+pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    with_tables!(level, V => signed::<V, _, AWAY>(of_uppers(request)?, Singles))?
+}
+
+/// The cells of upper halves.
+fn of_uppers(request: &Request) -> Option<&'static Cells> {
     // One bit to round by, one for what was cut off.
     let spec = request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
     if request.target.item_size() != 1 || !spec.signed {
         return None;
     }
-    on(level, || cells(upper_spec(), request), source)
+    cells(upper_spec(), request)
 }
 
 /// The stage from words of a format to the target of a request, if it has cells.
 pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     let is_byte = request.target.item_size() == 1 && request.target.float().is_some();
-    is_byte.then(|| on(level, || cells(words, request), AsTheyAre))?
-}
-
-/// The stage on a level, if it has tables.
-fn on<F: Words>(
-    level: Level,
-    cells: impl Fn() -> Option<&'static Cells>,
-    source: F,
-) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => {
-        let cells = cells()?;
-        if cells.away.is_some() { signed::<V, F, _, AWAY>(cells, source) } else { signed::<V, F, _, ONCE>(cells, source) }
-    })?
+    with_tables!(level, V => signed::<V, _, ONCE>(is_byte.then(|| cells(words, request))??, UpperHalves))?
 }
 
 /// The stage from words of a format, times a factor, to the target of a request, if there are cells for that.
 pub(super) fn of_products(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     with_tables!(level, V => {
-        let cells = scaled_cells(request, &words, level, || cells(words, request))?;
+        let cells = &scaled_cells(request, &words, level, || cells(words, request))?;
         match cells.more_bounds {
-            None => signed::<V, _, _, ONCE>(cells, AsTheyAre),
-            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, _, TWICE_IN_FEW>(cells, AsTheyAre),
-            Some(_) => signed::<V, _, _, TWICE>(cells, AsTheyAre),
+            None => signed::<V, _, ONCE>(cells, UpperHalves),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(cells, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(cells, UpperHalves),
         }
     })?
 }
 
-/// Cells that stay, or those of one call.
-trait SomeCells: Borrow<Cells> + Copy + Send + Sync + 'static {}
-
-impl<C: Borrow<Cells> + Copy + Send + Sync + 'static> SomeCells for C {}
-
-fn signed<V: Tables, F: Words, C: SomeCells, const UPS: u8>(cells: C, source: F) -> Option<Box<dyn Stage>> {
-    match cells.borrow().sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<C, { sign::TOP }, UPS>(cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<C, { sign::SIGNLESS_ZERO }, UPS>(cells)),
-        Sign::Below(_) => boxed::<V, F, _>(source, ByCells::<C, { sign::BELOW }, UPS>(cells)),
+/// The stage of cells in which codes go up so.
+fn signed<V: Tables, F: Floats, const UPS: u8>(cells: &Cells, source: F) -> Option<Box<dyn Stage>> {
+    if cells.away.is_some() != (UPS == AWAY) {
+        return None;
+    }
+    match cells.sign {
+        Sign::Top => boxed::<V, F, _>(source, ByCells::<{ sign::TOP }, UPS>(*cells)),
+        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells)),
+        // Formats of so few bits have no cells in which codes go up twice.
+        Sign::Below(_) if UPS < TWICE => boxed::<V, F, _>(source, ByCells::<{ sign::BELOW }, UPS>(*cells)),
+        Sign::Below(_) => None,
     }
 }
 
@@ -113,7 +110,7 @@ const NIBBLE: u32 = 4;
 
 /// Cells whose signs are of a kind, and in which codes go up in a way.
 #[derive(Clone, Copy)]
-struct ByCells<C, const SIGN_KIND: u8, const UPS: u8>(C);
+struct ByCells<const SIGN_KIND: u8, const UPS: u8>(Cells);
 
 /// Cells in registers.
 #[derive(Clone, Copy)]
@@ -191,12 +188,12 @@ impl<V: Tables> Ready<V> {
     }
 }
 
-impl<V: Tables, C: SomeCells, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<C, SIGN_KIND, UPS> {
+impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KIND, UPS> {
     type Ready = Ready<V>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
-        let cells = self.0.borrow();
+        let cells = &self.0;
         let mut bounds = cells.bounds;
         if UPS == TWICE_IN_FEW {
             for (bound, more) in bounds.iter_mut().zip(cells.more_bounds.iter().flatten()) {

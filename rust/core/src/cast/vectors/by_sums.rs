@@ -10,7 +10,6 @@
 //! All of it happens so far below that the target's smallest normal number is that of float32: what is subnormal there
 //! has the bits that its code has, as all others have. Where codes end, larger ones are brought down to the last.
 
-use super::factor::AboveTies;
 use super::to_byte::{sign, sign_of, with_signs};
 use super::upper_source::Floats;
 use super::vector_loop::{InSteps, Step};
@@ -109,19 +108,15 @@ impl<V: Sums, F: Floats, const SIGN: u8> Step<V, 1> for BySums<F, SIGN> {
 
 /// The stage on a level, if this is its way, and the target's.
 pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
-    if F::SHIFTED {
-        // Upper halves are there without any work, and twice as many in a register.
+    // Upper halves are there without any work, and twice as many in a register.
+    if F::SHIFTED || request.rounding() != Rounding::NearestEven {
         return None;
     }
     let spec = request.target.float()?;
     let rule = UpperRule::new(&spec, &request.options, request.rounding())
         .filter(|rule| rule.infinity[0] == rule.most)?;
     let grid = Grid::new(&spec)?;
-    with_nibbles!(level, V => match request.rounding() {
-        Rounding::NearestEven => signed::<V, F>(source, grid, rule),
-        Rounding::NearestAway => signed::<V, AboveTies<F>>(AboveTies(source), grid, rule),
-        _ => None,
-    })?
+    with_nibbles!(level, V => signed::<V, F>(source, grid, rule))?
 }
 
 fn signed<V: Sums, F: Floats>(source: F, grid: Grid, rule: UpperRule) -> Option<Box<dyn Stage>> {

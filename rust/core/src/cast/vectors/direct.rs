@@ -8,7 +8,7 @@ use super::by_sums;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
-use super::product_to_upper;
+use super::through_singles;
 use super::to_byte;
 use super::to_half;
 pub(super) use super::to_half::Shape;
@@ -52,13 +52,6 @@ pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn 
     with_vectors!(level, V => on::<V>(request))?
 }
 
-/// To bytes, in the best way of a level.
-fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    by_cells::of_upper_halves(request, source, V::LEVEL)
-        .or_else(|| by_sums::stage(request, source, V::LEVEL))
-        .or_else(|| to_byte::stage::<V, F>(request, source))
-}
-
 /// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the
 /// lanes come from does not matter, if only they are as good as exact.
 pub(in crate::cast) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
@@ -71,79 +64,97 @@ pub(in crate::cast) fn from_lanes<P: FloatPivot>(request: &Request, level: Level
     if P::MANTISSA == Binary64::MANTISSA {
         with_vectors!(level, V => from::<V, _>(&request, Doubles))?
     } else {
-        with_vectors!(level, V => from::<V, _>(&request, Singles))?
+        with_vectors!(level, V => from_singles::<V>(&request))?
     }
 }
 
 fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
-    if request.watched() {
-        return None;
+    let spec = request.source.float().filter(|_| !request.watched())?;
+    let shape = shape_of(&spec)?;
+    if request.scaled {
+        let cells =
+            if shape == Shape::Single { None } else { by_cells::of_products(request, spec, V::LEVEL) };
+        return cells.or_else(|| match shape {
+            Shape::Single => scaled::<V, _>(request, Singles),
+            Shape::UpperHalf => scaled::<V, _>(request, UpperHalves),
+            Shape::IeeeHalf => scaled::<V, _>(request, IeeeHalves),
+        });
     }
-    let shape = shape_of(&request.source.float()?)?;
-    if request.source == request.target && shape != Shape::Single && !request.scaled {
+    if request.source == request.target && shape != Shape::Single {
         return to_half::recoded_stage::<V>(request);
     }
-    if request.scaled
-        && shape != Shape::Single
-        && let Some(stage) = by_cells::of_products(request, request.source.float()?, V::LEVEL)
-    {
-        return Some(stage);
-    }
     match shape {
-        Shape::Single => from::<V, _>(request, Singles),
+        Shape::Single => from_singles::<V>(request),
         Shape::UpperHalf => from::<V, _>(request, UpperHalves),
         Shape::IeeeHalf => {
-            let cells =
-                (!request.scaled).then(|| by_cells::of_words(request, half_spec(), V::LEVEL)).flatten();
-            cells.or_else(|| from::<V, _>(request, IeeeHalves))
+            by_cells::of_words(request, spec, V::LEVEL).or_else(|| from::<V, _>(request, IeeeHalves))
         }
     }
 }
 
+/// From float32, with any options.
+fn from_singles<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    usual::<V, _>(request, Singles).or_else(|| match shape_of(&request.target.float()?) {
+        Some(Shape::Single) => to_single::limited_stage::<V>(request),
+        Some(shape) => to_half::rounded_stage::<V>(request, shape),
+        None => by_cells::away_from_zero(request, V::LEVEL).or_else(|| to_byte::rounded_stage::<V>(request)),
+    })
+}
+
+/// In one loop with the usual options, else through float32.
 fn from<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let target = request.target.float()?;
-    if request.scaled {
-        return scaled::<V, F>(request, source, &target);
+    // Shifting is all there is to do, which the compiler's own loop does best.
+    let shifts = F::SHIFTED && request.keeps_specials();
+    if shifts && shape_of(&request.target.float()?) == Some(Shape::Single) {
+        return None;
     }
-    match shape_of(&target) {
-        // Shifting is all there is to do, which the compiler's own loop does best.
-        Some(Shape::Single) if F::SHIFTED && request.keeps_specials() => None,
-        Some(shape) if request.rounding() != Rounding::NearestEven => {
-            to_half::rounded_stage::<V, F>(request, source, shape)
-        }
-        Some(shape) => to_half::stage::<V, F>(request, source, shape),
-        None => to_byte::<V, _>(request, source),
+    usual::<V, F>(request, source).or_else(|| through::<V, F>(request, source))
+}
+
+/// With the options that most casts have.
+fn usual<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    match shape_of(&request.target.float()?) {
+        Some(Shape::Single) if request.keeps_specials() => to_single::stage::<V, F>(source),
+        Some(Shape::Single) => None,
+        Some(Shape::UpperHalf) => to_half::to_upper::<V, F>(request, source),
+        Some(Shape::IeeeHalf) => to_half::to_ieee::<V, F>(request, source),
+        None => to_byte::<V, F>(request, source),
     }
 }
 
-/// With a factor that no float32 holds, to float32.
-fn enclosed<V: Vector, F: Floats>(request: &Request, source: F, factor: f64) -> Option<Box<dyn Stage>> {
-    let significant = request.source.float()?.mantissa_bits + 1;
-    match Factor::new(factor) {
-        Some(factor) if F::SIZE == 4 => {
-            to_single::stage::<V, _>(request, Enclosed::<F, false> { source, factor })
-        }
-        Some(factor) if factor.is_decided(significant, V::LEVEL) => {
-            to_single::stage::<V, _>(request, Enclosed::<F, true> { source, factor })
-        }
-        _ => to_single::stage::<V, _>(request, Wide { source, factor }),
-    }
+/// To bytes, in the best way of a level.
+fn to_byte<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    // IEEE halves have cells of their own.
+    let has_cells = F::SIZE != IeeeHalves::SIZE || F::SHIFTED;
+    let cells = if has_cells { by_cells::of_upper_halves(request, source, V::LEVEL) } else { None };
+    cells
+        .or_else(|| by_sums::stage(request, source, V::LEVEL))
+        .or_else(|| to_byte::stage::<V, F>(request, source))
+}
+
+/// Through a tile of float32, which are as good as exact.
+fn through<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let single = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
+    through_singles::stage::<V, F>(source, from_singles::<V>(&single)?, request.target)
 }
 
 /// With one factor for all, which is not so extreme that products are.
-fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec) -> Option<Box<dyn Stage>> {
-    let factor = request.factor?;
+fn scaled<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let (target, factor) = (request.target.float()?, request.factor?);
     let single = factor as f32;
     let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
     if !single.is_normal() || !nearest {
         return None;
     }
     let is_single = f64::from(single) == factor;
-    let shape = shape_of(target);
+    let shape = shape_of(&target);
     if shape == Some(Shape::Single) {
+        if request.rounding() != Rounding::NearestEven {
+            return None;
+        }
         // The machine's own product is rounded once, and to where it goes.
         return if is_single {
-            to_single::stage::<V, _>(request, Rounded { source, factor: single })
+            to_single::<V, _>(request, Rounded { source, factor: single })
         } else {
             enclosed::<V, F>(request, source, factor)
         };
@@ -154,33 +165,52 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F, target: &FloatSpec
     if shape.is_none() && !is_coarse {
         return None;
     }
-    let times = Times::<F, true> { source, factor };
-    let decided = |ties: Ties| Decided { times, ties };
+    let ties = match shape {
+        Some(Shape::UpperHalf) => Ties::OF_UPPER,
+        Some(_) => Ties::OF_HALVES,
+        None => Ties::OF_BYTES,
+    };
+    let decided = Decided::new(source, factor, ties);
+    if F::SIZE == Singles::SIZE {
+        let stage = usual::<V, _>(request, decided);
+        return stage.or_else(|| through::<V, _>(request, decided));
+    }
     // Upper halves are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
-    let equal = equal_factor(&request.source.float()?, grid, factor, request.count);
-    let rounded = equal.map(|factor| Rounded { source, factor });
-    match (shape, rounded) {
-        (Some(Shape::UpperHalf), Some(rounded)) => {
-            to_half::nearest_upper::<V, _>(request, RoundedNormal { rounded, exact: times })
+    let Some(equal) = equal_factor(&request.source.float()?, grid, factor, request.count) else {
+        // What tiny products are off by is lost.
+        return if is_single && shape != Some(Shape::UpperHalf) {
+            through::<V, _>(request, Times::<F, false> { source, factor })
+        } else {
+            through::<V, _>(request, decided)
+        };
+    };
+    let rounded = Rounded { source, factor: equal };
+    let in_one = match shape {
+        Some(Shape::UpperHalf) => {
+            to_half::to_upper::<V, _>(request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
-        (Some(Shape::UpperHalf), None) => {
-            product_to_upper::stage::<V, _>(request, source, factor).or_else(|| {
-                let ties = Ties::OF_UPPER;
-                let ties = if is_single { ties } else { ties.of_rounded_factor() };
-                to_half::nearest_upper::<V, _>(request, decided(ties))
-            })
+        Some(_) => to_half::to_ieee::<V, _>(request, rounded),
+        None => by_cells::of_upper_halves(request, rounded, V::LEVEL)
+            .or_else(|| by_sums::stage(request, rounded, V::LEVEL)),
+    };
+    let factor = f64::from(equal);
+    in_one.or_else(|| through::<V, _>(request, Times::<F, false> { source, factor }))
+}
+
+/// To float32, with any options.
+fn to_single<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    if request.keeps_specials() { to_single::stage::<V, F>(source) } else { through::<V, F>(request, source) }
+}
+
+/// With a factor that no float32 holds, to float32.
+fn enclosed<V: Vector, F: Floats>(request: &Request, source: F, factor: f64) -> Option<Box<dyn Stage>> {
+    let significant = request.source.float()?.mantissa_bits + 1;
+    match Factor::new(factor) {
+        Some(factor) if F::SIZE == 4 => to_single::<V, _>(request, Enclosed::<F, false> { source, factor }),
+        Some(factor) if factor.is_decided(significant, V::LEVEL) => {
+            to_single::<V, _>(request, Enclosed::<F, true> { source, factor })
         }
-        (Some(_), Some(rounded)) => to_half::nearest_half::<V, _>(request, rounded),
-        (Some(_), None) if is_single => {
-            let times = Times::<F, false> { source, factor };
-            to_half::nearest_half::<V, _>(request, Decided { times, ties: Ties::OF_HALVES })
-        }
-        (Some(_), None) => {
-            to_half::nearest_half::<V, _>(request, decided(Ties::OF_HALVES.of_rounded_factor()))
-        }
-        (None, Some(rounded)) => to_byte::<V, _>(request, rounded),
-        (None, None) if is_single => to_byte::<V, _>(request, Times::<F, false> { source, factor }),
-        (None, None) => to_byte::<V, _>(request, times),
+        _ => to_single::<V, _>(request, Wide { source, factor }),
     }
 }

@@ -8,9 +8,8 @@
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::format::FloatSpec;
 
-/// It pays to look for one from so many times as many elements on as there are significands: for any factor, and for one
-/// that is a float32 itself.
-const PAYS_FROM: [usize; 2] = [1 << 5, 1 << 9];
+/// It pays to look for one from so many times as many elements on as there are significands.
+const PAYS_FROM: usize = 1 << 5;
 
 /// The most significant bits of a source; their products with a float64 are words.
 const MOST_BITS: u32 = u64::BITS - Binary64::MANTISSA - 1;
@@ -19,8 +18,7 @@ const MOST_BITS: u32 = u64::BITS - Binary64::MANTISSA - 1;
 /// with it, rounded to nearest, are right but where they are subnormal in float32.
 pub(super) fn equal_factor(source: &FloatSpec, grid: u32, factor: f64, count: usize) -> Option<f32> {
     let bits = source.mantissa_bits + 1;
-    let is_single = f64::from(factor as f32) == factor;
-    if bits > MOST_BITS || count < PAYS_FROM[usize::from(is_single)] << (bits - 1) {
+    if bits > MOST_BITS || count < PAYS_FROM << (bits - 1) {
         return None;
     }
     // As a number from 1 to 2, in units of its last place.

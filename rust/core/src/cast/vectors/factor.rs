@@ -1,7 +1,7 @@
 //! Floats times one factor for all, on their way into vectors.
 
-use super::upper_source::{Floats, Upper, upper};
-use crate::simd::Vector;
+use super::upper_source::{Floats, Upper, pair, upper};
+use crate::simd::{Vector, up_above_middle};
 
 /// Floats times a factor that float32 holds, rounded to nearest even: as float32, that is the product.
 #[derive(Clone, Copy)]
@@ -72,6 +72,8 @@ impl Ties {
     pub(super) const OF_UPPER: Self = Self { added: 1 << 15, clear: 0xffff };
     /// Of numbers that drop 13 bits or more.
     pub(super) const OF_HALVES: Self = Self { added: 0, clear: 0xfff };
+    /// Of numbers that drop 17 bits or more.
+    pub(super) const OF_BYTES: Self = Self { added: 0, clear: 0xffff };
 
     /// Those of products whose factor has been rounded: factor and product are each off by half a unit of their last
     /// place, which is up to two of the product's.
@@ -84,12 +86,34 @@ impl Ties {
 /// Floats times a factor as a format sees them that has these ties: by a product that is rounded anyhow, unless it is so
 /// near a tie that it may not tell on which side.
 #[derive(Clone, Copy)]
-pub(super) struct Decided<F, const DOUBLE: bool> {
-    pub(super) times: Times<F, DOUBLE>,
-    pub(super) ties: Ties,
+pub(super) struct Decided<F> {
+    times: Times<F, true>,
+    ties: Ties,
 }
 
-impl<F: Floats, const DOUBLE: bool> Floats for Decided<F, DOUBLE> {
+impl<F: Floats> Decided<F> {
+    pub(super) fn new(source: F, factor: f64, ties: Ties) -> Self {
+        let is_single = f64::from(factor as f32) == factor;
+        let ties = if is_single { ties } else { ties.of_rounded_factor() };
+        Self { times: Times { source, factor }, ties }
+    }
+
+    /// Two registers of products, rounded anyhow.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointer.
+    #[inline(always)]
+    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::Singles; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (factor, [first, second]) =
+                (self.times.single_factor::<V>(), pair::<V, _>(self.times.source, source));
+            [V::product(first, factor), V::product(second, factor)]
+        }
+    }
+}
+
+impl<F: Floats> Floats for Decided<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
@@ -102,7 +126,54 @@ impl<F: Floats, const DOUBLE: bool> Floats for Decided<F, DOUBLE> {
             if undecided { times.singles::<V>(source) } else { product }
         }
     }
+
+    /// By the lower halves of products, unless some are so near the middle that they may not tell on which side.
+    #[inline(always)]
+    unsafe fn nearest_upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [first, second] = self.pair::<V>(source);
+            let (low, high) = V::unzip16(V::bits(first), V::bits(second));
+            // In two's complement, the middle is the least.
+            let turned = V::add16(low, V::splat16(NEAR));
+            let undecided = V::any16(V::above16(V::splat16(TOP + 2 * NEAR + 1), turned));
+            if undecided || V::any_nan(first, second) {
+                None
+            } else {
+                Some(up_above_middle::<V>(low, high, one))
+            }
+        }
+    }
+
+    /// The same at the ends of lower halves.
+    #[inline(always)]
+    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [first, second] = self.pair::<V>(source);
+            let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
+            // In two's complement: zero is half a turn from the least.
+            let turned = V::add16(low, V::splat16(TOP + NEAR));
+            let near = V::above16(V::splat16(TOP + 2 * NEAR + 1), turned);
+            if V::any16(near) {
+                // But zero, infinity and NaN are what they are.
+                let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
+                let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
+                if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
+                    return upper::<V>(pair::<V, _>(self.times, source), one);
+                }
+            }
+            Upper { cut, odd: V::or(cut, V::min16(low, one)) }
+        }
+    }
 }
+
+/// Lower halves of float32 that are as near as this to zero, or to their middle, may be on the other side of it: factor
+/// and product are each off by half a unit of their last place, which is up to two of the product's.
+const NEAR: u16 = 3;
+
+const TOP: u16 = 1 << 15;
+const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 /// Floats with their last bit set, but for infinities and NaN: ties have become more than ties, and nothing else has
 /// come to another side of one.
@@ -119,26 +190,19 @@ impl<F: Floats> Floats for AboveTies<F> {
     }
 }
 
-/// Floats times a factor, rounded to odd. Unless by way of `DOUBLE`, the factor is a float32, and results are right that
-/// are not far below every format of 16 bits but the upper halves.
+/// Floats times a factor, rounded to odd. Unless by way of `DOUBLE`, the factor is a float32, and tiny products may be
+/// rounded to nearest.
 #[derive(Clone, Copy)]
 pub(super) struct Times<F, const DOUBLE: bool> {
     pub(super) source: F,
     pub(super) factor: f64,
 }
 
-/// Lower halves of float32 that are as near as this to zero may be on the other side of it: factor and product are each
-/// off by half a unit of their last place, which is up to two of the product's.
-const NEAR: u16 = 3;
-
-const TOP: u16 = 1 << 15;
-const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
-
 impl<F: Floats, const DOUBLE: bool> Times<F, DOUBLE> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    pub(super) unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
+    unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
         // SAFETY: the caller's promise.
         unsafe { V::singles(V::splat32((self.factor as f32).to_bits())) }
     }
@@ -152,41 +216,14 @@ impl<F: Floats, const DOUBLE: bool> Floats for Times<F, DOUBLE> {
         // SAFETY: the trait's contract.
         unsafe {
             let singles = self.source.singles::<V>(source);
-            if DOUBLE {
-                V::double_product_to_odd(singles, self.factor)
-            } else {
-                V::product_to_odd(singles, self.single_factor::<V>())
-            }
-        }
-    }
-
-    /// By a product that is rounded anyhow, unless it is so near the end of its upper half that it may not tell on
-    /// which side.
-    #[inline(always)]
-    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
-        unsafe {
-            let rest = source.add(V::BYTES / 4 * Self::SIZE);
-            if !DOUBLE && F::SIZE < 4 {
-                // Few significant bits come near too often.
-                return upper::<V>([self.singles::<V>(source), self.singles::<V>(rest)], one);
-            }
-            let factor = self.single_factor::<V>();
-            let first = V::product(self.source.singles::<V>(source), factor);
-            let second = V::product(self.source.singles::<V>(rest), factor);
-            let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
-            // In two's complement: zero is half a turn from the least.
-            let turned = V::add16(low, V::splat16(TOP + NEAR));
-            let near = V::above16(V::splat16(TOP + 2 * NEAR + 1), turned);
-            if V::any16(near) {
-                // But zero, infinity and NaN are what they are.
-                let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
-                let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
-                if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
-                    return upper::<V>([self.singles::<V>(source), self.singles::<V>(rest)], one);
+            if !DOUBLE {
+                let product = V::product_to_odd(singles, self.single_factor::<V>());
+                // What has become zero is nearer to that than to any other.
+                if !V::any_subnormal(product) {
+                    return product;
                 }
             }
-            Upper { cut, odd: V::or(cut, V::min16(low, one)) }
+            V::double_product_to_odd(singles, self.factor)
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) mod lane_draws;
 pub(super) mod low_bytes;
 pub(super) mod native;
 pub(super) mod product_steps;
-pub(super) mod product_to_upper;
+pub(super) mod through_singles;
 pub(super) mod to_byte;
 pub(super) mod to_double;
 pub(super) mod to_half;

@@ -2,7 +2,7 @@
 
 use super::direct::{Shape, shape_of};
 use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
-use super::{to_double, to_integer};
+use super::{through_singles, to_double, to_integer};
 use crate::cast::request::pivot_spec;
 use crate::cast::stages::stage::Stage;
 use crate::codec::pivot::Binary64;
@@ -22,8 +22,8 @@ fn on<V: Whole>(source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
     }
     match shape_of(source)? {
         Shape::Single => to::<V, _>(Singles, target),
-        Shape::UpperHalf => to::<V, _>(UpperHalves, target),
-        Shape::IeeeHalf => to::<V, _>(IeeeHalves, target),
+        Shape::UpperHalf => to::<V, _>(UpperHalves, target).or_else(|| through::<V, _>(UpperHalves, target)),
+        Shape::IeeeHalf => to::<V, _>(IeeeHalves, target).or_else(|| through::<V, _>(IeeeHalves, target)),
     }
 }
 
@@ -35,4 +35,9 @@ fn to<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> 
         }
         _ => None,
     }
+}
+
+/// Through float32, as seldom as it is asked for.
+fn through<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> {
+    Some(through_singles::stage::<V, F>(source, to::<V, _>(Singles, target)?, target)?)
 }

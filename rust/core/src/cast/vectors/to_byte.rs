@@ -1,11 +1,11 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
-use super::upper_source::{Floats, Upper, Words};
+use super::upper_source::{Floats, Singles, Upper, UpperHalves};
 use super::vector_loop::{InSteps, Step};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
 use crate::codec::upper::{MANTISSA, PowerRule, UpperRule};
-use crate::simd::{Vector, unknown_one};
+use crate::simd::{Vector, unknown_one, with_nibbles};
 
 /// What makes a register of codes from two of upper halves.
 ///
@@ -26,7 +26,7 @@ struct ToBytes<F, C> {
     codes: C,
 }
 
-impl<V: Vector, F: Words, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
+impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     const FROM: usize = F::SIZE;
     type Ready = (F, C::Ready, [V::Integers; 2]);
 
@@ -38,11 +38,11 @@ impl<V: Vector, F: Words, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     }
 
     #[inline(always)]
-    unsafe fn step((words, codes, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step((floats, codes, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
-            let first = words.words::<V>(source, ones[1]);
-            let second = words.words::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
+            let first = floats.upper::<V>(source, ones[1]);
+            let second = floats.upper::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
             [V::in_order(C::codes(codes, [first, second], ones[0]))]
         }
     }
@@ -225,29 +225,34 @@ impl<V: Vector> Codes<V> for PowerCodes {
     }
 }
 
-/// The stage from one source to the target of a request, if it is one of these formats.
+/// The stage in the default rounding: to powers of two, and from upper halves on levels without long tables.
 pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let (spec, options, rounding) = (request.target.float()?, &request.options, request.rounding());
-    if let Some(rule) = PowerRule::new(&spec, options, rounding) {
+    let spec = request.target.float()?;
+    if let Some(rule) = PowerRule::new(&spec, &request.options, request.rounding()) {
         return boxed::<V, F, _>(source, PowerCodes(rule));
     }
-    let rule = UpperRule::new(&spec, options, rounding)?;
-    match sign_of(&rule) {
-        sign::TOP => rounded::<V, F, { sign::TOP }>(source, rule),
-        sign::SIGNLESS_ZERO => rounded::<V, F, { sign::SIGNLESS_ZERO }>(source, rule),
-        _ => rounded::<V, F, { sign::BELOW }>(source, rule),
+    let rule = UpperRule::new(&spec, &request.options, request.rounding())?;
+    if !F::SHIFTED || !rule.nearest_even {
+        return None;
     }
+    with_nibbles!(V::LEVEL, V => match sign_of(&rule) {
+        sign::TOP => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
+        sign::SIGNLESS_ZERO => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
+        _ => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
+    })?
 }
 
-fn rounded<V: Vector, F: Floats, const SIGN: u8>(source: F, rule: UpperRule) -> Option<Box<dyn Stage>> {
-    if rule.nearest_even {
-        boxed::<V, F, _>(source, FloatCodes::<SIGN, true>(rule))
-    } else {
-        boxed::<V, F, _>(source, FloatCodes::<SIGN, false>(rule))
+/// The stage from float32 in any rounding.
+pub(super) fn rounded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+    let rule = UpperRule::new(&request.target.float()?, &request.options, request.rounding())?;
+    match sign_of(&rule) {
+        sign::TOP => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::TOP }, false>(rule)),
+        sign::SIGNLESS_ZERO => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
+        _ => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::BELOW }, false>(rule)),
     }
 }
 
 /// The stage of a rule.
-pub(super) fn boxed<V: Vector, F: Words, C: Codes<V>>(source: F, codes: C) -> Option<Box<dyn Stage>> {
+pub(super) fn boxed<V: Vector, F: Floats, C: Codes<V>>(source: F, codes: C) -> Option<Box<dyn Stage>> {
     InSteps::<V, _, 1>::boxed(ToBytes { source, codes })
 }

@@ -4,8 +4,7 @@ use std::marker::PhantomData;
 
 use super::factor::AboveTies;
 use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
-use super::to_single;
-use super::upper_source::Floats;
+use super::upper_source::{Floats, Singles};
 use super::vector_loop::{InSteps, Step};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
@@ -82,80 +81,46 @@ pub(super) enum Shape {
     IeeeHalf,
 }
 
-/// The stage from one source to a target of such a layout.
-pub(super) fn stage<V: Vector, F: Floats>(
-    request: &Request,
-    source: F,
-    target: Shape,
-) -> Option<Box<dyn Stage>> {
-    if request.rounding() != Rounding::NearestEven {
-        return None;
-    }
-    if target == Shape::Single {
-        return to_single::stage::<V, F>(request, source);
-    }
-    let specials = Specials::of(request)?;
-    if target == Shape::UpperHalf {
-        words::<V, F, UpperCodes<true>>(source, specials)
-    } else {
-        words::<V, F, NearestIeeeCodes>(source, specials)
-    }
+/// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
+pub(super) fn to_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    words::<V, F, UpperCodes<true>, false>(source, usual_specials(request)?)
 }
 
-/// The stage to upper halves in either rounding to nearest.
-pub(super) fn nearest_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let specials = Specials::of(request)?;
-    if request.rounding() == Rounding::NearestEven {
-        words::<V, F, UpperCodes<true>>(source, specials)
-    } else {
-        limited::<V, F, UpperCodes<false>>(source, specials)
-    }
+/// The stage to IEEE halves, likewise.
+pub(super) fn to_ieee<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    words::<V, F, NearestIeeeCodes, false>(source, usual_specials(request)?)
 }
 
-/// The stage to IEEE halves in either rounding to nearest.
-pub(super) fn nearest_half<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let specials = Specials::of(request)?;
-    if request.rounding() == Rounding::NearestEven {
-        words::<V, F, NearestIeeeCodes>(source, specials)
-    } else {
-        words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
-    }
+fn usual_specials(request: &Request) -> Option<Specials> {
+    let is_usual = request.rounding() == Rounding::NearestEven;
+    Specials::of(request).filter(|specials| is_usual && !specials.limits())
 }
 
-/// The stage in another rounding than the default one, if there is one.
-pub(super) fn rounded_stage<V: Vector, F: Floats>(
-    request: &Request,
-    source: F,
-    target: Shape,
-) -> Option<Box<dyn Stage>> {
+/// The stage from float32 in any rounding that is no matter of chance, with magnitudes limited.
+pub(super) fn rounded_stage<V: Vector>(request: &Request, target: Shape) -> Option<Box<dyn Stage>> {
     let specials = Specials::of(request)?;
     match (target, request.rounding()) {
-        (Shape::UpperHalf, rounding) if rounding != Rounding::Stochastic => {
-            limited::<V, F, UpperCodes<false>>(source, specials)
-        }
+        (_, Rounding::Stochastic) | (Shape::Single, _) => None,
+        (Shape::UpperHalf, _) => words::<V, _, UpperCodes<false>, true>(Singles, specials),
+        (Shape::IeeeHalf, Rounding::NearestEven) => words::<V, _, NearestIeeeCodes, true>(Singles, specials),
         (Shape::IeeeHalf, Rounding::NearestAway) => {
-            words::<V, _, NearestIeeeCodes>(AboveTies(source), specials)
+            words::<V, _, NearestIeeeCodes, true>(AboveTies(Singles), specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsZero) => {
-            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_ZERO }>>(source, specials)
+            words::<V, _, IeeeCodes<{ rounding::TOWARDS_ZERO }>, true>(Singles, specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsPositive) => {
-            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>>(source, specials)
+            words::<V, _, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>, true>(Singles, specials)
         }
         (Shape::IeeeHalf, Rounding::TowardsNegative) => {
-            limited::<V, F, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>>(source, specials)
+            words::<V, _, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>, true>(Singles, specials)
         }
-        _ => None,
     }
 }
 
-fn words<V: Vector, F: Floats, H: Halves>(source: F, specials: Specials) -> Option<Box<dyn Stage>> {
-    if specials.limits() {
-        return limited::<V, F, H>(source, specials);
-    }
-    InSteps::<V, _, 2>::boxed(ToWords::<F, H, false> { source, specials, halves: PhantomData })
-}
-
-fn limited<V: Vector, F: Floats, H: Halves>(source: F, specials: Specials) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 2>::boxed(ToWords::<F, H, true> { source, specials, halves: PhantomData })
+fn words<V: Vector, F: Floats, H: Halves, const CLAMP: bool>(
+    source: F,
+    specials: Specials,
+) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 2>::boxed(ToWords::<F, H, CLAMP> { source, specials, halves: PhantomData })
 }

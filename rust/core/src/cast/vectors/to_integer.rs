@@ -110,6 +110,8 @@ pub(super) fn stage<V: Whole, F: Floats>(source: F, bits: u32, signed: bool) -> 
     match (bits, signed) {
         (8, true) => InSteps::<V, _, 1>::boxed(ToIntegers::<F, true>(source)),
         (8, false) => InSteps::<V, _, 1>::boxed(ToIntegers::<F, false>(source)),
+        // Sources of 16 bits go to wider ones through float32.
+        _ if F::SIZE == 2 => None,
         (16, true) => InSteps::<V, _, 2>::boxed(ToIntegers::<F, true>(source)),
         (16, false) => InSteps::<V, _, 2>::boxed(ToIntegers::<F, false>(source)),
         (32, true) => InSteps::<V, _, 4>::boxed(ToIntegers::<F, true>(source)),

@@ -1,6 +1,6 @@
 //! Floats of 16 and 32 bits to float32.
 
-use super::upper_source::Floats;
+use super::upper_source::{Floats, Singles};
 use super::vector_loop::{InSteps, Step};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
@@ -63,52 +63,48 @@ pub(super) unsafe fn canonical<V: Vector>(singles: [V::Singles; 4], nan: V::Inte
     }
 }
 
-/// The same, with magnitudes limited and another NaN.
+/// float32 with magnitudes limited and another NaN.
 #[derive(Clone, Copy)]
-struct ToLimited<F> {
-    source: F,
+struct ToLimited {
     limit: u32,
     nan: u32,
     nan_sign: u32,
 }
 
-impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
-    const FROM: usize = F::SIZE;
-    type Ready = (F, [V::Integers; 3]);
+impl<V: Vector> Step<V, 4> for ToLimited {
+    const FROM: usize = 4;
+    type Ready = [V::Integers; 3];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        let constants = unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] };
-        (self.source, constants)
+        unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] }
     }
 
     #[inline(always)]
-    unsafe fn step((floats, constants): Self::Ready, source: *const u8) -> [V::Integers; 4] {
-        let quarter = V::BYTES / 4 * F::SIZE;
-        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
+    unsafe fn step(constants: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.add(part * quarter));
+            let [a, b, c, d] = four::<V, _>(Singles, source);
             [
-                V::limited(floats.singles::<V>(a), constants),
-                V::limited(floats.singles::<V>(b), constants),
-                V::limited(floats.singles::<V>(c), constants),
-                V::limited(floats.singles::<V>(d), constants),
+                V::limited(a, constants),
+                V::limited(b, constants),
+                V::limited(c, constants),
+                V::limited(d, constants),
             ]
         }
     }
 }
 
-/// The stage to singles.
-pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    if request.rounding() != Rounding::NearestEven {
-        return None;
-    }
-    if request.keeps_specials() {
-        return InSteps::<V, _, 4>::boxed(ToSingles { source, nan: Binary32::QUIET_NAN });
-    }
+/// The stage to singles as they are, but for NaN.
+pub(super) fn stage<V: Vector, F: Floats>(source: F) -> Option<Box<dyn Stage>> {
+    InSteps::<V, _, 4>::boxed(ToSingles { source, nan: Binary32::QUIET_NAN })
+}
+
+/// The stage from float32 to itself, with magnitudes limited and another NaN.
+pub(super) fn limited_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
     let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
     let [nan, negative_nan] = codes.nan.map(|code| code as u32);
     let limit = codes.infinity[0] as u32;
-    InSteps::<V, _, 4>::boxed(ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan })
+    InSteps::<V, _, 4>::boxed(ToLimited { limit, nan, nan_sign: nan ^ negative_nan })
 }

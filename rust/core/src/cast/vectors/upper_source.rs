@@ -70,42 +70,6 @@ pub(super) unsafe fn pair<V: Vector, F: Floats>(floats: F, source: *const u8) ->
     unsafe { [floats.singles::<V>(source), floats.singles::<V>(source.add(V::BYTES / 4 * F::SIZE))] }
 }
 
-/// Where words that become bytes come from: upper halves of floats, or words as they are.
-///
-/// # Safety
-/// As for [`Floats`].
-pub(super) trait Words: Copy + Send + Sync + 'static {
-    /// Bytes of an element.
-    const SIZE: usize;
-    /// A register of words; `one` is 1 in every word.
-    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers>;
-}
-
-impl<F: Floats> Words for F {
-    const SIZE: usize = F::SIZE;
-
-    #[inline(always)]
-    unsafe fn words<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe { self.upper::<V>(source, one) }
-    }
-}
-
-/// Words whose format only those know who use them.
-#[derive(Clone, Copy)]
-pub(super) struct AsTheyAre;
-
-impl Words for AsTheyAre {
-    const SIZE: usize = 2;
-
-    #[inline(always)]
-    unsafe fn words<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
-        // SAFETY: the trait's contract.
-        let cut = unsafe { V::load(source) };
-        Upper { cut, odd: cut }
-    }
-}
-
 /// The upper halves of two registers of singles.
 ///
 /// # Safety
@@ -167,9 +131,10 @@ impl Floats for UpperHalves {
     }
 
     #[inline(always)]
-    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+    unsafe fn upper<V: Vector>(&self, source: *const u8, _one: V::Integers) -> Upper<V::Integers> {
         // SAFETY: the trait's contract.
-        unsafe { AsTheyAre.words::<V>(source, one) }
+        let cut = unsafe { V::load(source) };
+        Upper { cut, odd: cut }
     }
 }
 
