@@ -155,6 +155,33 @@ def check_steps_that_cannot_be_taken() -> None:
     assert len(fresh.variables) == 4, "Keras makes the scale's variables, and then raises"
 
 
+def check_constraints_that_raise() -> None:
+    """Keras calls them after it has changed the variables, which then get their values back."""
+    import keras  # noqa: PLC0415
+
+    ours, _ = wrappers()
+
+    def refuse(_: Any) -> Any:
+        raise OSError("no constraint")
+
+    grad = keras.ops.convert_to_tensor(np.ones(2, np.float32))
+    variables = [keras.Variable(np.ones(2, np.float32)) for _ in range(2)]
+    optimizer = ours(keras.optimizers.SGD(1.0, momentum=0.5), 4.0, 3)
+    optimizer.build(variables)
+    before = states(optimizer, variables)
+    variables[1].constraint = refuse
+    try:
+        optimizer.apply([grad, grad], variables)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("the constraint was not called")
+    assert states(optimizer, variables) == before
+    variables[1].constraint = keras.constraints.NonNeg()
+    optimizer.apply([grad, grad], variables)
+    assert states(optimizer, variables) != before
+
+
 def check_derived_classes() -> None:
     """A class derived from castwise's keeps its own methods around Keras' optimizers."""
     import keras  # noqa: PLC0415

@@ -366,6 +366,10 @@ def test_gradients_that_do_not_fit(legacy: bool) -> None:
         optimizer.apply_gradients([(fits, variables[0]), (wrong, variables[1])])
     with pytest.raises(ValueError, match=r"grads_and_vars\[1\]=.* give pairs"):
         optimizer.apply_gradients([(fits, variables[0]), (fits,)])
+    with pytest.raises(TypeError, match=r"grads_and_vars\[0\]=5 .* give pairs"):
+        optimizer.apply_gradients([5])
+    with pytest.raises(TypeError, match=r"grads_and_vars=None .* give pairs"):
+        optimizer.apply_gradients(None)
     if not legacy:  # a legacy one takes variables as they come
         with pytest.raises(KeyError, match="cannot recognize variable"):
             optimizer.apply_gradients([(fits, variables[0]), (fits, tf.Variable([1.0, 1.0]))])

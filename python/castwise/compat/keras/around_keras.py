@@ -223,9 +223,11 @@ def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
 def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
     """Give all variables their values back if the block raises.
 
-    Keras' own optimizers fail before they change anything; no copies are made for them.
+    Keras' own optimizers fail before they change anything, and its constraints do not fail; no
+    copies are made for them.
     """
-    kept = [] if _is_safe(optimizer.inner_optimizer) else [*variables, *optimizer.variables]
+    safe = _is_safe(optimizer.inner_optimizer, variables)
+    kept = [] if safe else [*variables, *optimizer.variables]
     values = [ops.copy(each.value) for each in kept]
     try:
         yield
@@ -235,8 +237,9 @@ def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[
         raise
 
 
-def _is_safe(inner: Any) -> bool:
-    if type(inner).__module__.startswith("keras."):
+def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:
+    called = [inner, *(getattr(variable, "constraint", None) for variable in variables)]
+    if all(type(each).__module__.startswith("keras.") for each in called if each is not None):
         return True
     if keras.config.backend() != "tensorflow":
         return False

@@ -56,14 +56,21 @@ def checked_machine(
 
 
 def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """List the pairs of gradient and variable; ValueError if one is not a pair."""
-    pairs = [tuple(pair) for pair in grads_and_vars]
-    for index, pair in enumerate(pairs):
+    """List the pairs of gradient and variable.
+
+    ValueError if one has another length than 2, TypeError for what has no length.
+    """
+    remedy = "is not valid; give pairs of a gradient and its variable."
+    if not isinstance(grads_and_vars, Iterable):
+        raise TypeError(f"grads_and_vars={grads_and_vars!r} {remedy}")
+    pairs = []
+    for index, given in enumerate(grads_and_vars):
+        if not isinstance(given, Iterable):
+            raise TypeError(f"grads_and_vars[{index}]={given!r} {remedy}")
+        pair = tuple(given)
         if len(pair) != 2:  # noqa: PLR2004
-            raise ValueError(
-                f"grads_and_vars[{index}]={pair!r} is not valid; give pairs of a gradient and its "
-                "variable."
-            )
+            raise ValueError(f"grads_and_vars[{index}]={pair!r} {remedy}")
+        pairs.append(pair)
     return pairs
 
 
