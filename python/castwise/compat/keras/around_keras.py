@@ -100,6 +100,10 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
             A variable is an array of numpy.
 
         """
+        if not isinstance(grads, Iterable):
+            raise TypeError(
+                f"grads={grads!r} is not valid; give a gradient, or None, for each variable."
+            )
         grads = list(grads)
         given = None if trainable_variables is None else list(trainable_variables)
         if given is None and not self.built:

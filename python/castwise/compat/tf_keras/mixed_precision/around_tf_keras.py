@@ -60,8 +60,8 @@ def next_state(
     return tf.where(finite, up, down), held
 
 
-class _Scaling:
-    """What castwise's class does, before tf_keras' in the order of methods."""
+class LossScaleOptimizer:
+    """What castwise does, before tf_keras' class in the order of methods; errors show its name."""
 
     _loss_scale: Any
     inner_optimizer: Any
@@ -183,7 +183,9 @@ def _class(base: Any) -> Any:
     process without castwise too.
     """
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
-    return types.new_class(base.__name__, (_Scaling, base), exec_body=lambda own: own.update(names))
+    return types.new_class(
+        base.__name__, (LossScaleOptimizer, base), exec_body=lambda own: own.update(names)
+    )
 
 
 def _is_legacy(optimizer: Any) -> bool:
