@@ -187,9 +187,9 @@ impl<P: Pivot, E: Encoder<P>> Encode<P, E> {
         let kernel = EncodeLoop::<P, E> { encoder: self.encoder, span, pivot: PhantomData };
         // What is asked for seldom, or has nothing for vectors, is compiled once.
         if P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS) {
-            level.run(kernel)
+            level.run(kernel);
         } else {
-            Level::Portable.run(kernel)
+            Level::Portable.run(kernel);
         }
     }
 }

@@ -112,18 +112,32 @@ struct Ready<V: Nibbles> {
     special: [V::Integers; 2],
 }
 
+/// A line, and the lower and the upper bytes of its tables.
+#[derive(Clone, Copy)]
+struct Planes {
+    line: Line,
+    low: [[u8; ENTRIES]; 2],
+    special: [[u8; ENTRIES]; 2],
+}
+
+impl Planes {
+    fn of(line: Line) -> Self {
+        let planes = |words: [u16; ENTRIES]| [0, 1].map(|place| words.map(|word| word.to_le_bytes()[place]));
+        Self { line, low: planes(line.low), special: planes(line.special) }
+    }
+}
+
 impl<V: Nibbles> Ready<V> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn of(line: Line) -> Self {
-        let bytes = |words: [u16; ENTRIES], place: usize| words.map(|word| word.to_le_bytes()[place]);
+    unsafe fn of(Planes { line, low, special }: &Planes) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             Self {
-                line,
-                low: [V::load_nibbles(&bytes(line.low, 0)), V::load_nibbles(&bytes(line.low, 1))],
-                special: [V::load_nibbles(&bytes(line.special, 0)), V::load_nibbles(&bytes(line.special, 1))],
+                line: *line,
+                low: [V::load_nibbles(&low[0]), V::load_nibbles(&low[1])],
+                special: [V::load_nibbles(&special[0]), V::load_nibbles(&special[1])],
             }
         }
     }
@@ -168,11 +182,11 @@ impl<V: Nibbles> Ready<V> {
 
 /// To words.
 #[derive(Clone, Copy)]
-struct ToWords(Line);
+struct ToWords(Planes);
 
 /// To what has the words on top of as many zeros.
 #[derive(Clone, Copy)]
-struct ToSingles(Line);
+struct ToSingles(Planes);
 
 impl<V: Nibbles> Step<V, 2> for ToWords {
     const FROM: usize = 1;
@@ -181,7 +195,7 @@ impl<V: Nibbles> Step<V, 2> for ToWords {
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
         // SAFETY: the trait's contract.
-        unsafe { Ready::of(self.0) }
+        unsafe { Ready::of(&self.0) }
     }
 
     #[inline(always)]
@@ -198,7 +212,7 @@ impl<V: Nibbles> Step<V, 4> for ToSingles {
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
         // SAFETY: the trait's contract.
-        unsafe { Ready::of(self.0) }
+        unsafe { Ready::of(&self.0) }
     }
 
     #[inline(always)]
@@ -219,8 +233,10 @@ pub(super) fn stage<V: Nibbles>(table: &Table, size: usize) -> Option<Box<dyn St
         std::array::from_fn(|code| u16::from_le_bytes([planes[place][code], planes[place + 1][code]]))
     };
     match size {
-        2 => InSteps::<V, _, 2>::boxed(ToWords(Line::of(&word(0))?)),
-        4 if word(0).iter().all(|&low| low == 0) => InSteps::<V, _, 4>::boxed(ToSingles(Line::of(&word(2))?)),
+        2 => InSteps::<V, _, 2>::boxed(ToWords(Planes::of(Line::of(&word(0))?))),
+        4 if word(0).iter().all(|&low| low == 0) => {
+            InSteps::<V, _, 4>::boxed(ToSingles(Planes::of(Line::of(&word(2))?)))
+        }
         _ => None,
     }
 }

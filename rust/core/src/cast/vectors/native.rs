@@ -39,5 +39,5 @@ fn to<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> 
 
 /// Through float32, as seldom as it is asked for.
 fn through<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> {
-    Some(through_singles::stage::<V, F>(source, to::<V, _>(Singles, target)?, target)?)
+    through_singles::stage::<V, F>(source, to::<V, _>(Singles, target)?, target)
 }

@@ -1,6 +1,6 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
-use super::upper_source::{Floats, Singles, Upper, UpperHalves};
+use super::upper_source::{Floats, Singles, Upper};
 use super::vector_loop::{InSteps, Step};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
@@ -236,9 +236,9 @@ pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Optio
         return None;
     }
     with_nibbles!(V::LEVEL, V => match sign_of(&rule) {
-        sign::TOP => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
-        sign::SIGNLESS_ZERO => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
-        _ => boxed::<V, _, _>(UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
+        sign::TOP => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
+        sign::SIGNLESS_ZERO => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
+        _ => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
     })?
 }
 
