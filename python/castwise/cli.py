@@ -45,8 +45,8 @@ every integer, bool and complex tensor that no key of a map names.
 _EXIT_CODES = """\
 exit codes:
   0  the checkpoint was written
-  1  it was written, but numbers became infinite or NaN, integers wrapped, or NaN
-     became numbers (which --nan zero asks for); see the table
+  1  it was written, but numbers became infinite or NaN, values wrapped into integers,
+     or NaN became numbers without --nan zero; see the table
   2  an error; DST is as it was, unless the message says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
   141  it was written, but whoever read standard output had gone
