@@ -1,14 +1,14 @@
-"""Keras' own `LossScaleOptimizer` with castwise's checks: what castwise's is around Keras' inner.
+"""Keras' own `LossScaleOptimizer` with castwise's checks, which castwise's is around Keras' inner.
 
 Importing this module imports Keras.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from castwise._core import DynamicLossScale
 from castwise.compat import scaling
 from castwise.compat.keras import loss_scale_arguments as arguments
-from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
 from castwise.frameworks import require
 
 keras: Any = require("keras")
@@ -33,7 +32,7 @@ class _UntilBuilt:
         return self if optimizer is None else self.kind(optimizer.state_dict()[self.key])
 
 
-class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOptimizer):  # type: ignore[misc]
+class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
     """Keras' class, which models and trainers take, on whichever backend.
 
     Numbers, variables and configs are Keras'. Beyond it:
@@ -66,7 +65,7 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
         """The class that stands in configs: Keras', or the user's own."""
         cls = type(self)
         original: type = keras.optimizers.LossScaleOptimizer
-        return original if cls is KerasLossScaleOptimizer else cls
+        return original if "_stands_for_keras" in vars(cls) else cls
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Make the variables; TypeError if one of `var_list` is an array of numpy."""
@@ -180,9 +179,9 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
     @classmethod
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> LossScaleOptimizer:
+    ) -> Any:
         """The optimizer of a config, which stays as it is."""
-        return LossScaleOptimizer.from_config.__func__(cls, config, custom_objects)  # type: ignore[attr-defined,no-any-return]
+        return cls(**arguments.from_config(config, custom_objects))
 
     def _check_variables(self, variables: Iterable[Any]) -> None:
         """Refuse what Keras' optimizers would fail on in the middle of a step."""
@@ -196,13 +195,14 @@ class KerasLossScaleOptimizer(keras.optimizers.LossScaleOptimizer, LossScaleOpti
                 )
 
 
-@functools.cache
-def class_for(cls: type) -> type:
-    """The class of castwise's optimizer, or of one that a user derived, around Keras' inner."""
-    if cls is LossScaleOptimizer:
-        return KerasLossScaleOptimizer
+@cache
+def class_for(cls: Any, base: Any) -> Any:
+    """The class around Keras' inner optimizers of castwise's class `base`, or of a user's `cls`."""
+    if cls is base:
+        names = {"__module__": __name__, "_stands_for_keras": True}
+        return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(cls.__name__, (cls, KerasLossScaleOptimizer), names)
+    return type(cls.__name__, (cls, class_for(base, base)), names)
 
 
 def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:

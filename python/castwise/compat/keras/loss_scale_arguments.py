@@ -126,7 +126,16 @@ def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
         raise
 
 
-def inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+    """The arguments of `LossScaleOptimizer` that a config stands for, the optimizer among them."""
+    rest = dict(config)
+    inner = scaling.inner_config(rest)
+    if isinstance(inner, Mapping):
+        inner = _inner_from_config(inner, custom_objects)
+    return {"inner_optimizer": inner, **rest}
+
+
+def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
     """Make the inner optimizer of a config, which stays as it is.
 
     Keras makes its own and those registered with it. Others are found in `custom_objects`, then in

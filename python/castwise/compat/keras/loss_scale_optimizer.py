@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
@@ -72,10 +71,12 @@ class LossScaleOptimizer:
         **kwargs: Any,
     ) -> None:
         if arguments.is_of_keras(inner_optimizer):
-            module = importlib.import_module("castwise.compat.keras.around_keras")
-            self.__class__ = module.class_for(type(self))
-            module.KerasLossScaleOptimizer.__init__(
-                self, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
+            from castwise.compat.keras import around_keras  # noqa: PLC0415 imports Keras
+
+            made: Any = self
+            made.__class__ = around_keras.class_for(made.__class__, LossScaleOptimizer)
+            around_keras.AroundKeras.__init__(
+                made, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
             )
             return
         arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
@@ -351,11 +352,7 @@ class LossScaleOptimizer:
             The class of the inner optimizer is not found, or does not take its config.
 
         """
-        rest = dict(config)
-        inner = scaling.inner_config(rest)
-        if isinstance(inner, Mapping):
-            inner = arguments.inner_from_config(inner, custom_objects)
-        return cls(inner, **rest)
+        return cls(**arguments.from_config(config, custom_objects))
 
 
 def _own_variables(machine: DynamicLossScale) -> list[Any]:
