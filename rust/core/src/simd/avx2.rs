@@ -81,7 +81,7 @@ impl Vector for Avx2 {
         }
         fn in_order(a: Integers) -> Integers { arch::_mm256_permute4x64_epi64::<UNPACKED>(a) }
         fn even32(a: Integers, b: Integers) -> Integers {
-            let [a, b] = [a, b].map(|lanes| arch::_mm256_castsi256_ps(lanes));
+            let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
             let by_halves = arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b);
             Self::in_order(arch::_mm256_castps_si256(by_halves))
         }
@@ -245,8 +245,9 @@ impl Nibbles for Avx2 {
             arch::_mm256_shuffle_epi8(table, indices)
         }
         fn upper_halves(words: Integers) -> [Integers; 2] {
-            let halves = [arch::_mm256_castsi256_si128(words), arch::_mm256_extracti128_si256::<1>(words)];
-            halves.map(|half| arch::_mm256_slli_epi32::<16>(arch::_mm256_cvtepu16_epi32(half)))
+            let low = arch::_mm256_cvtepu16_epi32(arch::_mm256_castsi256_si128(words));
+            let high = arch::_mm256_cvtepu16_epi32(arch::_mm256_extracti128_si256::<1>(words));
+            [arch::_mm256_slli_epi32::<16>(low), arch::_mm256_slli_epi32::<16>(high)]
         }
     }
 }

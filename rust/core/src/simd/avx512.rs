@@ -340,7 +340,12 @@ impl Tables for Avx512 {
 
     super::operations! {
         fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> [Integers; 3] {
-            [0, 1, 2].map(|third| Self::load(table.as_ptr().add(third * Self::BYTES)))
+            let start = table.as_ptr();
+            [
+                Self::load(start),
+                Self::load(start.add(Self::BYTES)),
+                Self::load(start.add(2 * Self::BYTES)),
+            ]
         }
         fn lookup_short(table: [Integers; 3], indices: Integers) -> Integers {
             let [a, b, c] = table;
@@ -353,7 +358,13 @@ impl Tables for Avx512 {
             arch::_mm512_mask_sub_epi8(a, mask, a, arch::_mm512_set1_epi8(-1))
         }
         fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
-            [0, 1, 2, 3].map(|quarter| Self::load(table.as_ptr().add(quarter * Self::BYTES)))
+            let start = table.as_ptr();
+            [
+                Self::load(start),
+                Self::load(start.add(Self::BYTES)),
+                Self::load(start.add(2 * Self::BYTES)),
+                Self::load(start.add(3 * Self::BYTES)),
+            ]
         }
         fn lookup(table: [Integers; 4], indices: Integers) -> Integers {
             let [a, b, c, d] = table;

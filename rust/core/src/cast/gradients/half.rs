@@ -73,7 +73,11 @@ impl<V: Vector, const SINGLE: bool> HalfLoop<V, SINGLE> {
     unsafe fn step(factor: V::Singles, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let products = [0, V::BYTES / 2].map(|rest| V::product(V::load_halves(source.add(rest)), factor));
+            // No closures: `map` and `fold` may stay functions that are not compiled for the level.
+            let products = [
+                V::product(V::load_halves(source), factor),
+                V::product(V::load_halves(source.add(V::BYTES / 2)), factor),
+            ];
             if SINGLE {
                 V::store(target, V::bits(products[0]));
                 V::store(target.add(V::BYTES), V::bits(products[1]));
@@ -81,9 +85,8 @@ impl<V: Vector, const SINGLE: bool> HalfLoop<V, SINGLE> {
                 V::store(target, V::halves::<{ rounding::NEAREST_EVEN }>(products[0], products[1]));
             }
             let magnitude = V::splat32(!Binary32::SIGN);
-            products
-                .into_iter()
-                .fold(most, |most, product| V::max32(most, V::and(V::bits(product), magnitude)))
+            let first = V::max32(most, V::and(V::bits(products[0]), magnitude));
+            V::max32(first, V::and(V::bits(products[1]), magnitude))
         }
     }
 }

@@ -179,7 +179,8 @@ impl<V: Tables> Ready<V> {
         for (bound, codes) in [(ordinary, infinity_codes), (infinity, nan_codes)] {
             // SAFETY: the caller's promise.
             unsafe {
-                let [low, high] = magnitudes.map(|words| V::above16(words, V::splat16(bound)));
+                let [low, high] = magnitudes;
+                let (low, high) = (V::above16(low, V::splat16(bound)), V::above16(high, V::splat16(bound)));
                 let special = V::choose8(V::top8(tops), V::splat8(codes[1]), V::splat8(codes[0]));
                 code = V::choose8(V::join(low, high), special, code);
             }
@@ -228,7 +229,8 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KI
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let [low, high] = [first, second].map(|half| V::and(half.odd, V::splat16(!SIGN)));
+            let magnitude = V::splat16(!SIGN);
+            let (low, high) = (V::and(first.odd, magnitude), V::and(second.odd, magnitude));
             let (mut start, mut next) = (low, high);
             let mut away = None;
             if UPS == AWAY {

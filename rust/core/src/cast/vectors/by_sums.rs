@@ -12,7 +12,7 @@
 
 use super::to_byte::{sign, sign_of, with_signs};
 use super::upper_source::Floats;
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{InSteps, Step, quarters};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
 use crate::codec::options::Rounding;
@@ -78,8 +78,7 @@ impl<V: Sums, F: Floats, const SIGN: u8> Step<V, 1> for BySums<F, SIGN> {
     #[inline(always)]
     unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
         let Self { source: floats, grid: Grid { shift, .. }, rule } = this;
-        let quarter = V::BYTES / 4 * F::SIZE;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. Not by `map`, into
         // whose closures instructions of a level are not inlined.
         unsafe {

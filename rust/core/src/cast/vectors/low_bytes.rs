@@ -1,7 +1,7 @@
 //! Integers of 32 and 64 bits to those of 8 or fewer, wrapped: their lowest bytes, on levels without long tables,
 //! where the compiler's own loop takes more instructions.
 
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{InSteps, Step, quarters};
 use crate::cast::stages::stage::{Span, Stage};
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
@@ -38,8 +38,7 @@ impl<V: Whole, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
 
     #[inline(always)]
     unsafe fn step(mask: V::Integers, source: *const u8) -> [V::Integers; 1] {
-        let quarter = V::BYTES / 4 * SIZE;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+        let [a, b, c, d] = quarters::<V>(source, SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
         unsafe {
             [V::to_bytes::<false>([

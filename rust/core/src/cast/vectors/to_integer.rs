@@ -1,7 +1,7 @@
 //! Floats to integers of up to 64 bits, but for the longest without a sign: truncated, clamped, NaN giving 0.
 
 use super::upper_source::Floats;
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{InSteps, Step, quarters};
 use crate::cast::stages::stage::Stage;
 use crate::simd::Whole;
 
@@ -16,8 +16,7 @@ impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
     unsafe fn whole<V: Whole>(self, source: *const u8) -> [V::Integers; 4] {
-        let quarter = V::BYTES / 4 * F::SIZE;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the caller's promise. Not by `map`, into whose closures instructions of a level are not inlined.
         unsafe {
             [
@@ -92,8 +91,7 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
 
     #[inline(always)]
     unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 8] {
-        let quarter = V::BYTES / 4 * F::SIZE;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the trait's contract.
         unsafe {
             let (a, b) = (floats.doubles::<V>(a), floats.doubles::<V>(b));

@@ -1,7 +1,7 @@
 //! Floats of 16 and 32 bits to float32.
 
 use super::upper_source::{Floats, Singles};
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{InSteps, Step, quarters};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
 use crate::codec::encode::SpecialCodes;
@@ -39,8 +39,7 @@ impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
 /// The level's features, and as many elements at the pointer.
 #[inline(always)]
 pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 4] {
-    let quarter = V::BYTES / 4 * F::SIZE;
-    let [a, b, c, d] = [0, 1, 2, 3].map(|part| source.wrapping_add(part * quarter));
+    let [a, b, c, d] = quarters::<V>(source, F::SIZE);
     // SAFETY: the caller's promise.
     unsafe {
         [floats.singles::<V>(a), floats.singles::<V>(b), floats.singles::<V>(c), floats.singles::<V>(d)]

@@ -20,6 +20,14 @@ const ALIGN_FROM: usize = 1 << 12;
 /// [`streaming::STREAM_FROM`]: crate::cast::layout::streaming::STREAM_FROM
 const STREAM_DIRECT_FROM: usize = 1 << 24;
 
+/// Where the four quarters of a register's elements begin, elements of `size` bytes. Without `map`: a closure that stays
+/// a function would be called for each register.
+#[inline(always)]
+pub(super) fn quarters<V: Vector>(source: *const u8, size: usize) -> [*const u8; 4] {
+    let quarter = V::BYTES / 4 * size;
+    [source, source.wrapping_add(quarter), source.wrapping_add(2 * quarter), source.wrapping_add(3 * quarter)]
+}
+
 /// What happens to as many elements as a register has bytes; results take `SIZE` bytes each.
 ///
 /// # Safety
