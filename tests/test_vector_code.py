@@ -1,0 +1,38 @@
+"""What the compiler does not say about code that needs the instructions of a CPU level."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CORE = Path(__file__).parents[1] / "rust" / "core" / "src"
+VECTORS = [
+    *CORE.glob("simd/avx*.rs"),
+    *(
+        file
+        for room in ("vectors", "gradients", "tables")
+        for file in CORE.glob(f"cast/{room}/*.rs")
+    ),
+]
+CLOSURE = re.compile(
+    r"(?:map|fold|for_each|from_fn)\((?:[^|()]*,)? *\|[^|]*\|[^;]*?\b(?:V::[a-z]|arch::|Self::load)"
+)
+
+
+def found(code: str) -> list[str]:
+    return [match[0] for match in CLOSURE.finditer(code)]
+
+
+@pytest.mark.parametrize("file", VECTORS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_no_vector_operation_stands_in_a_closure(file: Path) -> None:
+    """A closure has no CPU features: where it is not inlined, each operation is a call."""
+    code = re.sub(r"//.*", "", file.read_text("utf-8").partition("#[cfg(test)]")[0])
+    assert not found(code)
+
+
+def test_such_closures_are_found() -> None:
+    assert found("let x = [a, b].map(|half| V::and(half, mask));")
+    assert found("let m = all.into_iter().fold(most, |most, p| V::max32(most, p));")
+    assert not found("let [a, b] = codes.map(|code| code as u16);")
