@@ -78,12 +78,20 @@ impl Request {
         let clamps = self.options.overflow == Overflow::Saturate;
         // Conversions to floats need no clamp if they cannot reach beyond the range; float64 to float32 can.
         let in_range = match (self.source.float(), self.target.float()) {
-            (None, None) => !clamps,
+            (None, None) => !clamps || self.is_widening(),
             (Some(_), Some(_)) => self.keeps_specials(),
             _ => true,
         };
-        let rounds = self.rounding() == self.default_rounding();
+        // There is nothing to round between integers, nor in whether a number is zero.
+        let is_exact = self.integer_ends() || self.target.kind() == Kind::Bool;
+        let rounds = is_exact || self.rounding() == self.default_rounding();
         in_range && rounds && !self.scaled && !self.watched()
+    }
+
+    /// Whether the target holds every integer of the source.
+    fn is_widening(&self) -> bool {
+        let (source, target) = (self.source.integer_range(), self.target.integer_range());
+        source.zip(target).is_some_and(|(source, target)| target.0 <= source.0 && source.1 <= target.1)
     }
 
     /// Whether values of the target's own format pass through unchanged.
