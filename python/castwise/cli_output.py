@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import castwise
+from castwise._tables import aligned
 from castwise.checkpoint import CastRow, CastSummary, Inspection, TensorInfo
-from castwise.tables import aligned
 
 _CAST_HEADER = (
     "tensor",

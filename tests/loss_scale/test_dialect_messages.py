@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from castwise.argument_names import renamed
+from castwise._argument_names import renamed
 from castwise.compat import jmp, torch
 from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras.mixed_precision import experimental as tf24

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from castwise._spelling import nearest
 from castwise.adapters.registry import array_adapter
 from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
@@ -20,7 +21,6 @@ from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.safetensors_file import SafetensorsReader
 from castwise.checkpoint.sharded_folder import ShardedFolder, open_folder
 from castwise.checkpoint.tensor_info import OTHER, Planned, TensorInfo, format_of
-from castwise.spelling import nearest
 
 _NPY = ".npy"
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from castwise import trees
+from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
-from castwise.argument_names import renamed
 
 
 def times(value: Any, factor: Any) -> Any:

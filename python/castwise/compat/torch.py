@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from castwise import trees
+from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
-from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.compat import torch_arithmetic as arithmetic
 from castwise.loss_scale.unscaling import all_finite

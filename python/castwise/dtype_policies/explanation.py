@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from castwise._tables import aligned, unused_lines
 from castwise.dtype_policies.policy import DTypePolicy
-from castwise.tables import aligned, unused_lines
 
 
 @dataclass(frozen=True, slots=True)

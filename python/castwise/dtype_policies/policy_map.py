@@ -7,12 +7,12 @@ from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, Value
 from typing import Any, ClassVar, Literal
 
 from castwise._core import PolicyMap
+from castwise._spelling import unused
 from castwise.dtype_policies.configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies.explanation import Explanation, PathMatch
 from castwise.dtype_policies.policy import DTypePolicy
 from castwise.dtype_policies.quantized import QuantizedDTypePolicy
 from castwise.global_state import floatx
-from castwise.spelling import unused
 
 _MISSING = object()
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._frameworks import require
 from castwise.adapters.jax.casting import cast, from_host, to_host
 from castwise.adapters.protocol import Adapter
-from castwise.frameworks import require
 
 jax: Any = require("jax")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.frameworks import require
+from castwise._frameworks import require
 
 jax: Any = require("jax")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from castwise.frameworks import require
+from castwise._frameworks import require
 
 jax: Any = require("jax")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale, FixedLossScale, restore_loss_scale
-from castwise.frameworks import require
+from castwise._frameworks import require
 from castwise.loss_scale.scaler import get
 
 jax: Any = require("jax")

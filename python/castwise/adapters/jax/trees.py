@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from castwise._frameworks import require
 from castwise.casting import Walk, check_tree_options
 from castwise.dtype_map import DtypeMap
-from castwise.frameworks import require
 
 jax: Any = require("jax")
 

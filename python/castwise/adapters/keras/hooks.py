@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 from castwise import config, global_state
+from castwise._frameworks import require
 from castwise.adapters.keras.input_casts import kernel_cast, to_tensor
 from castwise.adapters.keras.policies import from_keras, to_keras
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
-from castwise.frameworks import require
 
 Original = Callable[..., Any]
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
+from castwise._frameworks import require, tested_releases
 from castwise.adapters.keras import hooks
 from castwise.adapters.keras.replaced_function import ReplacedFunction
 from castwise.dtype_policies import configs
-from castwise.frameworks import require, tested_releases
 from castwise.switch import Switch, Turn
 
 

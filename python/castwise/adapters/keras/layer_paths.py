@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from castwise.frameworks import require
+from castwise._frameworks import require
 
 
 def layers_with_paths(model: Any) -> list[tuple[str, Any]]:

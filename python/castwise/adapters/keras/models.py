@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from castwise._frameworks import require
 from castwise.adapters.keras.derived_state import derive_again
 from castwise.adapters.keras.notes import (
     casts_that_stay,
@@ -19,7 +20,6 @@ from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.keras.variables import recast, stored_dtype
 from castwise.adapters.map_argument import as_policy_map
 from castwise.dtype_policies import DTypePolicyMap, get
-from castwise.frameworks import require
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:

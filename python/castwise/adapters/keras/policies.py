@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from castwise._frameworks import require
 from castwise.adapters.keras.custom_policies import (
     HeldPolicy,
     KerasPolicy,
@@ -13,7 +14,6 @@ from castwise.adapters.keras.custom_policies import (
 from castwise.adapters.keras.map_view import MapView, view_of
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 from castwise.dtype_policies.configs import CLASSES
-from castwise.frameworks import require
 
 
 def to_keras(policy: Any) -> Any:

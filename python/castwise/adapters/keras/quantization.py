@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from castwise._frameworks import require
 from castwise.adapters.keras.plan import LayerPlan, can_be_quantized
-from castwise.frameworks import require
 
 
 def quantized(plan: LayerPlan) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from castwise._frameworks import require
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     WRAPPED,
     is_of_tf_keras,
 )
-from castwise.frameworks import require
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:

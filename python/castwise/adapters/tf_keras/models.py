@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import cast
+from castwise._frameworks import require
 from castwise.adapters.keras.derived_state import loses
 from castwise.adapters.keras.report import AppliedPolicies
 from castwise.adapters.map_argument import as_policy_map
@@ -14,7 +15,6 @@ from castwise.adapters.tf_keras.layer_state import give_state
 from castwise.adapters.tf_keras.policies import to_tf_keras
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.frameworks import require
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]:

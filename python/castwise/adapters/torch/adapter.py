@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from castwise._frameworks import require
 from castwise.adapters.protocol import Adapter
 from castwise.adapters.torch.bridge import from_numpy, numpy_dtype, to_numpy
 from castwise.adapters.torch.casting import cast, refuse_module
-from castwise.frameworks import require
 
 torch: Any = require("torch")
 

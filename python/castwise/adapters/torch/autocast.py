@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from castwise._frameworks import require
 from castwise.adapters.torch.bridge import dtype_name
 from castwise.adapters.torch.computing import compute_dtypes
 from castwise.adapters.torch.plan import NameMap, Summary, TensorCast, refuse_lazy
-from castwise.frameworks import require
 from castwise.trees import is_node, map_leaves
 
 torch: Any = require("torch")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo, formats
-from castwise.frameworks import require
+from castwise._frameworks import require
 
 torch: Any = require("torch")
 

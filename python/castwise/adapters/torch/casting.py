@@ -9,6 +9,7 @@ import numpy as np
 
 from castwise import _core
 from castwise._core import finfo
+from castwise._frameworks import require
 from castwise.adapters.torch.bridge import (
     from_numpy,
     numpy_dtype,
@@ -16,7 +17,6 @@ from castwise.adapters.torch.bridge import (
     to_numpy,
     torch_dtype,
 )
-from castwise.frameworks import require
 
 torch: Any = require("torch")
 

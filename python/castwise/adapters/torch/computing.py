@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from castwise._core import finfo
+from castwise._frameworks import require
 from castwise.adapters.torch.bridge import dtype_name, numpy_dtype, torch_dtype
 from castwise.adapters.torch.plan import Named, NameMap
-from castwise.frameworks import require
 
 torch: Any = require("torch")
 

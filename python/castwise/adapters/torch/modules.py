@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from castwise._frameworks import require
 from castwise.adapters.torch.autocast import Autocast
 from castwise.adapters.torch.casting import cast
 from castwise.adapters.torch.plan import Named, NameMap, Planned, Summary, decide
 from castwise.adapters.torch.state import state_tensors
 from castwise.casting import cast_at, check_tree_options
-from castwise.frameworks import require
 
 torch: Any = require("torch")
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from castwise._frameworks import require
+from castwise._spelling import unused
+from castwise._tables import aligned, unused_lines
 from castwise.adapters.torch.bridge import dtype_name, torch_dtype
 from castwise.dtype_map import Decision, DtypeMap
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.frameworks import require
-from castwise.spelling import unused
-from castwise.tables import aligned, unused_lines
 
 torch: Any = require("torch")
 

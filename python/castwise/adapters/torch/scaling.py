@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from castwise._frameworks import require
 from castwise.adapters.torch.bridge import to_numpy
 from castwise.adapters.torch.casting import is_on_host
 from castwise.compat import torch as compat
-from castwise.frameworks import require
 from castwise.trees import values
 
 torch: Any = require("torch")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from castwise._frameworks import require
 from castwise.adapters.torch.casting import cast, refuse_module
 from castwise.adapters.torch.plan import Named, NameMap, decide
 from castwise.casting import cast_at, check_tree_options
-from castwise.frameworks import require
 from castwise.trees import leaves, map_leaves
 
 torch: Any = require("torch")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from castwise._argument_names import renamed
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
-from castwise.argument_names import renamed
 from castwise.floating import is_floating
 from castwise.trees import map_leaves
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
+from castwise._frameworks import require
 from castwise.compat import scaling
 from castwise.compat.keras import loss_scale_arguments as arguments
-from castwise.frameworks import require
 
 keras: Any = require("keras")
 ops: Any = keras.ops

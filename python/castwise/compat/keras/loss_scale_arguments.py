@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
-from castwise.argument_names import renamed
 from castwise.compat import scaling
 from castwise.keras_objects import from_dictionary
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from castwise._core import DynamicLossScale
+from castwise._frameworks import require
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     checked_machine,
@@ -21,7 +22,6 @@ from castwise.compat.tf_keras.mixed_precision.optimizer_arguments import (
     config_arguments,
     refuse_state,
 )
-from castwise.frameworks import require
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:

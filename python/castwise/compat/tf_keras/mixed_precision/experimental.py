@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from castwise._argument_names import renamed
 from castwise._core import mixed_compute_dtype
-from castwise.argument_names import renamed
 from castwise.autocast.layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.in_force import global_policy, set_global_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from castwise.argument_names import renamed
+from castwise._argument_names import renamed
 from castwise.compat.tf_keras.mixed_precision.policy import Policy
 from castwise.global_state import floatx
 

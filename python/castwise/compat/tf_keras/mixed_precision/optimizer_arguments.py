@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
-from castwise.argument_names import renamed
+from castwise._frameworks import require
 from castwise.compat import scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
-from castwise.frameworks import require
 from castwise.keras_objects import from_dictionary
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from castwise._argument_names import renamed
 from castwise._core import PolicyBase
-from castwise.argument_names import renamed
 from castwise.keras_objects import from_dictionary, serialize_with, to_dictionary
 
 
