@@ -23,6 +23,7 @@ mod run;
 mod stages;
 mod step;
 mod tables;
+mod tile;
 mod variant;
 mod vectors;
 
@@ -44,9 +45,6 @@ use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
 use crate::report::CastReport;
-
-/// Elements that are handled together, small enough for all their scratch to stay in the innermost cache.
-pub(crate) const TILE: usize = 1024;
 
 /// A strided array to read.
 #[derive(Clone, Copy, Debug)]

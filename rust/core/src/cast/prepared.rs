@@ -4,9 +4,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::TILE;
 use super::few;
 use super::step::Step;
+use crate::cast::tile::TILE;
 use crate::error::Error;
 use crate::format::Format;
 

@@ -7,7 +7,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Axes, Axis, Layout, SOURCE, TARGET};
-use crate::cast::TILE;
+use crate::cast::tile::TILE;
 
 /// Bytes that memory gives and takes at once.
 const LINE: usize = 64;

@@ -12,7 +12,7 @@ mod words;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::TILE;
+use crate::cast::tile::TILE;
 
 /// Operands that are walked together.
 pub(super) const OPERANDS: usize = 4;

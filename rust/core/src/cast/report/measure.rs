@@ -2,9 +2,9 @@
 
 use super::squares;
 use super::tally::{Account, Columns};
-use crate::cast::run::tile::Tile;
 use crate::cast::stages::assemble;
 use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::tile::Tile;
 use crate::codec::pivot::{Binary64, Pivot, SignedWord, UnsignedWord};
 use crate::codec::reference;
 use crate::cpu::Level;

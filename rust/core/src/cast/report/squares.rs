@@ -5,7 +5,7 @@
 //! than about 2^20 leave no bit that neither holds; where a square has few bits, the second sum is enough.
 //! ([`SquareSum`] itself adds up the others.)
 
-use crate::cast::TILE;
+use crate::cast::tile::TILE;
 use crate::cpu::{Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
 

@@ -6,7 +6,7 @@ use super::histogram::{CODES, COUNT_FROM, Histogram};
 use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::run::Work;
-use crate::cast::run::tile::Tile;
+use crate::cast::tile::Tile;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::cpu::Level;
 use crate::error::Error;

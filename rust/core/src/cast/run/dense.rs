@@ -11,12 +11,11 @@
 //! | very long | results stay in a tile, and are copied past the caches from there |
 
 use super::draws;
-use super::tile::Tile;
-use crate::cast::TILE;
 use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::spread;
 use crate::cast::plan::Plan;
 use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::tile::{TILE, Tile};
 use crate::cpu::Level;
 
 /// Bytes of a cache line: stores that straddle two cost more.

@@ -1,10 +1,9 @@
 //! Random numbers for the elements that a stage rounds by chance.
 
-use super::tile::Tile;
-use crate::cast::TILE;
 use crate::cast::layout::{INDEX, Run};
 use crate::cast::plan::Plan;
 use crate::cast::stages::stage::Span;
+use crate::cast::tile::{TILE, Tile};
 use crate::codec::random::{Draw, Stream};
 use crate::cpu::{Kernel, Level};
 

@@ -5,14 +5,12 @@ pub(super) mod draws;
 mod long_rows;
 pub(super) mod parallel;
 pub(super) mod repeat;
-pub(super) mod tile;
 pub(super) mod workers;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use self::dense::{Dense, Tiles};
-use self::tile::Tile;
 use crate::cast::layout::streaming;
 use crate::cast::layout::transfer::{Gaps, gather, scatter, scatter_real};
 use crate::cast::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
@@ -20,6 +18,7 @@ use crate::cast::plan::Plan;
 use crate::cast::report::measure::MeterScratch;
 use crate::cast::report::watch::WatchScratch;
 use crate::cast::stages::stage::Span;
+use crate::cast::tile::Tile;
 use crate::codec::encode::{NAN, OVERFLOW};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::report::CastReport;

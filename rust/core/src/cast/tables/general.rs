@@ -1,9 +1,8 @@
 //! What a plan makes of codes in memory, for those who look it up later.
 
-use crate::cast::TILE;
 use crate::cast::plan::Plan;
-use crate::cast::run::tile::Tile;
 use crate::cast::stages::stage::Span;
+use crate::cast::tile::{TILE, Tile};
 
 /// The results of dense source elements, by a plan that neither scales nor draws.
 pub(in crate::cast) fn results(plan: &Plan, codes: &[u8]) -> Vec<u8> {

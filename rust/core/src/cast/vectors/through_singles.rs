@@ -5,9 +5,8 @@ use std::mem::MaybeUninit;
 
 use super::to_single;
 use super::upper_source::Floats;
-use crate::cast::TILE;
-use crate::cast::run::tile::Tile;
 use crate::cast::stages::stage::{Span, Stage};
+use crate::cast::tile::{TILE, Tile};
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::simd::Vector;

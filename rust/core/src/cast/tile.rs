@@ -1,6 +1,7 @@
-//! Scratch memory of one tile.
+//! Tiles: so many elements at a time stay in the innermost cache.
 
-use crate::cast::TILE;
+/// Elements that are handled together, small enough for all their scratch to stay in the innermost cache.
+pub(crate) const TILE: usize = 1024;
 
 /// Aligned to a cache line, so that vectors never straddle two.
 #[derive(Clone, Copy)]
