@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::rows::Rows;
+use super::row_places::Rows;
 use crate::cpu::{Kernel, Level};
 use crate::simd::{Vector, with_vectors};
 

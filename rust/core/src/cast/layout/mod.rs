@@ -4,6 +4,7 @@ pub(super) mod blocks;
 mod channels;
 mod every_second;
 pub mod region;
+mod row_places;
 mod rows;
 pub(super) mod streaming;
 pub(super) mod transfer;

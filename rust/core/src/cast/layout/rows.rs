@@ -3,15 +3,8 @@
 use std::marker::PhantomData;
 
 use super::every_second;
+use super::row_places::Rows;
 use crate::cpu::{Kernel, Level};
-
-/// Where rows of elements lie, in bytes: the first element, and from each to the next, in a row and from row to row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows<P> {
-    pub(super) first: P,
-    pub(super) stride: isize,
-    pub(super) row_stride: isize,
-}
 
 /// What lies between elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

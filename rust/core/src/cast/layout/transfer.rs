@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 
 use super::channels::{CHANNELS, Groups, take_apart};
+use super::row_places::Rows;
 pub(in crate::cast) use super::rows::Gaps;
-use super::rows::{self, Rows, words};
+use super::rows::{self, words};
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Kernel, Level};
