@@ -11,6 +11,7 @@
 mod few;
 pub mod gradients;
 pub mod layout;
+mod operands;
 mod ordinary;
 mod plan;
 mod prepared;
@@ -27,12 +28,14 @@ mod tile;
 mod variant;
 mod vectors;
 
+pub use operands::{Scales, Settings, Source, Target};
 pub use ordinary::Ordinary;
 pub use prepared::Prepared;
 pub use probe::probe;
 pub use run::parallel::{num_threads, set_num_threads};
 
 use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
+use operands::{Parts, dense_count};
 use plan::Plan;
 use refusal::refusal;
 use request::Request;
@@ -40,74 +43,11 @@ use run::repeat::{self, Repeats};
 use run::{Job, Memory, Outcome, Search, parallel};
 use step::Step;
 
-use crate::codec::options::{NanRule, Options, Overflow};
+use crate::codec::options::{NanRule, Overflow};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::Format;
 use crate::report::CastReport;
-
-/// A strided array to read.
-#[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
-    /// The first element.
-    pub pointer: *const u8,
-    /// Bytes between elements, per axis.
-    pub strides: &'a [isize],
-    /// Their format.
-    pub format: Format,
-    /// They are stored in the other byte order.
-    pub swapped: bool,
-}
-
-/// A strided array to write, of the same shape.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// The first element.
-    pub pointer: *mut u8,
-    /// Bytes between elements, per axis.
-    pub strides: &'a [isize],
-    /// Their format.
-    pub format: Format,
-    /// They are stored in the other byte order.
-    pub swapped: bool,
-    /// Nobody has seen this memory: it may be left half written when an error is returned.
-    pub fresh: bool,
-}
-
-/// Native-endian float64 factors, strided over the same shape (stride 0 along broadcast axes).
-#[derive(Clone, Copy, Debug)]
-pub struct Scales<'a> {
-    /// The first factor.
-    pub pointer: *const u8,
-    /// Bytes between factors, per axis.
-    pub strides: &'a [isize],
-}
-
-impl Scales<'_> {
-    /// The one factor for all elements of a shape, if there is one.
-    ///
-    /// # Safety
-    /// The factors of the shape's elements are readable.
-    unsafe fn only(&self, shape: &[usize]) -> Option<f64> {
-        let varies = shape.iter().zip(self.strides).any(|(&length, &stride)| length > 1 && stride != 0);
-        if varies || shape.contains(&0) {
-            return None;
-        }
-        // SAFETY: there is an element, and the first one's factor is at the pointer.
-        Some(unsafe { self.pointer.cast::<f64>().read_unaligned() })
-    }
-}
-
-/// Everything else about a cast.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Rounding, overflow, NaN, seed.
-    pub options: Options,
-    /// Account for what was lost.
-    pub report: bool,
-    /// Threads it may use.
-    pub threads: usize,
-}
 
 /// Casts every element of `source` to `target`, multiplying by `scales` before the one rounding.
 ///
@@ -201,44 +141,6 @@ pub unsafe fn cast(
     }
     let report = run(false)?;
     Ok(settings.report.then(|| report.unwrap_or_default()))
-}
-
-/// The real formats that a pair comes down to.
-#[derive(Clone, Copy, Debug)]
-struct Parts {
-    source: Format,
-    target: Format,
-    /// Components per element, as one more axis.
-    components: usize,
-    /// Targets get an imaginary part of +0.
-    real_to_complex: bool,
-}
-
-impl Parts {
-    fn of(source: Format, target: Format) -> Result<Self, Error> {
-        match (source.component(), target.component()) {
-            (None, None) => Ok(Self { source, target, components: 1, real_to_complex: false }),
-            (Some(source), Some(target)) => {
-                Ok(Self { source, target, components: 2, real_to_complex: false })
-            }
-            (None, Some(target)) => Ok(Self { source, target, components: 1, real_to_complex: true }),
-            (Some(_), None) => Err(Error::Unsupported { source, target }),
-        }
-    }
-}
-
-/// How many elements there are, if in source and target alike they follow each other in C order without gaps.
-fn dense_count(shape: &[usize], source: &Source<'_>, target: &Target<'_>) -> Option<usize> {
-    let mut count = 1;
-    let sizes = [source.format.item_size(), target.format.item_size()];
-    for (axis, &length) in shape.iter().enumerate().rev() {
-        let found = [source.strides[axis], target.strides[axis]];
-        if length != 1 && found != sizes.map(|size| (count * size) as isize) {
-            return None;
-        }
-        count *= length;
-    }
-    Some(count)
 }
 
 /// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.

@@ -1,7 +1,6 @@
 //! What an error says about the element that the options refuse.
 
-use super::{Parts, Scales};
-use super::{Source, Target};
+use super::operands::{Parts, Scales, Source, Target};
 use crate::codec::reference;
 use crate::error::Error;
 use crate::format::{Format, Kind};

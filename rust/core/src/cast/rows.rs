@@ -1,9 +1,8 @@
 //! Scales that differ along the first axes only: a cast for each, because casts with one factor for all are faster.
 
+use super::cast;
+use super::operands::{Scales, Settings, Source, Target, dense_count};
 use super::run::parallel;
-use super::{Scales, Settings};
-use super::{Source, Target};
-use super::{cast, dense_count};
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::error::Error;
 

@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use super::Parts;
 use super::layout::Layout;
+use super::operands::Parts;
 use super::plan::Plan;
 use super::request::Request;
 use super::run::dense::Dense;
