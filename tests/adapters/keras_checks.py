@@ -312,11 +312,16 @@ def check_quantized_policies_quantize() -> None:
     assert model(x).shape == (8, 2)
 
 
-CHECKS: dict[str, Check] = {
-    name.removeprefix("check_"): check
-    for name, check in list(globals().items())
-    if name.startswith("check_")
-}
+def checks_among(names: dict[str, Any]) -> dict[str, Check]:
+    """The functions of a program that check something, by what they check."""
+    return {
+        name.removeprefix("check_"): check
+        for name, check in names.items()
+        if name.startswith("check_")
+    }
+
+
+CHECKS = checks_among(globals())
 
 
 def run(checks: dict[str, Check]) -> None:

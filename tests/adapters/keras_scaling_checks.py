@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from keras_checks import Check, as_bits, run
+from keras_checks import as_bits, checks_among, run
 
 STEPS = 200
 Bits = list[tuple[str, tuple[int, ...], bytes]]
@@ -277,11 +277,7 @@ def loop_of_jax(model: Any) -> Any:
 LOOPS = {"tensorflow": loop_of_tensorflow, "torch": loop_of_torch, "jax": loop_of_jax}
 
 
-CHECKS: dict[str, Check] = {
-    name.removeprefix("check_"): check
-    for name, check in list(globals().items())
-    if name.startswith("check_")
-}
+CHECKS = checks_among(globals())
 
 if __name__ == "__main__":
     run(CHECKS)

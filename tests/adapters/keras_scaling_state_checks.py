@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras_checks import Check, run
+from keras_checks import checks_among, run
 from keras_scaling_checks import inner_optimizers, model_and_data, states, wrappers
 
 
@@ -204,11 +204,7 @@ def check_derived_classes() -> None:
     assert keras.ops.convert_to_numpy(variable).tolist() == [0.75, 0.75]
 
 
-CHECKS: dict[str, Check] = {
-    name.removeprefix("check_"): check
-    for name, check in list(globals().items())
-    if name.startswith("check_")
-}
+CHECKS = checks_among(globals())
 
 if __name__ == "__main__":
     run(CHECKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,8 @@ jnp = jax.numpy
 TORCH_FORMATS = [name for name in castwise.formats() if torch_dtype(name) is not None]
 
 
-@pytest.fixture(autouse=True)
-def _experimental() -> Any:
-    """Torch warns of its small complex dtypes when it makes one."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*support is experimental.*", UserWarning)
-        yield
+# torch warns of its small complex dtypes when it makes one.
+pytestmark = pytest.mark.filterwarnings("ignore:.*support is experimental.*:UserWarning")
 
 
 def codes(name: str, shape: tuple[int, ...]) -> Any:

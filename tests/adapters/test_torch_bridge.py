@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
 import castwise
@@ -18,12 +17,8 @@ torch = real_frameworks.torch()
 SHARED = [name for name in castwise.formats() if torch_dtype(name) is not None]
 
 
-@pytest.fixture(autouse=True)
-def _experimental() -> Any:
-    """Torch warns of its small complex dtypes when it makes one."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*support is experimental.*", UserWarning)
-        yield
+# torch warns of its small complex dtypes when it makes one.
+pytestmark = pytest.mark.filterwarnings("ignore:.*support is experimental.*:UserWarning")
 
 
 def codes(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

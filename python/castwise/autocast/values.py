@@ -68,7 +68,7 @@ def checked_shape(shape: Any, wrong_type: type[Exception] = ValueError) -> tuple
     except TypeError:
         error = wrong_type  # type: ignore[assignment]
     raise error(
-        f"shape={shape!r} is no shape; give a tuple of integers of 0 or more, such as (64, 10)."
+        f"shape={shape!r} is not a shape; give a tuple of integers of 0 or more, such as (64, 10)."
     )
 
 

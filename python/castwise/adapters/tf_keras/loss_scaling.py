@@ -40,7 +40,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
     original = require("tf_keras").mixed_precision.LossScaleOptimizer
     if not isinstance(optimizer, LossScaleOptimizer):
         raise TypeError(
-            f"optimizer={optimizer!r} is no LossScaleOptimizer of castwise.compat.tf_keras; "
+            f"optimizer={optimizer!r} is not a LossScaleOptimizer of castwise.compat.tf_keras; "
             "give one."
         )
     inner = optimizer.inner_optimizer
@@ -77,7 +77,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
         return optimizer
     if not is_of_tf_keras(optimizer) or not hasattr(optimizer, "dynamic_growth_steps"):
         raise TypeError(
-            f"optimizer={optimizer!r} is no LossScaleOptimizer of tf_keras.mixed_precision; "
+            f"optimizer={optimizer!r} is not a LossScaleOptimizer of tf_keras.mixed_precision; "
             "give one, or wrap an optimizer in LossScaleOptimizer of castwise.compat.tf_keras."
         )
     moved: LossScaleOptimizer = _moved(optimizer, LossScaleOptimizer)

@@ -29,7 +29,7 @@ ONLY_DEFAULTS: dict[str, Any] = {
     "loss_scale_factor": None,
     "gradient_accumulation_steps": None,
 }
-"""What older configs hold, and only this value of each."""
+"""What the wrapper has and older configs hold, and only this value of each."""
 
 
 def is_of_keras(inner_optimizer: Any) -> bool:

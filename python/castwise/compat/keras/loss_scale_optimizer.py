@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -51,16 +51,6 @@ class LossScaleOptimizer:
         A number is out of range; ``dynamic=False``; an unknown argument.
 
     """
-
-    weight_decay: Any = None
-    clipnorm: Any = None
-    global_clipnorm: Any = None
-    clipvalue: Any = None
-    use_ema: Any = False
-    ema_momentum: Any = 0.99
-    ema_overwrite_frequency: Any = None
-    loss_scale_factor: Any = None
-    gradient_accumulation_steps: Any = None
 
     def __init__(
         self,
@@ -310,7 +300,9 @@ class LossScaleOptimizer:
             {"dynamic_scale": float(scale), "step_counter": int(counter)}
         )
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name in arguments.ONLY_DEFAULTS:
+            return arguments.ONLY_DEFAULTS[name]
         if name in _FOR_AUTHORS:
             raise AttributeError(
                 f"{type(self).__name__} has no {name}, which does not scale; use "
