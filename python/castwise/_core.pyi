@@ -110,6 +110,16 @@ def cast(
     report: bool = False,
     threads: int | None = None,
 ) -> NDArray[Any] | tuple[NDArray[Any], CastReport]: ...
+def explain_cast(
+    source: ArrayLike | DTypeLike,
+    dtype: DTypeLike,
+    *,
+    rounding: _Rounding | None = None,
+    overflow: _Overflow = "ieee",
+    nan: _Nan = "keep",
+    scale: ArrayLike | None = None,
+    report: bool = False,
+) -> str: ...
 
 @final
 class CastReport:

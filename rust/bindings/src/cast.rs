@@ -101,13 +101,9 @@ pub(crate) fn cast<'py>(
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
-    let named = matches!((&overflow, &nan), (Word::Default, Word::Default));
-    let given = [rounding, scale, seed, threads].iter().any(Option::is_some);
-    if named
-        && !given
-        && !report
-        && let Some(order) = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))
-        && let Some(result) = quick::cast(x, dtype, out, (order, copy))?
+    if !report
+        && let Some(asked) = asked([rounding, scale, seed, threads], [overflow, nan, order], copy)
+        && let Some(result) = quick::cast(x, dtype, out, &asked)?
     {
         return Ok(result);
     }
@@ -178,6 +174,32 @@ pub(crate) fn cast<'py>(
     }
 }
 
+/// What a cast without draws, a report, a number of threads and factors that differ is asked for; `None` for any other,
+/// and for what is wrong.
+#[inline]
+fn asked(
+    [rounding, scale, seed, threads]: [Option<&Bound<'_, PyAny>>; 4],
+    [overflow, nan, order]: [Word<'_, '_>; 3],
+    copy: bool,
+) -> Option<quick::Asked> {
+    if seed.is_some() || threads.is_some() {
+        return None;
+    }
+    let rounding = match rounding {
+        None => None,
+        Some(word) => Some(word_named(word).filter(|&rounding| rounding != Rounding::Stochastic)?),
+    };
+    let factor = match scale {
+        None => None,
+        // A subclass is one too: numpy's float64.
+        Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
+    };
+    let order = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))?;
+    let overflow = overflow.given().map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
+    let nan = nan.given().map_or(Some(NanRule::Keep), |word| word_named(&word))?;
+    Some(quick::Asked { order, copy, options: Options { rounding, overflow, nan, seed: 0 }, factor })
+}
+
 /// Calls the core, without the interpreter where that is worth it.
 fn run(
     py: Python<'_>,
@@ -230,8 +252,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {
     }
 }
 
+/// The value of an option, if the word is one of its names.
+fn word_named<T: Named>(given: &Bound<'_, PyAny>) -> Option<T> {
+    T::parse(given.cast::<PyString>().ok()?.to_str().ok()?).ok()
+}
+
 /// The value of an option, or an error that lists the valid ones, of whatever type the given one is.
-fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
+pub(crate) fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     match given.cast::<PyString>() {
         Ok(word) => T::parse(&word.to_cow()?).map_err(to_python),
         Err(_) => Err(to_python(Error::UnknownOption {
@@ -243,7 +270,7 @@ fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
 }
 
 /// The value of an option that is on or off.
-fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyResult<bool> {
+pub(crate) fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyResult<bool> {
     let Word::Given(given) = given else { return Ok(default) };
     // numpy's bool as well as Python's.
     given.extract().map_err(|_| {
@@ -252,7 +279,7 @@ fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyR
     })
 }
 
-fn options(
+pub(crate) fn options(
     py: Python<'_>,
     rounding: Option<&Bound<'_, PyAny>>,
     overflow: Word<'_, '_>,

@@ -10,6 +10,7 @@ mod checkpoint;
 mod delayed_scaling;
 mod dtypes;
 mod error;
+mod explain;
 mod foreign;
 mod format;
 mod loss_scale;
@@ -36,6 +37,8 @@ mod _core {
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
+    #[pymodule_export]
+    use super::explain::explain_cast;
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
     #[pymodule_export]

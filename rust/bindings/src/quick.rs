@@ -1,8 +1,8 @@
-//! Casts of plain arrays without options. For few elements the call costs more than the cast, and most of what
-//! [`crate::cast`] looks at cannot matter; whatever is not obviously simple is left to it.
+//! Casts of plain arrays. For few elements the call costs more than the cast, and most of what [`crate::cast`] looks at
+//! cannot matter; whatever is not obviously simple is left to it.
 
 use castwise_core::Error;
-use castwise_core::cast::{self as core, Prepared, Settings};
+use castwise_core::cast::{self as core, Prepared, Settings, Source, Target};
 use castwise_core::codec::options::Options;
 use numpy::PyArrayDescrMethods;
 use pyo3::prelude::*;
@@ -23,12 +23,29 @@ const FEW: usize = 1 << 18;
 /// Axes whose lengths and strides cost no allocation.
 const AXES: usize = 4;
 
+/// What a cast is asked for besides its arrays.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) order: Order,
+    pub(crate) copy: bool,
+    pub(crate) options: Options,
+    /// The factor of all elements.
+    pub(crate) factor: Option<f64>,
+}
+
+impl Asked {
+    /// Whether nothing but another format is asked for.
+    fn is_plain(&self) -> bool {
+        self.options == Options::default() && self.factor.is_none()
+    }
+}
+
 /// The result, or `None` if the cast is not one of these.
 pub(crate) fn cast<'py>(
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    (order, copy): (Order, bool),
+    asked: &Asked,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     match (dtype, out) {
         (Some(dtype), None) => {
@@ -46,22 +63,22 @@ pub(crate) fn cast<'py>(
             if descr.is_native_byteorder() == Some(false) {
                 return Ok(None);
             }
-            if !copy && format == source.format && source.is_in_order(order) {
+            if !asked.copy && asked.is_plain() && format == source.format && source.is_in_order(asked.order) {
                 return Ok(Some(x.clone()));
             }
             if source.count.saturating_mul(format.item_size()) > LARGEST {
                 return Ok(None);
             }
-            let new = source.empty_like(order, descr)?;
+            let new = source.empty_like(asked.order, descr)?;
             let target = Plain::fresh(&new, &source, format);
             // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
-            let done = unsafe { fill(&source, &target, (x, &new))? };
+            let done = unsafe { fill(&source, &target, (x, &new), asked)? };
             Ok(done.then(|| new.into_any()))
         }
         (None, Some(out)) => {
             let (Some(source), Some(target)) = (Plain::of(x)?, Plain::of(out)?) else { return Ok(None) };
             // SAFETY: the target takes the elements of the source: that is found before.
-            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out))? };
+            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out), asked)? };
             Ok(done.then(|| out.clone()))
         }
         _ => Ok(None),
@@ -76,7 +93,28 @@ unsafe fn fill(
     source: &Plain<'_, '_>,
     target: &Plain<'_, '_>,
     owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+    asked: &Asked,
 ) -> PyResult<bool> {
+    if !asked.is_plain() {
+        // Longer ones without the interpreter.
+        if source.size() + target.size() > FEW {
+            return Ok(false);
+        }
+        let (from, to) = (source.place().source(), target.place().target(false));
+        let strides = [from.format, to.format].map(|format| [format.item_size() as isize]);
+        let (shape, from, to) = if target.is_dense_as(source) {
+            let [source_strides, target_strides] = &strides;
+            (
+                std::slice::from_ref(&source.count),
+                Source { strides: source_strides, ..from },
+                Target { strides: target_strides, ..to },
+            )
+        } else {
+            (source.shape(), from, to)
+        };
+        // SAFETY: as below.
+        return unsafe { core::cast_few(shape, &from, &to, &asked.options, asked.factor) }.map_err(to_python);
+    }
     if source.size() + target.size() > FEW {
         // SAFETY: passed on.
         return unsafe { fill_many(source, target, owners) };
@@ -84,19 +122,12 @@ unsafe fn fill(
     let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
     // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is not
     // let go and nobody's code runs.
-    let done = unsafe {
+    unsafe {
         if target.is_dense_as(source) {
             prepared.run(source.pointer, target.pointer, source.count);
-            true
         } else {
-            let (from, to) =
-                ((source.pointer.cast_const(), source.strides()), (target.pointer, target.strides()));
-            prepared.run_few(source.shape(), from, to)
+            run(source.shape(), source.place(), target.place()).map_err(to_python)?;
         }
-    };
-    if !done {
-        // SAFETY: as above.
-        unsafe { run(source.shape(), source.place(), target.place()) }.map_err(to_python)?;
     }
     Ok(true)
 }

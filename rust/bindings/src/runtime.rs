@@ -98,6 +98,8 @@ pub(crate) fn read_environment() -> PyResult<()> {
         })?;
         level.activate();
     }
+    let topics = variable("CASTWISE_LOG").unwrap_or_default();
+    cast::log_casts(topics.split(',').any(|topic| topic.trim() == "cast"));
     if let Some(text) = variable("CASTWISE_NUM_THREADS") {
         let threads = text.trim().parse().ok().filter(|&threads: &usize| threads > 0);
         cast::set_num_threads(threads.ok_or_else(|| {

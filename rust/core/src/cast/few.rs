@@ -1,11 +1,18 @@
-//! Plain casts of a few elements at strides: what is found out about many, for threads, blocks and repeats, takes longer
-//! than to cast them.
+//! Casts of a few elements: what is found out about many, for threads, blocks and repeats, takes longer than to cast
+//! them.
 
 use std::mem::MaybeUninit;
 
 use super::layout::transfer::{Gaps, gather, scatter};
 use super::layout::{OPERANDS, Run, SOURCE, TARGET};
-use super::step::Step;
+use super::operands::{Parts, Source, Target};
+use super::plan::{Ask, Plan};
+use super::route::Route;
+use super::run::dense::Dense;
+use super::run::{run_dense, run_scaled};
+use super::tile::TILE;
+use crate::codec::options::Options;
+use crate::error::Error;
 
 /// As many as are few.
 const FEW: usize = 512;
@@ -13,44 +20,109 @@ const FEW: usize = 512;
 /// Elements of up to 16 bytes.
 type Elements = [MaybeUninit<[u64; 2]>; FEW];
 
-/// An operand: its first element, and bytes between elements per axis.
-pub(super) type Strided<'a, P> = (P, &'a [isize]);
-
-/// Casts elements in native byte order, if they are few and have few axes; returns whether it did.
+/// Casts elements in native byte order on this thread, if they are dense, or few and of few axes; returns whether it did.
+/// What draws is left to [`super::cast()`], and so is what the options refuse or may refuse.
+///
+/// # Errors
+/// [`Error::Unsupported`] for complex to real.
 ///
 /// # Safety
 /// As for [`super::cast()`].
-// A function of its own, so that none but its callers pay for the stack that it takes.
-#[inline(never)]
-pub(super) unsafe fn cast(
-    step: &Step,
+pub unsafe fn cast_few(
     shape: &[usize],
-    (source, source_strides): Strided<'_, *const u8>,
-    (target, target_strides): Strided<'_, *mut u8>,
-) -> bool {
-    let Some(run) = run(shape, source_strides, target_strides).filter(|run| run.len() <= FEW) else {
-        return false;
-    };
-    if run.len() == 0 {
-        return true;
+    source: &Source<'_>,
+    target: &Target<'_>,
+    options: &Options,
+    factor: Option<f64>,
+) -> Result<bool, Error> {
+    let count = shape.iter().product();
+    let pair = (source.format, target.format);
+    let plan = Plan::find(&Ask::new(pair, options, (factor.is_some(), factor), (false, count)))?;
+    let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
+    // SAFETY: the caller's promise.
+    Ok(unsafe { plan.cast_few(shape, strided.0, strided.1, factor) })
+}
+
+/// An operand: its first element, and bytes between elements per axis.
+pub(super) type Strided<'a, P> = (P, &'a [isize]);
+
+impl Plan {
+    /// Casts `count` dense elements in native byte order, on this thread, by a plan without factors and draws, and without a
+    /// look for what it refuses.
+    ///
+    /// # Safety
+    /// They are readable at the source and writable at the target, which do not overlap.
+    #[inline]
+    pub(super) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
+        let (route, count) = (&self.route, count * self.parts.components);
+        let real_to_complex = self.parts.real_to_complex;
+        let dense = Dense { route, source, target, count, real_to_complex, draws: None };
+        // SAFETY: the caller's promise.
+        unsafe { run_dense(&dense) };
     }
-    let level = step.plan.level;
-    let (size, to_size) = (step.source.item_size(), step.target.item_size());
-    let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
-    let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
-    let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
-    // SAFETY: the caller's promise for the elements of the run, which are all of them; there is room for them.
-    unsafe {
-        if !dense {
-            gather(level, (source, Gaps::Read), SOURCE, &[run], (size, false), from);
+
+    /// Casts elements in native byte order, if they are dense, or few and of few axes, and are not refused; returns
+    /// whether it did.
+    ///
+    /// # Safety
+    /// As for [`super::cast()`].
+    // A function of its own, so that none but its callers pay for the stack that it takes.
+    #[inline(never)]
+    pub(super) unsafe fn cast_few(
+        &self,
+        shape: &[usize],
+        (source, source_strides): Strided<'_, *const u8>,
+        (target, target_strides): Strided<'_, *mut u8>,
+        factor: Option<f64>,
+    ) -> bool {
+        let Some(run) = run(shape, source_strides, target_strides) else { return false };
+        let (size, to_size) = (self.source_size(), self.target_size());
+        let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
+        let Parts { components, real_to_complex, .. } = self.parts;
+        let Route { level, draws, scaled, .. } = self.route;
+        let most = match (scaled, dense && to_dense) {
+            // Parts of complex numbers are not scaled here.
+            (true, _) => {
+                if components == 1 && !real_to_complex {
+                    FEW.min(TILE)
+                } else {
+                    0
+                }
+            }
+            (false, true) => usize::MAX,
+            (false, false) => FEW,
+        };
+        if draws || self.watch.is_some() || run.len() > most {
+            return false;
         }
-        let from = if dense { source } else { from };
-        step.run(from, if to_dense { target } else { to }, run.len());
-        if !to_dense {
-            scatter(level, to, target, TARGET, &[run], (to_size, false));
+        if run.len() == 0 {
+            return true;
         }
+        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
+        let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
+        // SAFETY: the caller's promise for the elements of the run, which are all of them; there is room for those that are
+        // not dense.
+        unsafe {
+            if !dense {
+                gather(level, (source, Gaps::Read), SOURCE, &[run], (size, false), from);
+            }
+            let from = if dense { source } else { from };
+            if let Some(guard) = &self.guard
+                && !guard.safe.is_some_and(|safe| safe.holds(level, from, run.len() * components))
+            {
+                return false;
+            }
+            let to = if to_dense { target } else { to };
+            match factor.filter(|_| scaled) {
+                None => self.run(from, to, run.len()),
+                Some(factor) => run_scaled(&self.route, (from, to), run.len(), factor),
+            }
+            if !to_dense {
+                scatter(level, to.cast_const(), target, TARGET, &[run], (to_size, false));
+            }
+        }
+        true
     }
-    true
 }
 
 /// All elements as one run, in which those next to each other in the target follow each other, if they are one.

@@ -10,6 +10,7 @@
 
 mod few;
 pub mod gradients;
+mod guard;
 pub mod layout;
 mod operands;
 mod ordinary;
@@ -19,32 +20,32 @@ mod probe;
 mod refusal;
 mod report;
 mod request;
+mod route;
 mod rows;
 mod run;
 mod stages;
-mod step;
 mod tables;
 mod tile;
-mod variant;
 mod vectors;
+mod within;
+mod work;
 
+pub use few::cast_few;
 pub use operands::{Scales, Settings, Source, Target};
 pub use ordinary::Ordinary;
+pub use plan::log_casts;
 pub use prepared::Prepared;
 pub use probe::probe;
 pub use run::parallel::{num_threads, set_num_threads};
 
 use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
-use operands::{Parts, dense_count};
-use plan::Plan;
+use operands::dense_count;
+use plan::{Ask, Plan};
 use refusal::refusal;
-use request::Request;
 use run::repeat::{self, Repeats};
 use run::{Job, Memory, Outcome, Search, parallel};
-use step::Step;
 
-use crate::codec::options::{NanRule, Overflow};
-use crate::cpu::{DefaultEnvironment, Level};
+use crate::codec::random::Stream;
 use crate::error::Error;
 use crate::format::Format;
 use crate::report::CastReport;
@@ -68,40 +69,33 @@ pub unsafe fn cast(
     scales: Option<Scales<'_>>,
     settings: &Settings,
 ) -> Result<Option<CastReport>, Error> {
-    let parts = Parts::of(source.format, target.format)?;
-    let options = settings.options;
-    let request = Request {
-        source: parts.source,
-        target: parts.target,
-        options,
-        scaled: scales.is_some(),
-        // SAFETY: the caller's promise.
-        factor: unsafe { scales.and_then(|scales| scales.only(shape)) },
-        report: settings.report,
-        count: shape.iter().product(),
+    let count = shape.iter().product();
+    // SAFETY: the caller's promise.
+    let factor = unsafe { scales.and_then(|scales| scales.only(shape)) };
+    let pair = (source.format, target.format);
+    let ask = Ask::new(pair, &settings.options, (scales.is_some(), factor), (settings.report, count));
+    let plan = &*Plan::find(&ask)?;
+    let memory = Memory {
+        source: source.pointer,
+        target: target.pointer,
+        scale: scales.map_or(std::ptr::null(), |scales| scales.pointer),
+        source_swapped: source.swapped,
+        target_swapped: target.swapped,
+        real_to_complex: plan.parts.real_to_complex,
     };
-    if request.is_plain() {
-        let step = Step::between(source.format, target.format)?;
-        let (pointers, swapped) = ((source.pointer, target.pointer), (source.swapped, target.swapped));
+    if plan.is_simple() {
         if let Some(count) = dense_count(shape, &source, &target) {
-            let layout = step.dense(count);
+            let layout = plan.dense(count);
+            let job = Job { plan, layout: &layout, memory, stream: None, search: Search::No };
             // SAFETY: the caller's promise; the layout has the elements of these arrays.
-            unsafe { parallel::run(&step.job(&layout, pointers, swapped), settings.threads) };
+            unsafe { parallel::run(&job, settings.threads) };
             return Ok(None);
         }
         let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
         // SAFETY: the caller's promise.
-        if swapped == (false, false) && unsafe { few::cast(step, shape, strided.0, strided.1) } {
+        if !source.swapped && !target.swapped && unsafe { plan.cast_few(shape, strided.0, strided.1, None) } {
             return Ok(None);
         }
-        let mut axes = axes(shape, &source, &target, None, &step.plan, &parts, settings);
-        let repeats = Repeats::take(&mut axes);
-        let pointers = (source.pointer, target.pointer.wrapping_offset(repeats.start));
-        for layout in &blocks::cut(Layout::new(axes)) {
-            // SAFETY: as above, with the repeats.
-            unsafe { repeat::run(&step.job(layout, pointers, swapped), &repeats, settings.threads) };
-        }
-        return Ok(None);
     }
     if let Some(scales) = &scales
         // SAFETY: the caller's promise.
@@ -109,38 +103,48 @@ pub unsafe fn cast(
     {
         return Ok(None);
     }
-    let plan = &DefaultEnvironment::compute(&request, |request| Plan::new(request, Level::active()))?;
-    let mut axes = axes(shape, &source, &target, scales.as_ref(), plan, &parts, settings);
+    let mut axes = axes(shape, &source, &target, scales.as_ref(), plan);
     // Each place has its own random number, and is counted by itself.
-    let each = plan.stream.is_some() || settings.report;
+    let each = plan.route.draws || settings.report;
     let repeats = if each { Repeats::default() } else { Repeats::take(&mut axes) };
+    let memory = Memory { target: memory.target.wrapping_offset(repeats.start), ..memory };
     let layouts = blocks::cut(Layout::new(axes));
-    let memory = Memory {
-        source: source.pointer,
-        target: target.pointer.wrapping_offset(repeats.start),
-        scale: scales.map_or(std::ptr::null(), |scales| scales.pointer),
-        source_swapped: source.swapped,
-        target_swapped: target.swapped,
-        real_to_complex: parts.real_to_complex,
-    };
-    let search = Search { overflow: options.overflow == Overflow::Raise, nan: options.nan == NanRule::Raise };
-    let searches = (search.overflow || search.nan) && plan.flags;
-    let job = |layout, dry| Job { plan, layout, memory, level: plan.level, search, dry };
-    let run = |dry: bool| {
+    let stream = plan.route.draws.then(|| Stream::new(settings.options.seed));
+    let run = |search: Search| {
         let mut whole = Outcome::default();
         for layout in &layouts {
+            let job = Job { plan, layout, memory, stream, search };
             // SAFETY: the caller's promise; layouts and repeats have the elements of the arrays.
-            whole.merge(&unsafe { repeat::run(&job(layout, dry), &repeats, settings.threads) });
+            whole.merge(&unsafe { repeat::run(&job, &repeats, settings.threads) });
         }
         // SAFETY: the caller's promise; what was found is one of the elements.
-        let refuse = |found| unsafe { refusal(found, shape, &source, scales.as_ref(), &parts, &target) };
+        let refuse = |found| unsafe { refusal(found, shape, &source, scales.as_ref(), &plan.parts, &target) };
         whole.found.map_or(Ok(whole.report), |found| Err(refuse(found)))
     };
-    if searches && !target.fresh {
-        run(true)?;
-    }
-    let report = run(false)?;
+    let report = match (&plan.guard, target.fresh) {
+        (None, _) => run(Search::No)?,
+        (Some(_), true) => run(Search::Beside)?,
+        (Some(_), false) => {
+            run(Search::Only)?;
+            run(Search::No)?
+        }
+    };
     Ok(settings.report.then(|| report.unwrap_or_default()))
+}
+
+/// Says how [`cast()`] casts `count` elements: the formats and the level, the loops that they pass through, how what is
+/// refused is found, and what is lost. `factor` is the one for all, if they are `scaled` and there is one.
+///
+/// # Errors
+/// [`Error::Unsupported`] for complex to real.
+pub fn explain(
+    (source, target): (Format, Format),
+    (scaled, factor): (bool, Option<f64>),
+    settings: &Settings,
+    count: usize,
+) -> Result<String, Error> {
+    let ask = Ask::new((source, target), &settings.options, (scaled, factor), (settings.report, count));
+    Ok(Plan::find(&ask)?.describe())
 }
 
 /// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.
@@ -150,11 +154,9 @@ fn axes(
     target: &Target<'_>,
     scales: Option<&Scales<'_>>,
     plan: &Plan,
-    parts: &Parts,
-    settings: &Settings,
 ) -> Axes {
-    let raises = settings.options.overflow == Overflow::Raise || settings.options.nan == NanRule::Raise;
-    let indexed = plan.stream.is_some() || raises;
+    let parts = &plan.parts;
+    let indexed = plan.route.draws || plan.guard.is_some();
     let mut index_stride = parts.components as isize;
     let mut axes = Axes::new();
     if parts.components == 2 {

@@ -8,24 +8,17 @@
 //! | float → e8m0 | subnormals of float32 | hosts differ in the lowest interval |
 //! | stored in more bits than it has | the unused ones are not 0 | nothing says what they mean |
 
-use std::marker::PhantomData;
-
-use super::stages::stage::Storage;
+use super::guard::first_in;
+use super::within::Within;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
 
 /// Tells ordinary elements of one format, for casts to another, from their codes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ordinary {
-    /// The bits that are looked at.
-    mask: u64,
-    /// The lowest ordinary code but zero.
-    low: u64,
-    /// The highest.
-    high: u64,
-    size: usize,
+    codes: Within,
     components: usize,
 }
 
@@ -38,38 +31,12 @@ impl Ordinary {
         let target = target.component().unwrap_or(target);
         let (bits, size) = (source.row().bits, source.item_size());
         let full = u64::MAX >> (64 - 8 * size);
-        let mut ordinary = Self { mask: full, low: 0, high: u64::MAX >> (64 - bits), size, components };
+        let high = u64::MAX >> (64 - bits);
+        let mut codes = Within { mask: full, flip: 0, base: 0, low: 0, high, size };
         if let Some(spec) = source.float() {
-            ordinary.restrict(&spec, target);
+            restrict(&mut codes, &spec, target);
         }
-        (ordinary.low > 1 || ordinary.high < ordinary.mask).then_some(ordinary)
-    }
-
-    /// Takes out what is special about a float source.
-    fn restrict(&mut self, spec: &FloatSpec, target: Format) {
-        let finite = spec.max_code();
-        // The codes of magnitudes grow with their values.
-        let first_of = |limit: f64| first(finite + 1, |code| value_of(spec, code) >= limit);
-        let signed_target = !matches!(target.kind(), Kind::Integer { signed: false });
-        if signed_target {
-            self.mask &= !spec.sign_bit();
-            self.high = spec.magnitude_mask();
-        }
-        if self.size > 1 {
-            self.high = self.high.min(spec.infinity_code().unwrap_or(finite));
-        }
-        if let (Kind::Integer { .. }, Some((_, largest))) = (target.kind(), target.integer_range()) {
-            // One more than the largest is a power of two, and so a float.
-            self.high = first_of((largest + 1) as f64).saturating_sub(1);
-        }
-        let normal = 2f64.powi(1 - Binary32::BIAS as i32);
-        if self.size == 8 {
-            self.high = first_of(2f64.powi(Binary32::BIAS as i32)).min(self.high + 1) - 1;
-            self.low = first_of(normal);
-        }
-        if target.float().is_some_and(|target| target.specials == Specials::ExponentOnly) {
-            self.low = first_of(normal);
-        }
+        (codes.low > 1 || codes.high < codes.mask).then_some(Self { codes, components })
     }
 
     /// Whether all of `count` dense elements in native byte order are ordinary.
@@ -78,63 +45,37 @@ impl Ordinary {
     /// They are readable.
     #[must_use]
     pub unsafe fn holds(&self, source: *const u8, count: usize) -> bool {
-        let (level, count) = (Level::active(), count * self.components);
-        match (self.size, self.low > 1) {
-            (1, _) => level.run(Holds::<u8, false>(*self, source, count, PhantomData)),
-            (2, false) => level.run(Holds::<u16, false>(*self, source, count, PhantomData)),
-            (2, true) => level.run(Holds::<u16, true>(*self, source, count, PhantomData)),
-            (4, false) => level.run(Holds::<u32, false>(*self, source, count, PhantomData)),
-            (4, true) => level.run(Holds::<u32, true>(*self, source, count, PhantomData)),
-            (_, false) => level.run(Holds::<u64, false>(*self, source, count, PhantomData)),
-            (_, true) => level.run(Holds::<u64, true>(*self, source, count, PhantomData)),
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.codes.holds(Level::active(), source, count * self.components) }
     }
 }
 
-/// The first code below `end` of which something is true that stays true for those after it; else `end`.
-fn first(end: u64, is_true: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (0, end);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if is_true(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
+/// Takes out what is special about a float source.
+fn restrict(codes: &mut Within, spec: &FloatSpec, target: Format) {
+    let finite = spec.max_code();
+    // The codes of magnitudes grow with their values.
+    let first_of = |limit: f64| first_in(0, finite + 1, |code| value_of(spec, code) >= limit);
+    let signed_target = !matches!(target.kind(), Kind::Integer { signed: false });
+    if signed_target {
+        codes.mask &= !spec.sign_bit();
+        codes.high = spec.magnitude_mask();
     }
-    low
+    if codes.size > 1 {
+        codes.high = codes.high.min(spec.infinity_code().unwrap_or(finite));
+    }
+    if let (Kind::Integer { .. }, Some((_, largest))) = (target.kind(), target.integer_range()) {
+        // One more than the largest is a power of two, and so a float.
+        codes.high = first_of((largest + 1) as f64).saturating_sub(1);
+    }
+    let normal = 2f64.powi(1 - Binary32::BIAS as i32);
+    if codes.size == 8 {
+        codes.high = first_of(2f64.powi(Binary32::BIAS as i32)).min(codes.high + 1) - 1;
+        codes.low = first_of(normal);
+    }
+    if target.float().is_some_and(|target| target.specials == Specials::ExponentOnly) {
+        codes.low = first_of(normal);
+    }
 }
-
-/// Whether all codes are ordinary; with `LOW`, also none of them too small.
-struct Holds<T, const LOW: bool>(Ordinary, *const u8, usize, PhantomData<T>);
-
-macro_rules! holds {
-    ($($word:ty)*) => {$(
-        impl<const LOW: bool> Kernel for Holds<$word, LOW> {
-            type Output = bool;
-
-            #[inline(always)]
-            fn run(self) -> bool {
-                let Self(Ordinary { mask, low, high, .. }, source, count, _) = self;
-                let source = source.cast::<$word>();
-                let mask = mask as $word;
-                let (mut largest, mut smallest): ($word, $word) = (0, 0);
-                for i in 0..count {
-                    // SAFETY: `i < count`, for which `Ordinary::holds`'s caller has made the pointer valid.
-                    let code = unsafe { source.add(i).read_unaligned() } & mask;
-                    largest = largest.max(code);
-                    if LOW {
-                        // The smaller the code, the larger its negation; but zero's is zero.
-                        smallest = smallest.max(code.wrapping_neg());
-                    }
-                }
-                let negated = (low as $word).wrapping_neg().widen::<u64>();
-                largest.widen::<u64>() <= high && (!LOW || smallest.widen::<u64>() <= negated)
-            }
-        }
-    )*};
-}
-holds!(u8 u16 u32 u64);
 
 #[cfg(test)]
 mod tests {

@@ -1,267 +1,292 @@
-//! The one decision of a cast: which stages its elements pass through. No loops here.
-//!
-//! | route | stages | when |
-//! |---|---|---|
-//! | copy | none | same format, and nothing to change |
-//! | lookup | one | codes of a byte, on a level with tables of 256 entries |
-//! | table | one | many codes of a byte, times one factor |
-//! | native | one, after decoding to float32 | floats to machine types and integers of few bits, and between machine types, under default options |
-//! | integer | one | integers or bools on both ends |
-//! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
-//! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |
+//! Everything that is decided about a cast before an element is looked at. Decided once for each pair of formats, level
+//! and set of options.
 
-use super::report::measure::Meter;
+use std::cell::RefCell;
+use std::io::{Write, stderr};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::guard::Guard;
+use super::layout::Layout;
+use super::operands::Parts;
 use super::report::watch::Watch;
-use super::request::{Choice, Request, pivot_spec};
-use super::stages::assemble;
-use super::stages::stage::{Scale, Stage};
-use super::stages::{cut, from_float};
-use super::stages::{from_integer, integer};
-use super::tables::{lookup, table};
-use super::vectors::by_chance::{ByChance, by_chance};
-use super::vectors::{direct, low_bytes, native};
-use crate::codec::lane::Lane;
-use crate::codec::options::{NanRule, Overflow, Rounding};
-use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
-use crate::codec::random::Stream;
-use crate::cpu::Level;
+use super::request::{MANY, Request};
+use super::route::Route;
+use crate::cached_once::CachedOnce;
+use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
+use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
-use crate::format::Kind;
+use crate::format::Format;
 
-/// What happens to each tile.
-pub(crate) struct Plan {
-    /// What its stages were chosen for.
-    pub(super) level: Level,
-    /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
-    pub(super) decode: Option<Box<dyn Stage>>,
-    /// Bytes of a lane between the stages.
-    pub(super) lane_size: usize,
-    /// Lanes times scales, in place.
-    pub(super) scale: Option<Box<dyn Stage>>,
-    /// Lanes to target bytes.
-    pub(super) encode: Option<Box<dyn Stage>>,
-    /// The encoder writes a flag per element.
-    pub(super) flags: bool,
-    /// Scales are read, by the scale stage or the encoder.
-    pub(super) scaled: bool,
-    /// Draws are read; the stream they come from.
-    pub(super) stream: Option<Stream>,
-    /// Does all that the stages do for dense elements, and draws by itself.
-    pub(super) by_chance: Option<Box<dyn ByChance>>,
-    /// Compares sources and results, by the flags of the encoder.
-    pub(super) meter: Option<Meter>,
-    /// Compares them without flags.
+/// What a cast is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) source: Format,
+    pub(super) target: Format,
+    /// The seed is none of a plan's business, and 0.
+    options: Options,
+    report: bool,
+    scale: Scale,
+}
+
+/// What elements are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    No,
+    /// A factor for each, or one that it does not pay to look at.
+    Each,
+    /// One factor, its bits; whether there are [`MANY`] elements.
+    One(u64, bool),
+}
+
+/// From this many elements on, it pays to decide for one factor alone.
+const FACTOR_FROM: usize = 1 << 5;
+
+impl Ask {
+    /// For `count` elements; `factor` is the one for all, if they are scaled, and there is one.
+    pub(super) fn new(
+        (source, target): (Format, Format),
+        options: &Options,
+        (scaled, factor): (bool, Option<f64>),
+        (report, count): (bool, usize),
+    ) -> Self {
+        let scale = match factor.filter(|_| scaled && count >= FACTOR_FROM) {
+            Some(factor) => Scale::One(factor.to_bits(), count >= MANY),
+            None if scaled => Scale::Each,
+            None => Scale::No,
+        };
+        Self { source, target, options: Options { seed: 0, ..*options }, report, scale }
+    }
+
+    /// For plain casts.
+    pub(super) fn plain(source: Format, target: Format) -> Self {
+        Self::new((source, target), &Options::default(), (false, None), (false, 0))
+    }
+
+    /// What routes are asked for: results for everything.
+    fn request(&self, parts: &Parts) -> Request {
+        let Options { rounding, overflow, nan, seed } = self.options;
+        let overflow = if overflow == Overflow::Raise { Overflow::Ieee } else { overflow };
+        let nan = if nan == NanRule::Raise { NanRule::Keep } else { nan };
+        let (factor, many) = match self.scale {
+            Scale::One(bits, many) => (Some(f64::from_bits(bits)), many),
+            _ => (None, false),
+        };
+        Request {
+            source: parts.source,
+            target: parts.target,
+            options: Options { rounding, overflow, nan, seed },
+            scaled: self.scale != Scale::No,
+            factor,
+            tells: false,
+            many,
+        }
+    }
+
+    /// The number of its options among all that have no factor.
+    fn variant(&self) -> Option<usize> {
+        let scaled = match self.scale {
+            Scale::No => 0,
+            Scale::Each => 1,
+            Scale::One(..) => return None,
+        };
+        let rounding = self.options.rounding.map_or(0, |rounding| 1 + rounding as usize);
+        let digits = [
+            (rounding, 1 + Rounding::COUNT),
+            (self.options.overflow as usize, Overflow::COUNT),
+            (self.options.nan as usize, NanRule::COUNT),
+            (usize::from(self.report), 2),
+            (scaled, 2),
+        ];
+        Some(digits.into_iter().fold(0, |number, (digit, base)| number * base + digit))
+    }
+}
+
+/// How many numbers [`Ask::variant`] gives.
+const VARIANTS: usize = (1 + Rounding::COUNT) * Overflow::COUNT * NanRule::COUNT * 2 * 2;
+
+/// The plans of a pair of formats on a level.
+type Variants = CachedOnce<Plan, VARIANTS>;
+
+static PLANS: CachedOnce<Variants, { Level::COUNT * Format::COUNT * Format::COUNT }> = CachedOnce::new();
+
+/// The plans with a factor that a thread has made last, each with what it was made for.
+#[derive(Default)]
+struct RecentPlans {
+    plans: [Option<(Ask, Rc<Plan>)>; 4],
+    /// Where the next one goes.
+    next: usize,
+}
+
+thread_local! {
+    static RECENT: RefCell<RecentPlans> = RefCell::default();
+}
+
+/// Whether plans are written to the standard error as they are found.
+static LOG: AtomicBool = AtomicBool::new(false);
+
+/// Writes the plan of each cast to the standard error, as [`super::explain`] says it, on one line; or no longer.
+pub fn log_casts(on: bool) {
+    LOG.store(on, Ordering::Relaxed);
+}
+
+#[cold]
+fn log(found: Result<&Plan, &Error>) {
+    if let Ok(plan) = found {
+        // Nobody listens where it cannot be written.
+        let _ = writeln!(stderr(), "castwise: {}", plan.describe().replace('\n', "; "));
+    }
+}
+
+/// What was decided.
+pub(super) struct Plan {
+    pub(super) parts: Parts,
+    /// From sources to results.
+    pub(super) route: Route,
+    /// What is refused.
+    pub(super) guard: Option<Guard>,
+    /// What is found out for a report.
     pub(super) watch: Option<Watch>,
-    pub(super) source_size: usize,
-    pub(super) target_size: usize,
+}
+
+/// A plan that stays, or one with a factor.
+pub(super) enum Found {
+    Kept(&'static Plan),
+    Recent(Rc<Plan>),
+}
+
+impl Deref for Found {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        match self {
+            Self::Kept(plan) => plan,
+            Self::Recent(plan) => plan,
+        }
+    }
 }
 
 impl Plan {
+    /// The plan for what is asked, on the level in use.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for complex to real.
+    #[inline]
+    pub(super) fn find(ask: &Ask) -> Result<Found, Error> {
+        let found = match ask.variant() {
+            Some(variant) => Self::kept(ask, variant).map(Found::Kept),
+            None => Self::recent(ask).map(Found::Recent),
+        };
+        if LOG.load(Ordering::Relaxed) {
+            log(found.as_deref());
+        }
+        found
+    }
+
+    /// The plan of a plain cast on the level in use.
+    ///
+    /// # Errors
+    /// As for [`Plan::find`].
+    #[inline]
+    pub(super) fn plain(source: Format, target: Format) -> Result<&'static Self, Error> {
+        let found = Self::kept(&Ask::plain(source, target), 0);
+        if LOG.load(Ordering::Relaxed) {
+            log(found.as_deref());
+        }
+        found
+    }
+
+    #[inline]
+    fn kept(ask: &Ask, variant: usize) -> Result<&'static Self, Error> {
+        let level = Level::active();
+        let place =
+            (level as usize * Format::COUNT + ask.source.index()) * Format::COUNT + ask.target.index();
+        let known = PLANS.get(place).and_then(|plans| plans.get(variant));
+        known.map_or_else(|| Self::make_kept(ask, level, (place, variant)), Ok)
+    }
+
+    #[cold]
+    fn make_kept(ask: &Ask, level: Level, (place, variant): (usize, usize)) -> Result<&'static Self, Error> {
+        let plan = Self::new(ask, level)?;
+        let plans = PLANS.get(place).unwrap_or_else(|| PLANS.store(place, Variants::new()));
+        Ok(plans.store(variant, plan))
+    }
+
+    fn recent(ask: &Ask) -> Result<Rc<Self>, Error> {
+        let level = Level::active();
+        RECENT.with_borrow_mut(|RecentPlans { plans, next }| {
+            let is_it = |known: &&(Ask, Rc<Self>)| known.0 == *ask && known.1.route.level == level;
+            if let Some((_, plan)) = plans.iter().flatten().find(is_it) {
+                return Ok(Rc::clone(plan));
+            }
+            let plan = Rc::new(Self::new(ask, level)?);
+            plans[*next] = Some((*ask, Rc::clone(&plan)));
+            *next = (*next + 1) % plans.len();
+            Ok(plan)
+        })
+    }
+
+    /// Says what was decided, a line for each part.
+    pub(super) fn describe(&self) -> String {
+        let Self { parts, route, guard, watch } = self;
+        let level = route.level.name();
+        let mut lines = vec![format!("{} -> {} on {level}", parts.source.name(), parts.target.name())];
+        if parts.components == 2 {
+            lines.push("each of the two parts of complex numbers".to_owned());
+        }
+        if parts.real_to_complex {
+            lines.push("imaginary parts of +0".to_owned());
+        }
+        lines.push(format!("route: {}", route.describe()));
+        if let Some(guard) = guard {
+            let look =
+                if guard.safe.is_some() { "a look at the codes, and where that is not enough " } else { "" };
+            lines.push(format!("refuses: {look}{}", guard.close.describe()));
+        }
+        if let Some(watch) = watch {
+            lines.push(format!("reports: {}", watch.describe()));
+        }
+        lines.join("\n")
+    }
+
     /// Decides.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for complex formats, which the caller takes apart into real ones.
-    // Not inlined: constants of kernels are computed here, in the environment that the caller has set.
-    #[inline(never)]
-    pub(crate) fn new(request: &Request, level: Level) -> Result<Self, Error> {
-        if let Some(watch) = Watch::new(request, level)? {
-            let plain = Self::new(&Request { report: false, ..*request }, level)?;
-            return Ok(Self { watch: Some(watch), ..plain });
-        }
-        Self::with_flags(request, level)
+    /// As for [`Plan::find`].
+    fn new(ask: &Ask, level: Level) -> Result<Self, Error> {
+        DefaultEnvironment::compute((ask, level), |(ask, level)| {
+            let parts = Parts::of(ask.source, ask.target)?;
+            let request = ask.request(&parts);
+            let guard = Guard::new(&request, &ask.options, level)?;
+            let watch = if ask.report { Some(Watch::new(&request, level)?) } else { None };
+            let tells = watch.as_ref().is_some_and(Watch::needs_flags);
+            let route = Route::new(&Request { tells, ..request }, level)?;
+            Ok(Self { parts, route, guard, watch })
+        })
     }
 
-    /// Decides on one way to results, and flags if somebody asks what happened.
-    pub(super) fn with_flags(request: &Request, level: Level) -> Result<Self, Error> {
-        let Request { source, target, options, report, .. } = *request;
-        let unsupported = Error::Unsupported { source, target };
-        let mut plan = Self {
-            level,
-            decode: None,
-            lane_size: source.item_size(),
-            scale: None,
-            encode: None,
-            flags: false,
-            scaled: request.scaled,
-            stream: None,
-            by_chance: None,
-            meter: None,
-            watch: None,
-            source_size: source.item_size(),
-            target_size: target.item_size(),
-        };
-        if report {
-            let wraps = request.integer_ends() && !request.scaled && options.overflow != Overflow::Saturate;
-            plan.meter = Some(Meter::new(source, target, wraps));
-        }
-        let searches_nan = options.nan == NanRule::Raise;
-        if source == target && !request.scaled && !searches_nan && request.keeps_specials() {
-            return Ok(plan);
-        }
-        if let Some(stage) = lookup::known(request, level) {
-            plan.encode = Some(stage);
-            return Ok(plan);
-        }
-        plan.choose(request).ok_or(unsupported)?;
-        if let Some(stage) = lookup::learn(request, &plan) {
-            return Ok(plan.replaced_by(stage));
-        }
-        if let Some(stage) = table::stage(request, &plan) {
-            return Ok(plan.replaced_by(stage));
-        }
-        Ok(plan)
+    /// Whether nothing but the results of unscaled elements is asked for, and those do not depend on places.
+    pub(super) fn is_simple(&self) -> bool {
+        let Route { scaled, draws, .. } = self.route;
+        self.guard.is_none() && self.watch.is_none() && !scaled && !draws
     }
 
-    /// With one stage that does all of it.
-    fn replaced_by(self, stage: Box<dyn Stage>) -> Self {
-        Self { decode: None, scale: None, encode: Some(stage), flags: false, scaled: false, ..self }
+    /// Bytes of a source element.
+    pub(super) fn source_size(&self) -> usize {
+        self.parts.source.item_size() * self.parts.components
     }
 
-    /// Fills in the stages.
-    fn choose(&mut self, request: &Request) -> Option<()> {
-        let Request { source, target, options, .. } = *request;
-        if request.is_native() && self.go_native(request) {
-            return Some(());
-        }
-        if request.integer_ends() && !request.scaled {
-            let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
-            if wraps && !request.watched() {
-                let pair = (source, target);
-                self.encode =
-                    cut::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
-            }
-            if self.encode.is_none() {
-                self.encode = integer::stage(source, target, options.overflow);
-                self.flags = true;
-            }
-            return Some(());
-        }
-        if let Some(stage) = direct::stage(request, self.level) {
-            self.encode = Some(stage);
-            // A factor is part of the stage.
-            self.scaled = false;
-            return Some(());
-        }
-        self.route(request)
+    /// Bytes of a target element.
+    pub(super) fn target_size(&self) -> usize {
+        let parts = if self.parts.real_to_complex { 2 } else { self.parts.components };
+        self.parts.target.item_size() * parts
     }
 
-    /// Whether nothing is to be done to elements, or found out about them.
-    pub(super) fn is_copy(&self) -> bool {
-        self.decode.is_none() && self.encode.is_none() && !self.is_watched()
-    }
-
-    /// Whether somebody compares sources and results.
-    pub(super) fn is_watched(&self) -> bool {
-        self.meter.is_some() || self.watch.is_some()
-    }
-
-    /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
-    fn go_native(&mut self, request: &Request) -> bool {
-        let Request { source, target, options, .. } = *request;
-        if target.kind() == Kind::Bool && !request.keeps_specials() {
-            return false;
-        }
-        self.encode = native::stage(source, target, self.level);
-        if self.encode.is_some() {
-            return true;
-        }
-        self.encode = match source.float() {
-            None => from_integer::stage(source, target)
-                .map(|stage| low_bytes::stage((source, target), self.level, stage)),
-            Some(spec) if spec == pivot_spec::<Binary64>() => {
-                from_float::from_float64(target, options.overflow)
-            }
-            Some(spec) if spec == pivot_spec::<Binary32>() => {
-                from_float::from_float32(target, options.overflow)
-            }
-            Some(_) => None,
-        };
-        // Single floats and narrower; float64 they become by decoding alone.
-        if self.encode.is_none()
-            && source.float().is_some_and(|_| source.row().bits < 32)
-            && target.float().is_none()
-        {
-            self.encode = from_float::from_float32(target, options.overflow);
-            // Narrower floats pass through float32, which holds them exactly.
-            self.decode = assemble::decoder::<Binary32>(source);
-            self.lane_size = size_of::<f32>();
-        }
-        self.encode.is_some()
-    }
-
-    /// Fills in the stages of the pivot route.
-    fn route(&mut self, request: &Request) -> Option<()> {
-        match request.choice() {
-            Choice::Narrow => {
-                self.decode = assemble::decoder::<Binary32>(request.source);
-                self.through_float::<Binary32>(request)
-            }
-            Choice::Wide => {
-                self.decode = assemble::decoder::<Binary64>(request.source);
-                self.through_float::<Binary64>(request)
-            }
-            Choice::Word { signed: true } => self.finish(request, assemble::encoder::<SignedWord>(request)),
-            Choice::Word { signed: false } => {
-                self.finish(request, assemble::encoder::<UnsignedWord>(request))
-            }
-            Choice::Exact => {
-                let encode = match (request.source.row().bits, request.source.kind()) {
-                    (64, Kind::Integer { signed: true }) => assemble::product_encoder::<SignedWord>(request),
-                    (64, Kind::Integer { signed: false }) => {
-                        assemble::product_encoder::<UnsignedWord>(request)
-                    }
-                    _ => {
-                        self.decode = assemble::decoder::<Binary64>(request.source);
-                        assemble::product_encoder::<Binary64>(request)
-                    }
-                };
-                self.lane_size = 8;
-                self.finish(request, encode)
-            }
-        }
-    }
-
-    fn through_float<P: FloatPivot>(&mut self, request: &Request) -> Option<()> {
-        self.lane_size = (<P::Lane as Lane>::WIDTH / 8) as usize;
-        if self.scaled {
-            self.scale = Some(Box::new(Scale));
-        }
-        let spec = request.target.float();
-        let is_pivot = spec == Some(pivot_spec::<P>());
-        if is_pivot && !request.watched() && !self.scaled && request.keeps_specials() {
-            return Some(());
-        }
-        if let Some(stage) = direct::from_lanes::<P>(request, self.level) {
-            self.encode = Some(stage);
-            return Some(());
-        }
-        let is_single = spec == Some(pivot_spec::<Binary32>());
-        if self.lane_size == size_of::<f64>() && is_single && request.is_fast() && request.keeps_specials() {
-            self.encode = from_float::from_float64(request.target, request.options.overflow);
-            return Some(());
-        }
-        if let Some(fast) = assemble::fast_encoder::<P>(request) {
-            self.encode = Some(fast);
-            self.draw(request);
-            if self.stream.is_some() && self.lane_size == size_of::<f32>() {
-                self.by_chance = by_chance(request, self.level);
-            }
-            return Some(());
-        }
-        self.finish(request, assemble::encoder::<P>(request))
-    }
-
-    /// The general encoders always tell what happened; nobody may listen.
-    fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
-        self.flags = true;
-        self.draw(request);
-        self.encode = Some(encode?);
-        Some(())
-    }
-
-    /// Notes the stream of random numbers, if the encoder reads any.
-    fn draw(&mut self, request: &Request) {
-        let stochastic = request.rounding() == Rounding::Stochastic;
-        self.stream = stochastic.then(|| Stream::new(request.options.seed));
+    /// The layout of dense elements.
+    pub(super) fn dense(&self, count: usize) -> Layout {
+        let components = self.parts.components;
+        let [from, to] = [self.source_size(), self.target_size()].map(|size| size / components);
+        Layout::dense(count * components, from, to)
     }
 }

@@ -4,8 +4,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::few;
-use super::step::Step;
+use super::plan::Plan;
 use crate::cast::tile::TILE;
 use crate::error::Error;
 use crate::format::Format;
@@ -13,8 +12,8 @@ use crate::format::Format;
 /// A plain cast; two, if it goes by way of another format.
 #[allow(missing_debug_implementations, reason = "stages are loops: there is nothing to show")]
 pub struct Prepared {
-    first: &'static Step,
-    second: Option<&'static Step>,
+    first: &'static Plan,
+    second: Option<&'static Plan>,
 }
 
 /// Elements of the format between two steps, of up to 16 bytes.
@@ -27,24 +26,10 @@ impl Prepared {
     /// [`Error::Unsupported`] for complex to real.
     pub fn new(source: Format, through: Option<Format>, target: Format) -> Result<Self, Error> {
         let (first, second) = match through {
-            None => (Step::between(source, target)?, None),
-            Some(middle) => (Step::between(source, middle)?, Some(Step::between(middle, target)?)),
+            None => (Plan::plain(source, target)?, None),
+            Some(middle) => (Plan::plain(source, middle)?, Some(Plan::plain(middle, target)?)),
         };
         Ok(Self { first, second })
-    }
-
-    /// Casts elements at strides, if they are few, of few axes, and go by way of no other format; returns whether it did.
-    ///
-    /// # Safety
-    /// As for [`super::cast()`].
-    pub unsafe fn run_few(
-        &self,
-        shape: &[usize],
-        source: (*const u8, &[isize]),
-        target: (*mut u8, &[isize]),
-    ) -> bool {
-        // SAFETY: passed on.
-        self.second.is_none() && unsafe { few::cast(self.first, shape, source, target) }
     }
 
     /// Casts `count` dense elements.
@@ -66,7 +51,7 @@ impl Prepared {
     /// # Safety
     /// As for [`Prepared::run`].
     #[inline(never)]
-    unsafe fn run_both(&self, second: &Step, source: *const u8, target: *mut u8, count: usize) {
+    unsafe fn run_both(&self, second: &Plan, source: *const u8, target: *mut u8, count: usize) {
         let mut between: Between = [const { MaybeUninit::uninit() }; TILE];
         let middle = between.as_mut_ptr().cast::<u8>();
         for start in (0..count).step_by(TILE) {
@@ -74,8 +59,8 @@ impl Prepared {
             // SAFETY: the caller's promise at both ends; the first step fills what the second reads, and a tile has
             // room for it.
             unsafe {
-                self.first.run(source.add(start * self.first.source.item_size()), middle, count);
-                second.run(middle, target.add(start * second.target.item_size()), count);
+                self.first.run(source.add(start * self.first.source_size()), middle, count);
+                second.run(middle, target.add(start * second.target_size()), count);
             }
         }
     }

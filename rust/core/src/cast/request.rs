@@ -6,21 +6,26 @@ use crate::codec::options::{NanRule, Options, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Format, Kind, Specials};
 
-/// What a plan is asked for.
+/// What a route is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     /// A real format.
     pub(super) source: Format,
     /// A real format.
     pub(super) target: Format,
+    /// Overflow and NaN have results: what is refused is looked for beside.
     pub(super) options: Options,
     pub(super) scaled: bool,
     /// The scale of all elements, if there is one for all and it is known.
     pub(super) factor: Option<f64>,
-    pub(super) report: bool,
-    /// Elements in all: what a plan may spend on itself.
-    pub(super) count: usize,
+    /// Somebody asks what happened to single elements.
+    pub(super) tells: bool,
+    /// There are so many elements that it pays to look at a factor more closely.
+    pub(super) many: bool,
 }
+
+/// From so many elements on there are many.
+pub(super) const MANY: usize = 1 << 12;
 
 /// How wide the lanes between decoding and encoding are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +44,7 @@ impl Request {
     /// For the two formats, and nothing besides.
     pub(super) fn plain(source: Format, target: Format) -> Self {
         let options = Options::default();
-        Self { source, target, options, scaled: false, factor: None, report: false, count: 0 }
+        Self { source, target, options, scaled: false, factor: None, tells: false, many: false }
     }
 
     /// The rounding in force; the default one where there is nothing to round.
@@ -62,17 +67,6 @@ impl Request {
         if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
     }
 
-    /// Whether nothing is asked for but the two formats.
-    pub(super) fn is_plain(&self) -> bool {
-        self.options == Options::default() && !self.scaled && !self.report
-    }
-
-    /// Whether anybody asks what happened to single elements.
-    pub(super) fn watched(&self) -> bool {
-        let raises = self.options.overflow == Overflow::Raise || self.options.nan == NanRule::Raise;
-        self.report || raises
-    }
-
     /// Whether the language's own conversion of machine types is what is asked for.
     pub(super) fn is_native(&self) -> bool {
         let clamps = self.options.overflow == Overflow::Saturate;
@@ -85,7 +79,7 @@ impl Request {
         // There is nothing to round between integers, nor in whether a number is zero.
         let is_exact = self.integer_ends() || self.target.kind() == Kind::Bool;
         let rounds = is_exact || self.rounding() == self.default_rounding();
-        in_range && rounds && !self.scaled && !self.watched()
+        in_range && rounds && !self.scaled && !self.tells
     }
 
     /// Whether the target holds every integer of the source.
@@ -103,7 +97,7 @@ impl Request {
 
     /// Whether the fast encoders may be used: nearest-even, and nobody asks for flags.
     pub(super) fn is_fast(&self) -> bool {
-        self.rounding() == Rounding::NearestEven && !self.watched()
+        self.rounding() == Rounding::NearestEven && !self.tells
     }
 
     /// Whether both ends are integers or bools.

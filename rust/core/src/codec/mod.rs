@@ -8,6 +8,7 @@
 //! * [`stochastic`]: a fast path of the rounding by chance.
 //! * `upper`: the same to 8 bits or fewer, in words of 16 bits.
 //! * [`decode`]: any code to a pivot.
+//! * `scalar`: one code at a time, for tables.
 //! * [`reference`]: what a code is worth, slowly and obviously; tests and `finfo` use it.
 //!
 //! A loop over these functions is all a kernel is; nothing here branches on data or knows a particular format.
@@ -22,5 +23,6 @@ pub mod product;
 pub mod random;
 pub mod reference;
 pub mod rounding;
+pub(crate) mod scalar;
 pub mod stochastic;
 pub(crate) mod upper;

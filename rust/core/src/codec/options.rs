@@ -48,6 +48,8 @@ pub trait Named: Copy + 'static {
     const ARGUMENT: &'static str;
     /// Every value with its name.
     const NAMES: &'static [(&'static str, Self)];
+    /// How many there are.
+    const COUNT: usize = Self::NAMES.len();
 
     /// The value called `name`.
     ///

@@ -9,7 +9,8 @@ pub fn value_of(spec: &FloatSpec, code: u64) -> f64 {
     DefaultEnvironment::compute(code, |code| worth(spec, code))
 }
 
-fn worth(spec: &FloatSpec, code: u64) -> f64 {
+/// The same, in whatever environment it is called in.
+pub(crate) fn worth(spec: &FloatSpec, code: u64) -> f64 {
     let magnitude = code & spec.magnitude_mask();
     let negative = spec.signed && code & spec.sign_bit() != 0;
     let field = magnitude >> spec.mantissa_bits;

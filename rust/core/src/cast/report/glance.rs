@@ -12,13 +12,13 @@ use super::extremes::Extremes;
 use super::low::{BLOCK, Bytes, Low, LowBytes};
 use super::squares::{self, Bounds, Errors, LANES, Values, exponent_of};
 use super::steepest::{Steepest, TINY};
-use crate::cast::plan::Plan;
 use crate::cast::request::{Request, holds_exactly, pivot_format, pivot_spec};
+use crate::cast::route::Route;
 use crate::cast::stages::assemble;
 use crate::cast::stages::stage::{Decode, Span, Stage};
 use crate::cast::tile::Tile;
 use crate::codec::decode::Decoder;
-use crate::codec::options::{NanRule, Overflow, Rounding};
+use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference;
 use crate::cpu::Level;
@@ -65,8 +65,8 @@ fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     if format.float() == Some(upper) {
         return Some(Box::new(Decode::<u32, u16, _>::new(UpperHalf)));
     }
-    let plan = Plan::new(&Request::plain(format, single), level).ok()?;
-    match (plan.decode, plan.encode) {
+    let route = Route::new(&Request::plain(format, single), level).ok()?;
+    match (route.decode, route.encode) {
         (None, encode) => encode,
         (decode, None) => decode,
         (Some(_), Some(_)) => assemble::decoder::<Binary32>(format),
@@ -97,12 +97,11 @@ impl Glance {
 
     /// For requests of which a glance at ordinary tiles tells everything.
     pub(super) fn new(request: &Request, level: Level) -> Option<Self> {
-        let Request { source, target, options, scaled, .. } = *request;
-        let raises = options.overflow == Overflow::Raise || options.nan == NanRule::Raise;
+        let Request { source, target, scaled, .. } = *request;
         let held = holds_exactly::<Binary32>(source) && holds_exactly::<Binary32>(target);
         let spec = target.float().filter(|spec| spec.signed && spec.specials != Specials::ExponentOnly)?;
         let rounding = request.rounding();
-        if scaled || raises || !held || rounding == Rounding::Stochastic {
+        if scaled || !held || rounding == Rounding::Stochastic {
             return None;
         }
         let (precision, lowest) = match source.kind() {

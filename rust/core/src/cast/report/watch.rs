@@ -3,68 +3,91 @@
 
 use super::glance::{Glance, GlanceScratch};
 use super::histogram::{CODES, COUNT_FROM, Histogram};
-use crate::cast::plan::Plan;
+use super::measure::{Meter, MeterScratch};
 use crate::cast::request::Request;
-use crate::cast::run::Work;
+use crate::cast::route::Route;
 use crate::cast::tile::Tile;
-use crate::codec::options::{NanRule, Overflow, Rounding};
+use crate::cast::work::Work;
+use crate::codec::options::{Overflow, Rounding};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::report::CastReport;
 
 /// Up to this many elements it takes longer to make ready for watching than to have flags written.
-const SHORT: usize = 64;
+pub(in crate::cast) const SHORT: usize = 64;
 
-/// What is found out beside a cast, and how.
+/// What is found out about a cast, and how.
 pub(in crate::cast) struct Watch {
+    /// Compares sources and results, by the flags of an encoder.
+    pub(in crate::cast) meter: Meter,
+    /// Compares them without flags.
+    pub(in crate::cast) beside: Option<Beside>,
+}
+
+/// What is found out beside a cast.
+pub(in crate::cast) struct Beside {
     /// Sources are bytes, which are counted where there are many.
     counts: bool,
     /// Tells what ordinary tiles lost.
     glance: Option<Glance>,
-    /// The plan that tells what any tile lost.
-    close: Box<Plan>,
+    /// The route that tells what any tile lost.
+    pub(in crate::cast) close: Route,
 }
 
 impl Watch {
-    /// For a request that results need no flags for.
+    /// For a request.
     ///
     /// # Errors
-    /// As for [`Plan::new`].
-    pub(in crate::cast) fn new(request: &Request, level: Level) -> Result<Option<Self>, Error> {
-        let options = request.options;
-        let raises = options.overflow == Overflow::Raise || options.nan == NanRule::Raise;
-        let is_short = request.count <= SHORT && request.source.item_size() > 1;
-        if !request.report
-            || is_short
-            || request.scaled
-            || raises
-            || request.rounding() == Rounding::Stochastic
-        {
-            return Ok(None);
+    /// As for [`Route::new`].
+    pub(in crate::cast) fn new(request: &Request, level: Level) -> Result<Self, Error> {
+        let Request { source, target, scaled, options, .. } = *request;
+        let wraps = request.integer_ends() && !scaled && options.overflow != Overflow::Saturate;
+        let meter = Meter::new(source, target, wraps);
+        if scaled || request.rounding() == Rounding::Stochastic {
+            return Ok(Self { meter, beside: None });
         }
         let glance = Glance::new(request, level);
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
         let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
-        let counts = request.source.item_size() == 1 && !simple;
+        let counts = source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
-            return Ok(None);
+            return Ok(Self { meter, beside: None });
         }
-        Ok(Some(Self { counts, glance, close: Box::new(Plan::with_flags(request, level)?) }))
+        let close = Route::new(&Request { tells: true, ..*request }, level)?;
+        Ok(Self { meter, beside: Some(Beside { counts, glance, close }) })
     }
 
+    /// Says how losses are found out.
+    pub(in crate::cast) fn describe(&self) -> String {
+        let Some(Beside { counts, glance, close }) = &self.beside else {
+            return "flags of the route, and float64".to_owned();
+        };
+        let ways = [(*counts, "counts of codes"), (glance.is_some(), "float32 of tiles within the range")];
+        let ways = ways.into_iter().filter(|way| way.0).map(|way| way.1);
+        ways.chain([close.describe().as_str()]).collect::<Vec<_>>().join("; else ")
+    }
+
+    /// Whether results come with flags.
+    pub(in crate::cast) fn needs_flags(&self) -> bool {
+        self.beside.is_none()
+    }
+}
+
+impl Beside {
     /// Adds the account of a tile, at once or in the [end](Self::end).
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
     pub(in crate::cast) unsafe fn look(
         &self,
-        level: Level,
+        meter: &Meter,
         (source, target): (*const u8, *const u8),
         count: usize,
         work: &mut Work,
         scratch: &mut WatchScratch,
         report: &mut CastReport,
     ) {
+        let level = self.close.level;
         // SAFETY: the caller's promise.
         unsafe {
             if scratch.counts {
@@ -75,7 +98,7 @@ impl Watch {
             {
                 return;
             }
-            self.look_closely(level, source, count, work, &mut scratch.results, report);
+            self.look_closely(meter, source, count, work, scratch, report);
         }
     }
 
@@ -85,43 +108,44 @@ impl Watch {
     /// `count` elements are readable at the source, at most [`crate::cast::TILE`].
     unsafe fn look_closely(
         &self,
-        level: Level,
+        meter: &Meter,
         source: *const u8,
         count: usize,
         work: &mut Work,
-        results: &mut Tile<u64>,
+        scratch: &mut WatchScratch,
         report: &mut CastReport,
     ) {
-        let Some(meter) = &self.close.meter else { return };
-        let target = results.0.as_mut_ptr().cast::<u8>();
+        let target = scratch.results.0.as_mut_ptr().cast::<u8>();
         // SAFETY: the caller's promise; the tile has room for as many results.
         unsafe {
-            self.close.convert(level, (source, target), count, work);
-            let Work { flags, meter: columns, .. } = work;
+            self.close.convert((source, target), count, work);
             let ends = (source, target.cast_const());
-            meter.measure(level, ends, None, &flags.0[..count], columns, report);
+            let flags = &work.flags.0[..count];
+            meter.measure(self.close.level, ends, None, flags, &mut scratch.meter, report);
         }
     }
 
     /// Adds the account of what was counted.
     pub(in crate::cast) fn end(
         &self,
-        level: Level,
+        meter: &Meter,
         work: &mut Work,
         scratch: &mut WatchScratch,
         report: &mut CastReport,
     ) {
-        let (Some(meter), true) = (&self.close.meter, scratch.counts) else { return };
+        if !scratch.counts {
+            return;
+        }
         let mut codes = [0; CODES];
         for (code, place) in (0..=u8::MAX).zip(&mut codes) {
             *place = code;
         }
         let target = scratch.results.0.as_mut_ptr().cast::<u8>();
         // SAFETY: all codes are there to be read, and the tile has room for their results.
-        unsafe { self.close.convert(level, (codes.as_ptr(), target), CODES, work) };
-        let Work { flags, meter: columns, .. } = work;
+        unsafe { self.close.convert((codes.as_ptr(), target), CODES, work) };
+        let (level, flags) = (self.close.level, &work.flags.0[..CODES]);
         let results = (target.cast_const(), self.close.target_size);
-        scratch.histogram.tell(meter, level, results, &flags.0[..CODES], columns, report);
+        scratch.histogram.tell(meter, level, results, flags, &mut scratch.meter, report);
     }
 }
 
@@ -129,6 +153,7 @@ impl Watch {
 #[derive(Default)]
 pub(in crate::cast) struct WatchScratch {
     counts: bool,
+    pub(in crate::cast) meter: MeterScratch,
     histogram: Histogram,
     glance: GlanceScratch,
     results: Tile<u64>,
@@ -136,8 +161,8 @@ pub(in crate::cast) struct WatchScratch {
 
 impl WatchScratch {
     /// Before the first of so many elements.
-    pub(in crate::cast) fn begin(&mut self, watch: &Watch, count: usize) {
-        self.counts = watch.counts && count >= COUNT_FROM;
+    pub(in crate::cast) fn begin(&mut self, beside: &Beside, count: usize) {
+        self.counts = beside.counts && count >= COUNT_FROM;
         if self.counts {
             self.histogram = Histogram::default();
         }

@@ -13,9 +13,11 @@
 use super::draws;
 use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::spread;
-use crate::cast::plan::Plan;
+use crate::cast::route::Route;
 use crate::cast::stages::stage::{Span, Stage};
 use crate::cast::tile::{TILE, Tile};
+use crate::cast::work::Work;
+use crate::codec::random::Stream;
 use crate::cpu::Level;
 
 /// Bytes of a cache line: stores that straddle two cost more.
@@ -30,29 +32,27 @@ const END: usize = 256;
 
 /// What is cast.
 pub(in crate::cast) struct Dense<'a> {
-    pub(in crate::cast) plan: &'a Plan,
-    pub(in crate::cast) level: Level,
+    pub(in crate::cast) route: &'a Route,
     pub(in crate::cast) source: *const u8,
     pub(in crate::cast) target: *mut u8,
     pub(in crate::cast) count: usize,
     /// Results are the real parts of the target's elements, whose imaginary parts become +0.
     pub(in crate::cast) real_to_complex: bool,
-    /// The index of the first element, where there are draws.
-    pub(in crate::cast) first: u64,
+    /// Where draws come from, if there are some, and the index of the first element.
+    pub(in crate::cast) draws: Option<(Stream, u64)>,
 }
 
 /// Tiles of one thread.
 pub(super) struct Tiles<'a> {
-    pub(super) lanes: &'a mut Tile<u64>,
     pub(super) results: &'a mut Tile<u64>,
-    pub(super) flags: &'a mut Tile<u8>,
+    pub(super) work: &'a mut Work,
 }
 
 impl Dense<'_> {
-    /// Whether a plan has no need of anything but its two ends.
-    pub(in crate::cast) fn suits(plan: &Plan) -> bool {
-        let drawn = plan.encode.is_some() && !plan.flags;
-        !plan.scaled && !plan.is_watched() && (plan.stream.is_none() || drawn)
+    /// Whether a route has no need of anything but its two ends.
+    pub(in crate::cast) fn suits(route: &Route) -> bool {
+        let drawn = route.encode.is_some() && !route.flags;
+        !route.scaled && (!route.draws || drawn)
     }
 
     /// The one stage over all of it, or those that draw, if that is all there is to do. Returns whether it was.
@@ -61,25 +61,25 @@ impl Dense<'_> {
     /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
     /// elements of equal size coincide.
     pub(super) unsafe fn run_at_once(&self) -> bool {
-        let Self { plan, source, target, count, first, .. } = *self;
-        if let Some(stream) = plan.stream {
+        let Self { route, source, target, count, draws, .. } = *self;
+        if let Some((stream, first)) = draws.filter(|_| route.draws) {
             let span = Span { source, target, count, ..Span::EMPTY };
             // SAFETY: the caller's promise.
-            unsafe { draws::run(plan, span, stream, first) };
+            unsafe { draws::run(route, span, stream, first) };
             return true;
         }
-        let stage = match (&plan.decode, &plan.encode) {
-            _ if self.real_to_complex || plan.flags => return false,
+        let stage = match (&route.decode, &route.encode) {
+            _ if self.real_to_complex || route.flags => return false,
             (Some(stage), None) | (None, Some(stage)) if !stage.aligns() && self.streams() => return false,
             (Some(_), Some(_)) => return false,
             (Some(stage), None) | (None, Some(stage)) => stage,
             (None, None) => {
-                let bytes = count * plan.source_size;
+                let bytes = count * route.source_size;
                 // SAFETY: the caller's promise; what streams does not overlap.
                 unsafe {
                     if self.streams() {
-                        streaming::copy(self.level, source, target, bytes);
-                        streaming::fence(self.level);
+                        streaming::copy(self.route.level, source, target, bytes);
+                        streaming::fence(self.route.level);
                     } else {
                         source.copy_to(target, bytes);
                     }
@@ -94,33 +94,35 @@ impl Dense<'_> {
 
     /// Whether results are better kept out of the caches. What is cast in place is in them.
     fn streams(&self) -> bool {
-        let Self { plan, source, target, count, .. } = *self;
-        let long = count * (plan.source_size + self.element()) >= STREAM_FROM;
-        long && self.level >= Level::Avx2 && source != target.cast_const()
+        let Self { route, source, target, count, .. } = *self;
+        let long = count * (route.source_size + self.element()) >= STREAM_FROM;
+        long && self.route.level >= Level::Avx2 && source != target.cast_const()
     }
 
     /// Bytes of a target element.
     fn element(&self) -> usize {
-        self.plan.target_size * if self.real_to_complex { 2 } else { 1 }
+        self.route.target_size * if self.real_to_complex { 2 } else { 1 }
     }
 
     /// # Safety
     /// As for [`Dense::run_at_once`].
     unsafe fn run_aligned(&self, stage: &dyn Stage) {
-        let Self { plan, source, target, count, .. } = *self;
+        let Self { route, source, target, count, .. } = *self;
         let run = |start: usize, end: usize| {
             let (source, target) = (
-                source.wrapping_add(start * plan.source_size),
-                target.wrapping_add(start * plan.target_size),
+                source.wrapping_add(start * route.source_size),
+                target.wrapping_add(start * route.target_size),
             );
             // SAFETY: the caller's promise; these are some of the elements.
-            unsafe { stage.run(self.level, Span { source, target, count: end - start, ..Span::EMPTY }) };
+            unsafe {
+                stage.run(self.route.level, Span { source, target, count: end - start, ..Span::EMPTY });
+            }
         };
         // In place, no element may be cast twice.
         if count < ALIGN_FROM || stage.aligns() || source == target.cast_const() {
             return run(0, count);
         }
-        let start = skew(target, plan.target_size);
+        let start = skew(target, route.target_size);
         let end = count - (count - start) % END;
         if start > 0 {
             run(0, END);
@@ -136,7 +138,7 @@ impl Dense<'_> {
     /// # Safety
     /// As for [`Dense::run_at_once`].
     pub(super) unsafe fn run_in_tiles(&self, tiles: &mut Tiles<'_>) {
-        let Self { plan, source, target, count, .. } = *self;
+        let Self { route, source, target, count, .. } = *self;
         let (element, streams) = (self.element(), self.streams());
         let mut end = 0;
         while end < count {
@@ -146,20 +148,20 @@ impl Dense<'_> {
             end = count.min(if length > 0 { length } else { end + TILE });
             // SAFETY: the caller's promise; these are some of the elements.
             unsafe {
-                let (source, target) = (source.add(start * plan.source_size), target.add(start * element));
+                let (source, target) = (source.add(start * route.source_size), target.add(start * element));
                 if self.real_to_complex {
                     self.convert_to_complex(source, target, end - start, tiles, streams);
                 } else if streams {
                     let results = tiles.results.0.as_mut_ptr().cast::<u8>();
-                    self.convert(source, results, end - start, tiles);
-                    streaming::copy(self.level, results, target, (end - start) * element);
+                    self.route.convert((source, results), end - start, tiles.work);
+                    streaming::copy(self.route.level, results, target, (end - start) * element);
                 } else {
-                    self.convert(source, target, end - start, tiles);
+                    self.route.convert((source, target), end - start, tiles.work);
                 }
             }
         }
         if streams {
-            streaming::fence(self.level);
+            streaming::fence(self.route.level);
         }
     }
 
@@ -175,43 +177,23 @@ impl Dense<'_> {
         tiles: &mut Tiles<'_>,
         streams: bool,
     ) {
-        let (level, size) = (self.level, self.plan.target_size);
+        let (level, size) = (self.route.level, self.route.target_size);
         // SAFETY: the caller's promise; a tile has room for as many real parts, or for half as many elements.
         unsafe {
             let mut parts = source;
-            if !self.plan.is_copy() {
+            if !self.route.is_copy() {
                 let results = tiles.results.0.as_mut_ptr().cast::<u8>();
-                self.convert(source, results, count, tiles);
+                self.route.convert((source, results), count, tiles.work);
                 parts = results;
             }
             if !streams {
                 return spread(level, parts, target, size, count);
             }
-            let elements = tiles.lanes.0.as_mut_ptr().cast::<u8>();
+            let elements = tiles.work.room();
             for start in (0..count).step_by(TILE / 2) {
                 let count = (TILE / 2).min(count - start);
                 spread(level, parts.add(start * size), elements, size, count);
                 streaming::copy(level, elements, target.add(start * self.element()), count * self.element());
-            }
-        }
-    }
-
-    /// One tile.
-    ///
-    /// # Safety
-    /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
-    unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize, tiles: &mut Tiles<'_>) {
-        let lanes = tiles.lanes.0.as_mut_ptr().cast::<u8>();
-        let span = Span { source, target, count, flags: tiles.flags.0.as_mut_ptr(), ..Span::EMPTY };
-        // SAFETY: the caller's promise; tiles have room for as many elements.
-        unsafe {
-            match (&self.plan.decode, &self.plan.encode) {
-                (Some(decode), Some(encode)) => {
-                    decode.run(self.level, Span { target: lanes, ..span });
-                    encode.run(self.level, Span { source: lanes, ..span });
-                }
-                (Some(stage), None) | (None, Some(stage)) => stage.run(self.level, span),
-                (None, None) => source.copy_to(target, count * self.plan.source_size),
             }
         }
     }

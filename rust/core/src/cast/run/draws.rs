@@ -1,9 +1,10 @@
 //! Random numbers for the elements that a stage rounds by chance.
 
+use super::with_work;
 use crate::cast::layout::{INDEX, Run};
-use crate::cast::plan::Plan;
+use crate::cast::route::Route;
 use crate::cast::stages::stage::Span;
-use crate::cast::tile::{TILE, Tile};
+use crate::cast::tile::TILE;
 use crate::codec::random::{Draw, Stream};
 use crate::cpu::{Kernel, Level};
 
@@ -49,14 +50,14 @@ pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draw
     }
 }
 
-/// Runs the stages of a plan over elements that have the indices from `first` on, each with its draw.
+/// Runs the stages of a route over elements that have the indices from `first` on, each with its draw.
 ///
 /// # Safety
 /// The elements are readable at the source and writable at the target, which do not overlap unless they coincide.
-pub(super) unsafe fn run(plan: &Plan, span: Span, stream: Stream, first: u64) {
-    let Some(by_chance) = plan.by_chance.as_ref().filter(|_| span.source != span.target.cast_const()) else {
+pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) {
+    let Some(by_chance) = route.by_chance.as_ref().filter(|_| span.source != span.target.cast_const()) else {
         // SAFETY: passed on.
-        return unsafe { in_tiles(plan, span, stream, first) };
+        return unsafe { in_tiles(route, span, stream, first) };
     };
     let mut start = 0;
     while start < span.count {
@@ -64,11 +65,11 @@ pub(super) unsafe fn run(plan: &Plan, span: Span, stream: Stream, first: u64) {
         let (upper, lower) = ((index >> u32::BITS) as u32, index as u32);
         // Up to the last index with this upper half.
         let alike = usize::try_from((1 << u32::BITS) - u64::from(lower)).unwrap_or(usize::MAX);
-        let part = part(plan, &span, start, alike.min(span.count - start));
+        let part = part(route, &span, start, alike.min(span.count - start));
         let general = |from: usize, count: usize| {
-            let part = self::part(plan, &part, from, count);
+            let part = self::part(route, &part, from, count);
             // SAFETY: the caller's promise, for some of the elements.
-            unsafe { in_tiles(plan, part, stream, index.wrapping_add(from as u64)) };
+            unsafe { in_tiles(route, part, stream, index.wrapping_add(from as u64)) };
         };
         // SAFETY: as above.
         unsafe { by_chance.run(part, stream.keys(upper, false), lower, &general) };
@@ -77,44 +78,29 @@ pub(super) unsafe fn run(plan: &Plan, span: Span, stream: Stream, first: u64) {
 }
 
 /// Some of the elements of a span.
-fn part(plan: &Plan, span: &Span, start: usize, count: usize) -> Span {
-    let source = span.source.wrapping_add(start * plan.source_size);
-    let target = span.target.wrapping_add(start * plan.target_size);
+fn part(route: &Route, span: &Span, start: usize, count: usize) -> Span {
+    let source = span.source.wrapping_add(start * route.source_size);
+    let target = span.target.wrapping_add(start * route.target_size);
     Span { source, target, count, ..*span }
 }
 
 /// # Safety
 /// As for [`run`].
-unsafe fn in_tiles(plan: &Plan, span: Span, stream: Stream, first: u64) {
-    // SAFETY: passed on.
-    unsafe {
-        if plan.lane_size == size_of::<u64>() {
-            in_tiles_of::<u64>(plan, span, stream, first);
-        } else {
-            in_tiles_of::<u32>(plan, span, stream, first);
-        }
-    }
-}
-
-/// # Safety
-/// As for [`run`].
-unsafe fn in_tiles_of<D: Draw>(plan: &Plan, span: Span, stream: Stream, first: u64) {
-    let Some(encode) = &plan.encode else { return };
-    let (mut tile, mut lanes) = (Tile::<D>::default(), plan.decode.as_ref().map(|_| Tile::<D>::default()));
-    for start in (0..span.count).step_by(TILE) {
-        let mut part = part(plan, &span, start, TILE.min(span.count - start));
-        let first = first.wrapping_add(start as u64);
-        plan.level.run(Draws { stream, first, step: 1, words: &mut tile.0[..part.count] });
-        // SAFETY: the caller's promise, for a part of the span; lanes are of the draws' size.
-        unsafe {
-            if let (Some(decode), Some(lanes)) = (&plan.decode, &mut lanes) {
-                let target = lanes.0.as_mut_ptr().cast::<u8>();
-                decode.run(plan.level, Span { target, ..part });
-                part.source = target;
+unsafe fn in_tiles(route: &Route, span: Span, stream: Stream, first: u64) {
+    with_work(|work| {
+        for start in (0..span.count).step_by(TILE) {
+            let Span { source, target, count, .. } = part(route, &span, start, TILE.min(span.count - start));
+            let first = first.wrapping_add(start as u64);
+            if route.lane_size == size_of::<u64>() {
+                let words = &mut work.wide_draws.0[..count];
+                route.level.run(Draws { stream, first, step: 1, words });
+            } else {
+                route.level.run(Draws { stream, first, step: 1, words: &mut work.draws.0[..count] });
             }
-            encode.run(plan.level, Span { draws: tile.0.as_ptr().cast(), ..part });
+            // SAFETY: the caller's promise, for a part of the span, at most a tile; there are as many draws.
+            unsafe { route.convert((source, target), count, work) };
         }
-    }
+    });
 }
 
 #[cfg(test)]
@@ -128,9 +114,11 @@ mod tests {
 
     /// What a level makes of elements that have the indices from `first` on, and what its stages do.
     fn both(request: &Request, level: Level, elements: &[u8], first: u64) -> [Vec<u8>; 2] {
-        let plan = Plan::new(request, level).unwrap();
-        let (stages, stream) =
-            (Plan { by_chance: None, ..Plan::new(request, level).unwrap() }, plan.stream.unwrap());
+        let plan = Route::new(request, level).unwrap();
+        let (stages, stream) = (
+            Route { by_chance: None, ..Route::new(request, level).unwrap() },
+            Stream::new(request.options.seed),
+        );
         [plan, stages].map(|plan| {
             let count = elements.len() / plan.source_size;
             let mut results = vec![0; count * plan.target_size];
@@ -166,14 +154,14 @@ mod tests {
                     let options = Options { rounding: Some(Rounding::Stochastic), overflow, nan, seed: 9 };
                     let request = Request { options, ..Request::plain(source, target) };
                     for level in Level::available() {
-                        let plan = Plan::new(&request, level).unwrap();
+                        let plan = Route::new(&request, level).unwrap();
                         if plan.by_chance.is_none() {
                             continue;
                         }
                         found += 1;
                         let what = format!("{source:?} {target:?} {options:?} {level:?}");
                         let edge = if source == named("float32") {
-                            on_the_edge(target, plan.stream.unwrap())
+                            on_the_edge(target, Stream::new(options.seed))
                         } else {
                             // Small numbers of every kind.
                             (0..COUNT)

@@ -1,8 +1,9 @@
 //! Rows that are converted where they are: elements of long ones need no stop in a tile.
 
-use super::{Dense, Job, Work};
+use super::{Dense, Job};
 use crate::cast::layout::transfer::{Gaps, gather, scatter};
 use crate::cast::layout::{Run, SOURCE, TARGET};
+use crate::cast::work::Work;
 
 /// Bytes from which on a row is worth a call of its own.
 const LONG: usize = 1024;
@@ -21,9 +22,9 @@ pub(super) enum End {
 impl Job<'_> {
     /// How both operands lie, if their rows are worth calls of their own; `dense` says which are without gaps.
     pub(super) fn long_rows(&self, runs: &[Run], dense: [bool; 2]) -> Option<[End; 2]> {
-        let Self { plan, memory, search, .. } = self;
-        let plain = !self.dry && !search.overflow && !search.nan && !memory.real_to_complex;
-        if !plain || plan.is_copy() || plan.stream.is_some() || !Dense::suits(plan) {
+        let (route, memory) = (&self.plan.route, &self.memory);
+        let plain = self.plan.watch.is_none() && !memory.real_to_complex;
+        if !plain || route.is_copy() || route.draws || !Dense::suits(route) {
             return None;
         }
         let end = |operand: usize, size: usize, swapped: bool| {
@@ -34,8 +35,8 @@ impl Job<'_> {
                 false => End::Apart,
             }
         };
-        let source = end(SOURCE, plan.source_size, memory.source_swapped);
-        let target = end(TARGET, plan.target_size, memory.target_swapped);
+        let source = end(SOURCE, route.source_size, memory.source_swapped);
+        let target = end(TARGET, route.target_size, memory.target_swapped);
         [source, target].contains(&End::Rows).then_some([source, target])
     }
 
@@ -50,8 +51,9 @@ impl Job<'_> {
         tiles: (*mut u8, *mut u8),
         work: &mut Work,
     ) {
-        let Self { plan, memory, level, .. } = *self;
-        let (size, to_size) = (plan.source_size, plan.target_size);
+        let (route, memory) = (&self.plan.route, self.memory);
+        let level = route.level;
+        let (size, to_size) = (route.source_size, route.target_size);
         let first = runs[0].offsets;
         let offset = |end: End, operand: usize, row: &Run, done: usize, size: usize| match end {
             End::Dense => first[operand] + (done * size) as isize,
@@ -70,7 +72,7 @@ impl Job<'_> {
             for row in runs.iter().flat_map(Run::each_row) {
                 let from = from.offset(offset(source, SOURCE, &row, done, size));
                 let to = to.offset(offset(target, TARGET, &row, done, to_size));
-                plan.convert(level, (from, to), row.count, work);
+                route.convert((from, to), row.count, work);
                 done += row.count;
             }
             if target == End::Apart {

@@ -15,12 +15,13 @@ use crate::cast::layout::streaming;
 use crate::cast::layout::transfer::{Gaps, gather, scatter, scatter_real};
 use crate::cast::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use crate::cast::plan::Plan;
-use crate::cast::report::measure::MeterScratch;
-use crate::cast::report::watch::WatchScratch;
-use crate::cast::stages::stage::Span;
+use crate::cast::report::watch::{Beside, SHORT, Watch, WatchScratch};
+use crate::cast::route::Route;
 use crate::cast::tile::Tile;
-use crate::codec::encode::{NAN, OVERFLOW};
-use crate::cpu::{DefaultEnvironment, Level};
+use crate::cast::work::Work;
+use crate::codec::encode::NAN;
+use crate::codec::random::Stream;
+use crate::cpu::DefaultEnvironment;
 use crate::report::CastReport;
 
 /// The memory of one cast; positions are those of a [`Layout`].
@@ -40,18 +41,11 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// What to look for besides converting.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Search {
-    pub(super) overflow: bool,
-    pub(super) nan: bool,
-}
-
 /// What a range of positions gave.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) report: Option<CastReport>,
-    /// Flat index of the first element that was searched for, and whether it is a NaN.
+    /// Flat index of the first element that is refused, and whether it is a NaN.
     pub(super) found: Option<(u64, bool)>,
 }
 
@@ -72,11 +66,25 @@ pub(super) struct Job<'a> {
     pub(super) plan: &'a Plan,
     pub(super) layout: &'a Layout,
     pub(super) memory: Memory,
-    pub(super) level: Level,
+    /// Where draws come from, if the plan's route reads any.
+    pub(super) stream: Option<Stream>,
+    /// Whether elements are looked for that are refused.
     pub(super) search: Search,
-    /// Convert and search, but leave the target alone.
-    pub(super) dry: bool,
 }
+
+/// When elements are looked for that are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Never.
+    No,
+    /// Block by block, each before it is converted.
+    Beside,
+    /// The target is left alone.
+    Only,
+}
+
+/// Bytes of a source that are looked at before they are converted: they stay in a cache of the core.
+const BLOCK: usize = 1 << 17;
 
 /// The scratch of one thread. Its parts are lent one by one: pointers into one tile stay valid while the work on
 /// another goes on.
@@ -91,20 +99,8 @@ struct Scratch {
 
 impl Scratch {
     fn tiles(&mut self) -> Tiles<'_> {
-        let Self { target, work, .. } = self;
-        Tiles { lanes: &mut work.lanes, results: target, flags: &mut work.flags }
+        Tiles { results: &mut self.target, work: &mut self.work }
     }
-}
-
-/// What is used between a tile's source and its target.
-#[derive(Default)]
-pub(super) struct Work {
-    lanes: Tile<u64>,
-    scales: Tile<f64>,
-    draws: Tile<u32>,
-    wide_draws: Tile<u64>,
-    pub(super) flags: Tile<u8>,
-    pub(super) meter: MeterScratch,
 }
 
 thread_local! {
@@ -126,37 +122,93 @@ pub(super) unsafe fn run_dense(dense: &Dense<'_>) {
     }
 }
 
+/// Does something with what a thread has for the insides of tiles.
+fn with_work<R>(function: impl FnOnce(&mut Work) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| function(&mut scratch.work))
+}
+
+/// Casts up to a tile of dense elements, times one factor for all.
+///
+/// # Safety
+/// As for [`Route::convert`].
+pub(super) unsafe fn run_scaled(route: &Route, ends: (*const u8, *mut u8), count: usize, factor: f64) {
+    let _environment = DefaultEnvironment::enter();
+    with_work(|work| {
+        work.scales.0[..count].fill(factor);
+        // SAFETY: the caller's promise; there are as many scales.
+        unsafe { route.convert(ends, count, work) };
+    });
+}
+
 impl Job<'_> {
     /// Carries out positions `start..end`; `start` is a multiple of the layout's tile.
     ///
     /// # Safety
-    /// Every element of the layout is readable at the source (and scale) and, unless dry, writable at the target, and
-    /// the target overlaps neither, unless source and target elements of equal size coincide one by one. What lies
-    /// between neighbours in the source that are up to eight sizes apart is readable, and no part of the target.
+    /// Every element of the layout is readable at the source (and scale) and, unless this is a search only, writable at the
+    /// target, and the target overlaps neither, unless source and target elements of equal size coincide one by one. What
+    /// lies between neighbours in the source that are up to eight sizes apart is readable, and no part of the target.
     pub(super) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
         let mut outcome = Outcome::default();
-        if let Some(dense) = self.dense(start, end) {
-            // SAFETY: the caller's promise, for the elements of the range.
-            unsafe { run_dense(&dense) };
+        if self.search == Search::No {
+            // SAFETY: passed on.
+            unsafe { self.convert(start..end, &mut outcome) };
             return outcome;
+        }
+        let block = (BLOCK / self.plan.route.source_size).next_multiple_of(self.layout.tile);
+        for first in (start..end).step_by(block) {
+            let positions = first..end.min(first + block);
+            // SAFETY: the caller's promise, for some of the positions.
+            unsafe {
+                let _environment = DefaultEnvironment::enter();
+                SCRATCH.with_borrow_mut(|scratch| self.search(positions.clone(), scratch, &mut outcome));
+            }
+            if self.search == Search::Beside && outcome.found.is_none() {
+                // SAFETY: as above.
+                unsafe { self.convert(positions, &mut outcome) };
+            }
+        }
+        outcome
+    }
+
+    /// Converts.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn convert(&self, positions: Range<usize>, outcome: &mut Outcome) {
+        if let Some(dense) = self.dense(&positions) {
+            // SAFETY: the caller's promise, for the elements of the range.
+            return unsafe { run_dense(&dense) };
         }
         let _environment = DefaultEnvironment::enter();
         // SAFETY: the caller's promise.
-        SCRATCH.with_borrow_mut(|scratch| unsafe { self.run_tiles(start..end, scratch, &mut outcome) });
-        outcome
+        SCRATCH.with_borrow_mut(|scratch| unsafe { self.run_tiles(positions, scratch, outcome) });
+    }
+
+    /// The route of these elements: of a few, the one that tells what happened saves watching.
+    fn route(&self) -> &Route {
+        match self.beside() {
+            None => match self.plan.watch.as_ref().and_then(|watch| watch.beside.as_ref()) {
+                Some(beside) => &beside.close,
+                None => &self.plan.route,
+            },
+            Some(_) => &self.plan.route,
+        }
+    }
+
+    /// What watches beside the route, if that pays.
+    fn beside(&self) -> Option<&Beside> {
+        let pays = self.layout.count > SHORT || self.plan.route.is_copy();
+        self.plan.watch.as_ref().filter(|_| pays).and_then(|watch| watch.beside.as_ref())
     }
 
     /// # Safety
     /// As for [`Job::run`].
     unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
-        if self.plan.scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
-            // SAFETY: there is an element, so its scale is readable.
-            let scale =
-                unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
-            scratch.work.scales.0.fill(scale);
-        }
-        if let Some(watch) = &self.plan.watch {
-            scratch.watch.begin(watch, positions.len());
+        // SAFETY: passed on.
+        unsafe { self.fill_scales(&positions, scratch) };
+        let beside = self.beside();
+        if let Some(beside) = beside {
+            scratch.watch.begin(beside, positions.len());
         }
         let tile = self.layout.tile;
         for position in positions.clone().step_by(tile) {
@@ -164,55 +216,74 @@ impl Job<'_> {
             // SAFETY: the caller's promise.
             unsafe { self.run_tile(position, count, scratch, outcome) };
         }
-        if let Some(watch) = &self.plan.watch {
-            streaming::fence(self.level);
+        if let (Some(beside), Some(watch)) = (beside, &self.plan.watch) {
+            streaming::fence(self.plan.route.level);
             let Scratch { work, watch: watch_scratch, .. } = scratch;
-            watch.end(self.level, work, watch_scratch, outcome.report.get_or_insert_default());
+            let report = outcome.report.get_or_insert_default();
+            beside.end(&watch.meter, work, watch_scratch, report);
+        }
+    }
+
+    /// Fills in the factors of all tiles, if they are the same.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn fill_scales(&self, positions: &Range<usize>, scratch: &mut Scratch) {
+        let scaled =
+            self.plan.route.scaled || self.plan.guard.as_ref().is_some_and(|guard| guard.close.scaled);
+        if scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
+            // SAFETY: there is an element, so its scale is readable.
+            let scale =
+                unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
+            scratch.work.scales.0.fill(scale);
         }
     }
 
     /// The range as dense elements that nobody asks anything about, if that is what it is.
-    fn dense(&self, start: usize, end: usize) -> Option<Dense<'_>> {
-        let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
-        let element = plan.target_size * if memory.real_to_complex { 2 } else { 1 };
+    fn dense(&self, positions: &Range<usize>) -> Option<Dense<'_>> {
+        let (route, memory, layout) = (&self.plan.route, &self.memory, self.layout);
+        let element = route.target_size * if memory.real_to_complex { 2 } else { 1 };
         let native = !memory.source_swapped && !memory.target_swapped;
-        let plain = !self.dry && !self.search.overflow && !self.search.nan && Dense::suits(plan);
+        let plain = self.plan.watch.is_none() && Dense::suits(route);
         // Draws belong to places.
         let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
-        let drawn = plan.stream.is_none() || (in_line && !memory.real_to_complex);
-        let dense = layout.is_dense(SOURCE, plan.source_size) && layout.is_dense(TARGET, element);
+        let drawn = !route.draws || (in_line && !memory.real_to_complex);
+        let dense = layout.is_dense(SOURCE, route.source_size) && layout.is_dense(TARGET, element);
+        let start = positions.start;
         // Dense operands: position `p` lies `p` sizes after the origin.
         (plain && native && dense && drawn).then(|| Dense {
-            plan,
-            level: self.level,
+            route,
             source: memory
                 .source
-                .wrapping_offset(layout.origin[SOURCE] + (start * plan.source_size) as isize),
+                .wrapping_offset(layout.origin[SOURCE] + (start * route.source_size) as isize),
             target: memory.target.wrapping_offset(layout.origin[TARGET] + (start * element) as isize),
-            count: end - start,
+            count: positions.len(),
             real_to_complex: memory.real_to_complex,
-            first: (layout.origin[INDEX] as u64).wrapping_add(start as u64),
+            draws: self
+                .stream
+                .map(|stream| (stream, (layout.origin[INDEX] as u64).wrapping_add(start as u64))),
         })
     }
 
     /// # Safety
     /// As for [`Job::run`].
     unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
-        let (plan, memory, layout) = (self.plan, &self.memory, self.layout);
+        let (route, memory, layout) = (self.route(), &self.memory, self.layout);
+        let level = route.level;
         let Scratch { source: source_tile, target: target_tile, runs, work, watch: watch_scratch } = scratch;
         layout.runs(position, count, runs);
-        let source_kind = (plan.source_size, memory.source_swapped);
-        let target_kind = (plan.target_size, memory.target_swapped);
+        let source_kind = (route.source_size, memory.source_swapped);
+        let target_kind = (route.target_size, memory.target_swapped);
         // Dense operands are read and written where they are.
+        let watch = self.plan.watch.as_ref();
         let in_place = memory.source == memory.target.cast_const();
         let reads_direct = !memory.source_swapped
-            && layout.is_dense(SOURCE, plan.source_size)
-            && !(in_place && plan.is_watched());
-        let writes_direct = !self.dry
-            && !memory.target_swapped
-            && !memory.real_to_complex
-            && layout.is_dense(TARGET, plan.target_size);
-        let streams = writes_direct && plan.watch.is_some() && !in_place && self.is_large();
+            && layout.is_dense(SOURCE, route.source_size)
+            && !(in_place && watch.is_some());
+        let writes_direct =
+            !memory.target_swapped && !memory.real_to_complex && layout.is_dense(TARGET, route.target_size);
+        let streams = writes_direct && self.beside().is_some() && !in_place && self.is_large();
+        let copies = route.is_copy() && watch.is_none();
         let tiles = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
         // SAFETY: the caller's promise; tiles hold [`TILE`](crate::cast::TILE) elements of up to 8 bytes, and are
         // borrowed here only.
@@ -220,24 +291,24 @@ impl Job<'_> {
             if let Some(ends) = self.long_rows(runs, [reads_direct, writes_direct]) {
                 return self.run_rows(runs, ends, tiles, work);
             }
-            if plan.is_copy() && writes_direct && !in_place {
+            if copies && writes_direct && !in_place {
                 // No stop in a tile for what is not changed. (In place its bytes are swapped, by way of the tile.)
                 let place = memory.target.offset(runs[0].offsets[TARGET]);
-                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
+                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
                 return;
             }
             let source = if reads_direct {
                 memory.source.offset(runs[0].offsets[SOURCE])
             } else {
-                gather(self.level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tiles.0);
+                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tiles.0);
                 tiles.0.cast_const()
             };
-            if plan.is_copy() && !self.dry {
+            if copies {
                 // No stop in a tile for what is not changed.
                 if memory.real_to_complex {
-                    scatter_real(self.level, source, memory.target, runs, target_kind);
+                    scatter_real(level, source, memory.target, runs, target_kind);
                 } else {
-                    scatter(self.level, source, memory.target, TARGET, runs, target_kind);
+                    scatter(level, source, memory.target, TARGET, runs, target_kind);
                 }
                 return;
             }
@@ -246,134 +317,115 @@ impl Job<'_> {
             } else {
                 tiles.1
             };
-            self.prepare(count, runs, work);
-            plan.convert(self.level, (source, target), count, work);
-            self.look_for(&work.flags.0[..count], runs, outcome);
-            if self.dry {
-                return;
-            }
-            if let Some(meter) = &plan.meter {
-                let Work { scales, flags, meter: columns, .. } = work;
-                let scales = plan.scaled.then_some(&scales.0[..count]);
-                let ends = (source, target.cast_const());
-                let report = outcome.report.get_or_insert_default();
-                meter.measure(self.level, ends, scales, &flags.0[..count], columns, report);
-            }
-            if let Some(watch) = &plan.watch {
+            self.prepare(route, count, runs, work);
+            route.convert((source, target), count, work);
+            if let Some(Watch { meter, .. }) = watch {
                 let report = outcome.report.get_or_insert_default();
                 let ends = (source, target.cast_const());
-                watch.look(self.level, ends, count, work, watch_scratch, report);
+                if let Some(beside) = self.beside() {
+                    beside.look(meter, ends, count, work, watch_scratch, report);
+                } else {
+                    let scales = route.scaled.then_some(&work.scales.0[..count]);
+                    let flags = &work.flags.0[..count];
+                    meter.measure(level, ends, scales, flags, &mut watch_scratch.meter, report);
+                }
             }
             if streams {
                 let place = memory.target.offset(runs[0].offsets[TARGET]);
-                streaming::copy(self.level, target, place, count * plan.target_size);
+                streaming::copy(level, target, place, count * route.target_size);
             }
             if writes_direct {
                 return;
             }
             if memory.real_to_complex {
-                scatter_real(self.level, target, memory.target, runs, target_kind);
+                scatter_real(level, target, memory.target, runs, target_kind);
             } else {
-                scatter(self.level, target, memory.target, TARGET, runs, target_kind);
+                scatter(level, target, memory.target, TARGET, runs, target_kind);
             }
         }
     }
 
-    /// Fills the scales and random words of a tile.
+    /// Fills in the scales and random words of a tile that a route reads.
     ///
     /// # Safety
     /// As for [`Job::run`].
-    unsafe fn prepare(&self, count: usize, runs: &[Run], work: &mut Work) {
-        if self.plan.scaled && self.layout.line(SCALE) != Some(0) {
+    unsafe fn prepare(&self, route: &Route, count: usize, runs: &[Run], work: &mut Work) {
+        if route.scaled && self.layout.line(SCALE) != Some(0) {
             let tile = work.scales.0.as_mut_ptr().cast();
             // SAFETY: the caller's promise; the tile has room.
-            unsafe { gather(self.level, (self.memory.scale, Gaps::Leave), SCALE, runs, (8, false), tile) };
+            unsafe { gather(route.level, (self.memory.scale, Gaps::Leave), SCALE, runs, (8, false), tile) };
         }
-        let Some(stream) = self.plan.stream else { return };
-        if self.plan.lane_size == size_of::<u64>() {
-            draws::fill(self.level, stream, runs, &mut work.wide_draws.0[..count]);
+        let Some(stream) = self.stream.filter(|_| route.draws) else { return };
+        if route.lane_size == size_of::<u64>() {
+            draws::fill(route.level, stream, runs, &mut work.wide_draws.0[..count]);
         } else {
-            draws::fill(self.level, stream, runs, &mut work.draws.0[..count]);
+            draws::fill(route.level, stream, runs, &mut work.draws.0[..count]);
         }
     }
 
     /// Whether results are so many that they would not stay in the caches.
     fn is_large(&self) -> bool {
-        let size = self.plan.source_size + self.plan.target_size;
+        let size = self.plan.route.source_size + self.plan.route.target_size;
         self.layout.count * size >= streaming::STREAM_FROM
     }
 
-    /// Notes the first element of the tile that must not be there.
-    fn look_for(&self, flags: &[u8], runs: &[Run], outcome: &mut Outcome) {
-        let overflow = if self.search.overflow { OVERFLOW } else { 0 };
-        let nan = if self.search.nan { NAN } else { 0 };
-        let wanted = overflow | nan;
-        if wanted == 0 || flags.iter().fold(0, |all, flag| all | flag) & wanted == 0 {
-            return;
-        }
-        let mut done = 0;
-        for run in runs.iter().flat_map(Run::each_row) {
-            for (i, flag) in flags[done..done + run.count].iter().enumerate() {
-                if flag & wanted != 0 {
-                    let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;
-                    let here = (index as u64, flag & wanted & NAN != 0);
-                    outcome.found = Some(outcome.found.map_or(here, |first| first.min(here)));
-                }
+    /// Looks for elements that are refused.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn search(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
+        let (Some(guard), memory, layout) = (&self.plan.guard, &self.memory, self.layout) else { return };
+        let (close, level, size) = (&guard.close, guard.close.level, guard.close.source_size);
+        let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, size);
+        let start = positions.start;
+        if let (true, Some(safe)) = (reads_direct, &guard.safe) {
+            let codes = memory.source.wrapping_offset(layout.origin[SOURCE] + (start * size) as isize);
+            // SAFETY: the caller's promise for these positions.
+            if unsafe { safe.holds(level, codes, positions.len()) } {
+                return;
             }
-            done += run.count;
+        }
+        // SAFETY: passed on.
+        unsafe { self.fill_scales(&positions, scratch) };
+        let Scratch { source: source_tile, target: target_tile, runs, work, .. } = scratch;
+        let tiles = (source_tile.0.as_mut_ptr().cast::<u8>(), target_tile.0.as_mut_ptr().cast::<u8>());
+        for position in positions.clone().step_by(layout.tile) {
+            let count = layout.tile.min(positions.end - position);
+            layout.runs(position, count, runs);
+            // SAFETY: the caller's promise; tiles have room, and are borrowed here only.
+            unsafe {
+                let source = if reads_direct {
+                    memory.source.offset(runs[0].offsets[SOURCE])
+                } else {
+                    let kind = (size, memory.source_swapped);
+                    gather(level, (memory.source, Gaps::Read), SOURCE, runs, kind, tiles.0);
+                    tiles.0.cast_const()
+                };
+                if guard.safe.is_some_and(|safe| safe.holds(level, source, count)) {
+                    continue;
+                }
+                self.prepare(close, count, runs, work);
+                close.convert((source, tiles.1), count, work);
+            }
+            note_first(guard.refused, &work.flags.0[..count], runs, outcome);
         }
     }
 }
 
-impl Plan {
-    /// Runs the stages from dense source elements to dense target elements.
-    ///
-    /// # Safety
-    /// `count` elements are readable at the source and writable at the target; `count` is at most [`TILE`](crate::cast::TILE).
-    pub(super) unsafe fn convert(
-        &self,
-        level: Level,
-        (source, target): (*const u8, *mut u8),
-        count: usize,
-        work: &mut Work,
-    ) {
-        let lanes = work.lanes.0.as_mut_ptr().cast::<u8>();
-        let mut span = Span {
-            source,
-            target: lanes,
-            count,
-            scales: work.scales.0.as_ptr(),
-            draws: if self.lane_size == size_of::<u64>() {
-                work.wide_draws.0.as_ptr().cast()
-            } else {
-                work.draws.0.as_ptr().cast()
-            },
-            flags: work.flags.0.as_mut_ptr(),
-        };
-        // SAFETY: every tile has room for `count` elements of up to 8 bytes.
-        unsafe {
-            match (&self.decode, &self.encode) {
-                (Some(decode), Some(_)) => {
-                    decode.run(level, span);
-                    span.source = lanes;
-                }
-                (Some(decode), None) => decode.run(level, Span { target, ..span }),
-                (None, None) => {
-                    span.source.copy_to(target, count * self.source_size);
-                    work.flags.0[..count].fill(0);
-                }
-                (None, Some(_)) => {}
-            }
-            if let Some(scale) = &self.scale {
-                if span.source != lanes.cast_const() {
-                    span.source.copy_to_nonoverlapping(lanes, count * self.lane_size);
-                    span.source = lanes;
-                }
-                scale.run(level, span);
-            }
-            if let Some(encode) = &self.encode {
-                encode.run(level, Span { target, ..span });
+/// Notes the first element of a tile that is refused.
+fn note_first(refused: u8, flags: &[u8], runs: &[Run], outcome: &mut Outcome) {
+    if flags.iter().fold(0, |all, flag| all | flag) & refused == 0 {
+        return;
+    }
+    let mut done = 0;
+    for run in runs.iter().flat_map(Run::each_row) {
+        for (i, flag) in flags[done..done + run.count].iter().enumerate() {
+            if flag & refused != 0 {
+                let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;
+                let here = (index as u64, flag & refused & NAN != 0);
+                outcome.found = Some(outcome.found.map_or(here, |first| first.min(here)));
             }
         }
+        done += run.count;
     }
 }

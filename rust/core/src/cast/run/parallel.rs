@@ -49,7 +49,7 @@ fn available() -> usize {
 /// As for [`Job::run`].
 pub(in crate::cast) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let count = job.layout.count;
-    let bytes = count * (job.plan.source_size + job.plan.target_size);
+    let bytes = count * (job.plan.route.source_size + job.plan.route.target_size);
     // Whole tiles, so that each tile holds the same elements however many threads there are.
     // SAFETY: the caller's promise; the ranges are disjoint.
     share(threads, bytes, (count, job.layout.tile), |positions| unsafe {

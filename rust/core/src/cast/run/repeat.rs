@@ -7,7 +7,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::parallel;
-use super::{Job, Outcome};
+use super::{Job, Outcome, Search};
 use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::copy_run;
 use crate::cast::layout::{Axes, Run, SCALE, SOURCE, TARGET};
@@ -71,14 +71,14 @@ impl Repeats {
 /// # Safety
 /// As for [`Job::run`], at all places of the target.
 pub(in crate::cast) unsafe fn run(job: &Job<'_>, repeats: &Repeats, threads: usize) -> Outcome {
-    let (Some(farthest), false) = (repeats.axes.last(), job.dry) else {
+    let (Some(farthest), false) = (repeats.axes.last(), job.search == Search::Only) else {
         // SAFETY: passed on.
         return unsafe { parallel::run(job, threads) };
     };
     let count = job.layout.count;
     let places: usize = repeats.axes.iter().map(|axis| axis.length).product();
-    let bytes = count * (job.plan.source_size + job.plan.target_size * places);
-    let item = job.plan.target_size * if job.memory.real_to_complex { 2 } else { 1 };
+    let bytes = count * (job.plan.route.source_size + job.plan.route.target_size * places);
+    let item = job.plan.route.target_size * if job.memory.real_to_complex { 2 } else { 1 };
     let copies = Copies { job, repeats, item, streams: count * item * places >= STREAM_FROM };
     let tile = job.layout.tile;
     if count >= 2 * tile * threads {
@@ -131,7 +131,7 @@ impl Copies<'_> {
         self.job.layout.runs(positions.start, positions.len(), &mut runs);
         let runs: Vec<Run> = runs.iter().flat_map(Run::each_row).collect();
         let mut rest = runs.as_slice();
-        let _fence = self.streams.then(|| Fence(self.job.level));
+        let _fence = self.streams.then(|| Fence(self.job.plan.route.level));
         while let [run, ..] = rest {
             let (words, used) = Words::of(rest, self.item);
             rest = &rest[used..];
@@ -198,7 +198,7 @@ impl Copies<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             if self.streams && bytes >= SMALL {
-                streaming::copy(self.job.level, from, to, bytes);
+                streaming::copy(self.job.plan.route.level, from, to, bytes);
             } else {
                 to.copy_from_nonoverlapping(from, bytes);
             }
@@ -210,7 +210,7 @@ impl Copies<'_> {
     /// # Safety
     /// As for [`Copies::make`].
     unsafe fn fill(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
-        let level = self.job.level;
+        let level = self.job.plan.route.level;
         let fill = Fill { from, words, axis, coordinates };
         match words.size {
             1 => level.run(FillWith::<u8>(fill, PhantomData)),

@@ -42,7 +42,7 @@ impl Maker<Product> for Exact {
 pub(in crate::cast) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
     let (rounding, size) = (request.rounding(), target.item_size());
-    if request.watched() {
+    if request.tells {
         return None;
     }
     match target.kind() {

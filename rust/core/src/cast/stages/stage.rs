@@ -4,6 +4,7 @@
 //! Elements are read and written through raw pointers: the memory belongs to a host whose other threads may write
 //! to it meanwhile, so no reference to it may exist. A racing write can change which value is cast, nothing else.
 
+use std::any::type_name;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -53,6 +54,28 @@ pub(crate) trait Stage: Send + Sync {
     fn aligns(&self) -> bool {
         false
     }
+
+    /// What it is called here.
+    fn name(&self) -> String {
+        short_name(type_name::<Self>())
+    }
+}
+
+/// A type's name without the modules of its parts.
+fn short_name(name: &str) -> String {
+    let mut short = String::new();
+    let mut word = 0;
+    for letter in name.chars() {
+        if letter == ':' {
+            short.truncate(word);
+        } else {
+            short.push(letter);
+            if !letter.is_alphanumeric() && letter != '_' {
+                word = short.len();
+            }
+        }
+    }
+    short
 }
 
 /// How a code lies in memory.

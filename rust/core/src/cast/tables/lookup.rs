@@ -1,49 +1,26 @@
-//! Sources of a byte: whatever becomes of them there are 256 cases, which the general route computes once.
+//! Sources of a byte by tables of 256 entries in registers.
 
 use super::table::Table;
-use crate::cached_once::CachedOnce;
-use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
-use crate::cast::variant::{VARIANTS, variant};
 use crate::cast::vectors::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
-use crate::format::Format;
 use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
 
-/// The tables found so far: there are few formats, and fewer are in use.
-static TABLES: CachedOnce<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = CachedOnce::new();
-
-/// Where the table of a request is kept; `None` if codes are not all there is to it.
-fn place(request: &Request) -> Option<usize> {
-    let Request { source, target, scaled, .. } = *request;
+/// The stage for a request without a factor, where codes of the source are all that decides, on a level with tables.
+pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let Request { source, target, scaled, tells, .. } = *request;
+    let has_tables = with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some();
     // Integers have shorter ways to integers and to wide floats.
     let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
-    if scaled || source.item_size() != 1 || !pays {
+    if !has_tables || !pays || scaled || tells {
         return None;
     }
-    Some((source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?)
+    of_table(&Table::new(request)?, target.item_size(), level)
 }
 
-/// Whether a level looks codes up.
-fn has_tables(level: Level) -> bool {
-    with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some()
-}
-
-/// The stage for a request, if its table has been found before.
-pub(in crate::cast) fn known(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    let place = has_tables(level).then(|| place(request))??;
-    stage(TABLES.get(place)?, request.target.item_size(), level)
-}
-
-/// The stage for a request that a plan has been found for.
-pub(in crate::cast) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
-    let place = has_tables(plan.level).then(|| place(request))??;
-    stage(TABLES.store(place, Table::new(plan, 1.0)), request.target.item_size(), plan.level)
-}
-
-/// The stage for results of this size from a table that stays, if at most their last two bytes vary.
-fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+/// The stage for results of this size, if at most their last two bytes vary.
+fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     if let Some(stage) = with_nibbles!(level, V => super::line::stage::<V>(table, size)) {
         return stage;
     }
@@ -60,8 +37,18 @@ fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Sta
     })?
 }
 
+/// The stage for a request with one factor, where there are so many elements that a table of their own pays.
+pub(in crate::cast) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let size = request.target.item_size();
+    if !request.scaled || request.tells || !request.many {
+        return None;
+    }
+    let table = Table::new(request)?;
+    Some(once(&table, size, level).unwrap_or_else(|| table.one_by_one(size)))
+}
+
 /// The stage for results of this size from a table of one call, but for the widest.
-pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     let [a, b, c, d, ..] = table.planes;
     with_tables!(level, V => match size {
         1 => InSteps::<V, _, 1>::boxed(ToByte(a)),

@@ -1,19 +1,13 @@
-//! Sources of a byte: what becomes of each of the 256, found by the plan for any source.
+//! Sources of a byte: what becomes of each of the 256 codes, in tables.
 
-use super::lookup;
-use crate::cast::layout::Layout;
-use crate::cast::plan::Plan;
 use crate::cast::request::Request;
-use crate::cast::run::{Job, Memory, Search};
 use crate::cast::stages::stage::{Span, Stage};
 use crate::codec::options::Rounding;
+use crate::codec::scalar::Scalar;
 use crate::cpu::{Kernel, Level};
 
 /// Codes of a byte.
 const CODES: usize = 1 << u8::BITS;
-
-/// From this many elements on, it pays to make a table for one call.
-const PAYS_FROM: usize = 1 << 12;
 
 /// What becomes of each code, byte by byte: the planes of the results' first to last byte.
 pub(super) struct Table {
@@ -21,32 +15,38 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Runs the plan, which draws nothing, on every code; `factor` is what it multiplies them by, if it does.
-    pub(super) fn new(plan: &Plan, factor: f64) -> Self {
-        let codes: [u8; CODES] = std::array::from_fn(|code| code as u8);
-        let mut results = [0u64; CODES];
-        let layout = Layout::dense(CODES, 1, plan.target_size);
-        let memory = Memory {
-            source: codes.as_ptr(),
-            target: results.as_mut_ptr().cast(),
-            scale: (&raw const factor).cast(),
-            source_swapped: false,
-            target_swapped: false,
-            real_to_complex: false,
+    /// The table of a request whose sources are bytes; `None` for one that draws, or whose factors differ.
+    pub(super) fn new(request: &Request) -> Option<Self> {
+        let Request { source, target, scaled, factor, .. } = *request;
+        let rounding = request.rounding();
+        if source.item_size() != 1 || rounding == Rounding::Stochastic || (scaled && factor.is_none()) {
+            return None;
+        }
+        let scalar = Scalar::new((source, target), &request.options, rounding, factor.unwrap_or(1.0))?;
+        // In the memory's order of bytes, the low ones of the result.
+        let bytes = |code: u64| match target.item_size() {
+            1 => u64::from(code as u8).to_le_bytes(),
+            2 => with_padding((code as u16).to_ne_bytes()),
+            4 => with_padding((code as u32).to_ne_bytes()),
+            _ => code.to_ne_bytes(),
         };
-        let job =
-            Job { plan, layout: &layout, memory, level: plan.level, search: Search::default(), dry: false };
-        // SAFETY: there are as many codes, room for results of up to 8 bytes, and one factor, which the layout's
-        // stride of 0 gives to all.
-        unsafe { job.run(0, CODES) };
         let mut planes = [[0; CODES]; size_of::<u64>()];
-        let bytes = results.map(u64::to_ne_bytes);
-        for (code, result) in bytes.as_flattened().chunks_exact(plan.target_size).take(CODES).enumerate() {
-            for (plane, &byte) in planes.iter_mut().zip(result) {
+        for code in 0..CODES {
+            for (plane, byte) in planes.iter_mut().zip(bytes(scalar.convert(code as u64).code)) {
                 plane[code] = byte;
             }
         }
-        Self { planes }
+        Some(Self { planes })
+    }
+
+    /// The stage that takes results of this size one by one.
+    pub(super) fn one_by_one(&self, size: usize) -> Box<dyn Stage> {
+        match size {
+            1 => Box::new(Each(self.words::<u8>())),
+            2 => Box::new(Each(self.words::<u16>())),
+            4 => Box::new(Each(self.words::<u32>())),
+            _ => Box::new(Each(self.words::<u64>())),
+        }
     }
 
     /// The results, of as many bytes as a word of this type.
@@ -55,24 +55,8 @@ impl Table {
     }
 }
 
-/// The stage for a request with one factor that a plan has been found for, where there are so many elements that a table
-/// of their own pays.
-pub(in crate::cast) fn stage(request: &Request, plan: &Plan) -> Option<Box<dyn Stage>> {
-    let Request { source, scaled, factor, count, .. } = *request;
-    let draws = request.rounding() == Rounding::Stochastic;
-    if !scaled || draws || request.watched() || source.item_size() != 1 || count < PAYS_FROM {
-        return None;
-    }
-    let table = Table::new(plan, factor?);
-    if let Some(stage) = lookup::once(&table, plan.target_size, plan.level) {
-        return Some(stage);
-    }
-    Some(match plan.target_size {
-        1 => Box::new(Each(table.words::<u8>())),
-        2 => Box::new(Each(table.words::<u16>())),
-        4 => Box::new(Each(table.words::<u32>())),
-        _ => Box::new(Each(table.words::<u64>())),
-    })
+fn with_padding<const SIZE: usize>(bytes: [u8; SIZE]) -> [u8; size_of::<u64>()] {
+    std::array::from_fn(|place| bytes.get(place).copied().unwrap_or(0))
 }
 
 /// A result.

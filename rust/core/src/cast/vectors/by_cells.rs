@@ -1,46 +1,16 @@
 //! Floats of 16 and 32 bits to bytes by [`Cells`], on levels with tables.
 
-use super::cells::{CELLS, Cells, SIGN, Sign, Special};
-use super::direct::upper_spec;
-use super::product_steps::scaled_cells;
+use super::cells::{Cells, Sign, Special};
+use super::shapes::upper_spec;
+use super::steps::{CELLS, SIGN};
 use super::to_byte::{Codes, boxed, sign, with_signs};
 use super::upper_source::{Floats, Singles, Upper, UpperHalves};
-use crate::cached_once::CachedOnce;
-use crate::cast::plan::Plan;
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
-use crate::cast::variant::{VARIANTS, variant};
-use crate::codec::options::{Options, Rounding};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
-use crate::format::{FloatSpec, Format};
+use crate::format::FloatSpec;
 use crate::simd::{Tables, with_tables};
-
-/// The cells that were found, or not, for words of each format of 16 bits.
-static CELLS_OF: CachedOnce<Option<Cells>, { Format::COUNT * Format::COUNT * VARIANTS }> = CachedOnce::new();
-
-/// The cells of words of a format for a request that is like this but for its source.
-pub(super) fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cells> {
-    let source = Format::all().find(|format| format.float() == Some(words))?;
-    let target = request.target;
-    let place = (source.index() * Format::COUNT + target.index()) * VARIANTS + variant(request)?;
-    let found = CELLS_OF.get(place).unwrap_or_else(|| {
-        let request = Request { source, scaled: false, factor: None, ..*request };
-        CELLS_OF.store(place, find(words, &request))
-    });
-    found.as_ref()
-}
-
-/// The cells of words of a format for a request of theirs, looked for.
-fn find(words: FloatSpec, request: &Request) -> Option<Cells> {
-    let plan = Plan::new(request, Level::Portable).ok()?;
-    let rounding = request.rounding();
-    if !matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative) {
-        return Cells::of(&words, &plan);
-    }
-    let options = Options { rounding: Some(Rounding::TowardsZero), ..request.options };
-    cells(words, &Request { options, ..*request })?.towards(rounding == Rounding::TowardsNegative, &plan)
-}
 
 /// The stage from upper halves to the target of a request, if it has cells in which codes go up once.
 pub(super) fn of_upper_halves<F: Floats>(
@@ -48,34 +18,28 @@ pub(super) fn of_upper_halves<F: Floats>(
     source: F,
     level: Level,
 ) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, F, ONCE>(of_uppers(request)?, source))?
+    with_tables!(level, V => signed::<V, F, ONCE>(&of_uppers(request, level)?, source))?
 }
 
 /// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, _, AWAY>(of_uppers(request)?, Singles))?
+    with_tables!(level, V => signed::<V, _, AWAY>(&of_uppers(request, level)?, Singles))?
 }
 
-/// The cells of upper halves.
-fn of_uppers(request: &Request) -> Option<&'static Cells> {
+/// The cells of upper halves, for what becomes of them: a factor is the source's.
+fn of_uppers(request: &Request, level: Level) -> Option<Cells> {
     // One bit to round by, one for what was cut off.
-    let spec = request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
-    if request.target.item_size() != 1 || !spec.signed {
+    request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
+    Cells::of(&upper_spec(), &Request { scaled: false, factor: None, ..*request }, level)
+}
+
+/// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
+pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    if request.scaled && !request.many {
         return None;
     }
-    cells(upper_spec(), request)
-}
-
-/// The stage from words of a format to the target of a request, if it has cells.
-pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
-    let is_byte = request.target.item_size() == 1 && request.target.float().is_some();
-    with_tables!(level, V => signed::<V, _, ONCE>(is_byte.then(|| cells(words, request))??, UpperHalves))?
-}
-
-/// The stage from words of a format, times a factor, to the target of a request, if there are cells for that.
-pub(super) fn of_products(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     with_tables!(level, V => {
-        let cells = &scaled_cells(request, &words, level, || cells(words, request))?;
+        let cells = &Cells::of(&words, request, level)?;
         match cells.more_bounds {
             None => signed::<V, _, ONCE>(cells, UpperHalves),
             Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(cells, UpperHalves),
@@ -268,55 +232,3 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KI
 
 const TOP_BIT: u8 = 1 << 7;
 const _: () = assert!(CELLS == crate::simd::SHORT_TABLE_BYTES, "a cell for each entry");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cast::tables::general::results;
-    use crate::cast::vectors::direct::half_spec;
-    use crate::codec::options::{Named, NanRule, Overflow};
-
-    fn signed_bytes() -> impl Iterator<Item = Format> {
-        Format::all()
-            .filter(|format| format.item_size() == 1 && format.float().is_some_and(|spec| spec.signed))
-    }
-
-    #[test]
-    fn cells_are_what_the_general_route_gives() {
-        let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
-        let mut found = 0;
-        for spec in [upper_spec(), half_spec()] {
-            let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
-            for target in signed_bytes() {
-                for &(_, rounding) in Rounding::NAMES.iter().filter(|named| named.1 != Rounding::Stochastic) {
-                    for (overflow, nan) in
-                        [(Overflow::Ieee, NanRule::Keep), (Overflow::Saturate, NanRule::Zero)]
-                    {
-                        let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
-                        let request = Request { options, ..Request::plain(source, target) };
-                        let Some(cells) = cells(spec, &request) else { continue };
-                        found += 1;
-                        let expected = results(&Plan::new(&request, Level::Portable).unwrap(), &words);
-                        for word in 0..=u16::MAX {
-                            let code = cells.code(word);
-                            assert_eq!(
-                                code,
-                                expected[usize::from(word)],
-                                "{word:#x} {source:?} {target:?} {options:?}"
-                            );
-                        }
-                    }
-                }
-            }
-        }
-        assert!(found > 180, "only {found} pairs have cells");
-    }
-
-    #[test]
-    fn every_signed_format_of_a_byte_has_cells() {
-        for target in signed_bytes().filter(|target| target.row().bits == 8) {
-            let request = Request::plain(target, target);
-            assert!(cells(upper_spec(), &request).is_some(), "{target:?}");
-        }
-    }
-}

@@ -19,9 +19,9 @@
 use std::marker::PhantomData;
 
 use super::chance_codes::{Bytes, Results, Rule, Uppers, Words};
-use super::direct::shape_of;
 use super::lane_draws::Draws;
-use super::to_half::Shape;
+use super::shapes::Shape;
+use super::shapes::shape_of;
 use super::to_single::four;
 use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
 use crate::cast::request::Request;

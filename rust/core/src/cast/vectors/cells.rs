@@ -10,20 +10,19 @@
 //! code       codes[cell], plus one if the rest is above bounds[cell], and one more if it is above more_bounds[cell]
 //! ```
 //! Signs are put on top, and infinities and NaN replaced, where they are not what overflows become. Whether a pair of
-//! formats is like that under some options is found by trying: the general route casts all 65,536 words.
+//! formats is like that under some options shows in the steps where codes go up ([`super::steps`]).
 //!
 //! Roundings towards an infinity take the cells of the one towards zero. What is rounded away from zero is one more than
 //! what the word before it is cut to: `code(word) = cut(word - 1) + 1`, but for zero.
 
-use crate::cast::plan::Plan;
-use crate::cast::tables::general::results;
-use crate::format::FloatSpec;
+use super::steps::{CELLS, SIGN, Steps, Up};
+use crate::cast::request::Request;
+use crate::codec::encode::SpecialCodes;
+use crate::codec::options::Rounding;
+use crate::cpu::Level;
+use crate::format::{FloatSpec, Specials};
 
-/// The most cells there can be.
-pub(crate) const CELLS: usize = 192;
-
-/// The sign bit of a word.
-pub(super) const SIGN: u16 = 1 << 15;
+const TOP_BIT: u8 = 1 << 7;
 
 /// Where the sign of a code goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,30 +89,65 @@ pub(super) struct Special {
     pub(super) nan_codes: [u8; 2],
 }
 
+/// The most codes of a sign.
+const CODES: usize = 1 << 7;
+
 impl Cells {
-    /// The cells of an IEEE format's words under a plan for them, if there are some.
-    pub(super) fn of(words: &FloatSpec, plan: &Plan) -> Option<Self> {
-        let infinity = words.infinity_code()? as u16;
-        Self::from_codes(&codes_of_words(plan), infinity)
+    /// The cells of an IEEE format's words for a request that is like this but for its source, if they serve it. A factor
+    /// above zero keeps words in their order: then these are cells of the words' products.
+    pub(super) fn of(words: &FloatSpec, request: &Request, level: Level) -> Option<Self> {
+        let spec = request.target.float().filter(|_| request.target.item_size() == 1 && !request.tells)?;
+        if !spec.signed || spec.specials == Specials::ExponentOnly {
+            return None;
+        }
+        // As normal as that, no product comes near the ends of float64's range.
+        let is_usual = |factor: &f64| *factor > 0.0 && (*factor as f32).is_normal();
+        let factor = if request.scaled { request.factor.filter(is_usual)? } else { 1.0 };
+        let rounding = request.rounding();
+        let (nearest, ties_go_up, away) = match rounding {
+            Rounding::NearestEven => (true, false, None),
+            Rounding::NearestAway => (true, true, None),
+            Rounding::TowardsZero => (false, true, None),
+            Rounding::TowardsPositive => (false, true, Some(false)),
+            Rounding::TowardsNegative => (false, true, Some(true)),
+            Rounding::Stochastic => return None,
+        };
+        if away.is_some() && request.scaled {
+            return None;
+        }
+        let codes = SpecialCodes::new(&spec, &request.options, rounding);
+        let overflow = if away.is_some() { spec.max_code() } else { codes.overflow[0] };
+        let last = [spec.max_code(), spec.max_code() + 1].into_iter().find(|&code| code == overflow)? as u16;
+        let mut room = [Up { word: 0, code: 0 }; CODES];
+        let steps = Steps { factor, words, target: spec, last, nearest, ties_go_up, found: &mut room };
+        let count = level.run(steps);
+        let steps = &room[..count];
+        let reached = steps.last()?.code;
+        let sign = match (spec.sign_bit() as u8, spec.specials) {
+            (TOP_BIT, Specials::Fnuz) => Sign::SignlessZero,
+            (TOP_BIT, _) => Sign::Top,
+            (bit, _) => Sign::Below(bit),
+        };
+        let byte = |codes: [u64; 2]| codes.map(|code| code as u8);
+        let (infinity, infinity_codes, nan_codes) =
+            (words.infinity_code()? as u16, byte(codes.infinity), byte(codes.nan));
+        let overflows = [reached, sign.negative(reached)];
+        let ordinary = match (away.is_none() && infinity_codes == overflows, nan_codes == overflows) {
+            (true, true) => SIGN - 1,
+            (true, false) => infinity,
+            (false, _) => infinity - 1,
+        };
+        let special = Special { ordinary, infinity, infinity_codes, nan_codes };
+        let away = away.map(|negative| {
+            let limits = byte(codes.overflow)[usize::from(negative)] == overflows[usize::from(negative)];
+            Away { negative, most: if limits { reached } else { reached.wrapping_add(1) }, limits }
+        });
+        let cells = Self::from_steps(steps, sign, special)?;
+        (request.scaled || cells.more_bounds.is_none()).then_some(Self { away, ..cells })
     }
 
-    /// These cells, which are those of a rounding towards zero, for a plan that rounds towards the infinity of one sign,
-    /// if they serve it.
-    pub(super) fn towards(&self, negative: bool, plan: &Plan) -> Option<Self> {
-        let codes = codes_of_words(plan);
-        let infinity = self.special.infinity;
-        let [infinity_codes, nan_codes] =
-            [infinity, infinity + 1].map(|word| [word, word | SIGN].map(|word| codes[usize::from(word)]));
-        let special = Special { ordinary: infinity - 1, infinity, infinity_codes, nan_codes };
-        let largest = self.code(infinity - 1);
-        [largest, largest.wrapping_add(1)].into_iter().find_map(|most| {
-            let away = Some(Away { negative, most, limits: most == largest });
-            let cells = Self { away, special, ..*self };
-            (0..=u16::MAX).all(|word| cells.code(word) == codes[usize::from(word)]).then_some(cells)
-        })
-    }
-
-    /// The code of a word.
+    /// The code of a word, as vectors find it.
+    #[cfg(test)]
     pub(super) fn code(&self, word: u16) -> u8 {
         let magnitude = word & !SIGN;
         let negative = word != magnitude;
@@ -131,45 +165,15 @@ impl Cells {
         if negative { self.sign.negative(code) } else { code }
     }
 
-    /// From the code of every word.
-    fn from_codes(codes: &[u8], infinity: u16) -> Option<Self> {
-        let (positive, negative) = codes.split_at(usize::from(SIGN));
-        let (finite, beyond) = positive.split_at(usize::from(infinity));
-        let overflow = *finite.last()?;
-        let steps: Vec<Up> = (1..infinity)
-            .filter_map(|word| {
-                let [before, code] = [word - 1, word].map(|word| finite[usize::from(word)]);
-                (code != before).then_some(Up { word, code })
-            })
-            .collect();
-        let sign = [Sign::Top, Sign::SignlessZero, Sign::Below(negative[0])];
-        let sign = sign.into_iter().find(|sign| {
-            finite.iter().zip(negative).all(|(&code, &negative)| sign.negative(code) == negative)
-        })?;
-        let specials = [beyond, &negative[usize::from(infinity)..]];
-        let infinity_codes = specials.map(|codes| codes[0]);
-        let nan_codes = specials.map(|codes| codes[1]);
-        let same =
-            specials.iter().zip(nan_codes).all(|(codes, nan)| codes[1..].iter().all(|&code| code == nan));
-        let overflows = [overflow, sign.negative(overflow)];
-        let ordinary = match (infinity_codes == overflows, nan_codes == overflows) {
-            (true, true) => SIGN - 1,
-            (true, false) => infinity,
-            (false, _) => infinity - 1,
-        };
-        let special = Special { ordinary, infinity, infinity_codes, nan_codes };
-        Self::from_steps(finite[0], &steps, sign, special).filter(|cells| same && cells.more_bounds.is_none())
-    }
-
-    /// From the code of zero and the words where codes go up, and how far.
-    pub(super) fn from_steps(zero: u8, steps: &[Up], sign: Sign, special: Special) -> Option<Self> {
+    /// From the words where codes go up, and how far.
+    fn from_steps(steps: &[Up], sign: Sign, special: Special) -> Option<Self> {
         let last = steps.last()?;
         // Smaller ones are too many.
         let fits = |bits: &u32| usize::from((last.word - steps[0].word) >> bits) < CELLS;
         let sizes = || (1..=u8::BITS).rev().take_while(fits);
-        let once = sizes().find_map(|bits| Some((cut::<1>(zero, steps, bits)?, bits)));
+        let once = sizes().find_map(|bits| Some((cut::<1>(steps, bits)?, bits)));
         let (Cut { codes, bounds: [bounds, more], lowest }, bits) =
-            once.or_else(|| sizes().find_map(|bits| Some((cut::<2>(zero, steps, bits)?, bits))))?;
+            once.or_else(|| sizes().find_map(|bits| Some((cut::<2>(steps, bits)?, bits))))?;
         Some(Self {
             codes,
             bounds,
@@ -184,13 +188,6 @@ impl Cells {
     }
 }
 
-/// A word whose code is not that of the word before.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Up {
-    pub(super) word: u16,
-    pub(super) code: u8,
-}
-
 /// What becomes of every cell, and the first word of the lowest.
 #[derive(Clone, Copy)]
 struct Cut {
@@ -199,22 +196,15 @@ struct Cut {
     lowest: u16,
 }
 
-/// What a plan makes of every word.
-fn codes_of_words(plan: &Plan) -> Vec<u8> {
-    let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
-    results(plan, &words)
-}
-
 /// Cells of `2^bits` words, from the one with the word before the first step on, if codes go up by at most `UPS` in
 /// each.
-fn cut<const UPS: usize>(zero: u8, steps: &[Up], bits: u32) -> Option<Cut> {
+fn cut<const UPS: usize>(steps: &[Up], bits: u32) -> Option<Cut> {
     let size = 1u16 << bits;
     let lowest = (steps[0].word - 1) & !(size - 1);
     let place = |word: u16| (usize::from((word - lowest) >> bits), (word - lowest) & (size - 1));
     let mut found = Cut { codes: [0; CELLS], bounds: [[u8::MAX; CELLS]; 2], lowest };
     // The cell that was begun last, the code so far, and how far it has gone up.
-    let (mut here, mut code, mut ups) = (0, zero, 0);
-    found.codes[0] = zero;
+    let (mut here, mut code, mut ups) = (0, 0, 0);
     for up in steps {
         let (cell, rest) = place(up.word);
         if cell >= CELLS {

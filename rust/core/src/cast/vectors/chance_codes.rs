@@ -1,7 +1,7 @@
 //! The codes of the rounding by chance, from sums (see [`super::by_chance`]).
 
-use super::direct::shape_of;
-use super::to_half::Shape;
+use super::shapes::Shape;
+use super::shapes::shape_of;
 use crate::cast::request::Request;
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
@@ -45,7 +45,7 @@ impl Rule {
             && spec.specials != Specials::ExponentOnly
             && spec.sign_bit() == 1 << (8 * request.target.item_size() - 1)
             && !request.scaled
-            && !request.watched()
+            && !request.tells
             && dropped > 0
             && (lowest > 1 || shape_of(&spec) == Some(Shape::UpperHalf))
             && (limit == spec.max_code() || limit == spec.max_code() + 1)

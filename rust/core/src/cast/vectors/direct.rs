@@ -8,44 +8,20 @@ use super::by_sums;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::shapes::{Shape, shape_of};
 use super::through_singles;
 use super::to_byte;
 use super::to_half;
-pub(super) use super::to_half::Shape;
 use super::to_single;
 use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
-use crate::cast::request::{Request, pivot_format, pivot_spec};
+use crate::cast::request::{Request, pivot_format};
 use crate::cast::stages::stage::Stage;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
-use crate::format::{FloatSpec, Specials};
+use crate::format::Specials;
 use crate::simd::{Vector, with_vectors};
-
-fn half(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
-    FloatSpec { signed: true, exponent_bits, mantissa_bits, bias, specials: Specials::Ieee }
-}
-
-/// The layout of upper halves of float32.
-pub(super) fn upper_spec() -> FloatSpec {
-    half(8, 7, 127)
-}
-
-/// The layout that machines convert themselves.
-pub(super) fn half_spec() -> FloatSpec {
-    half(5, 10, 15)
-}
-
-/// The layout of a format, if vectors know it.
-pub(super) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
-    let known = [
-        (Shape::Single, pivot_spec::<Binary32>()),
-        (Shape::UpperHalf, upper_spec()),
-        (Shape::IeeeHalf, half_spec()),
-    ];
-    known.into_iter().find(|(_, known)| known == spec).map(|(shape, _)| shape)
-}
 
 /// The stage from source to target on a level, if there is one.
 pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
@@ -55,7 +31,7 @@ pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn 
 /// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the
 /// lanes come from does not matter, if only they are as good as exact.
 pub(in crate::cast) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    if request.watched() || request.target.item_size() > 2 {
+    if request.tells || request.target.item_size() > 2 {
         return None;
     }
     // From here on they are what is cast.
@@ -69,11 +45,10 @@ pub(in crate::cast) fn from_lanes<P: FloatPivot>(request: &Request, level: Level
 }
 
 fn on<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
-    let spec = request.source.float().filter(|_| !request.watched())?;
+    let spec = request.source.float().filter(|_| !request.tells)?;
     let shape = shape_of(&spec)?;
     if request.scaled {
-        let cells =
-            if shape == Shape::Single { None } else { by_cells::of_products(request, spec, V::LEVEL) };
+        let cells = if shape == Shape::Single { None } else { by_cells::of_words(request, spec, V::LEVEL) };
         return cells.or_else(|| match shape {
             Shape::Single => scaled::<V, _>(request, Singles),
             Shape::UpperHalf => scaled::<V, _>(request, UpperHalves),
@@ -177,7 +152,8 @@ fn scaled<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn 
     }
     // Upper halves are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
-    let Some(equal) = equal_factor(&request.source.float()?, grid, factor, request.count) else {
+    let looks = request.many.then(|| request.source.float()).flatten();
+    let Some(equal) = looks.and_then(|source| equal_factor(&source, grid, factor)) else {
         // What tiny products are off by is lost.
         return if is_single && shape != Some(Shape::UpperHalf) {
             through::<V, _>(request, Times::<F, false> { source, factor })

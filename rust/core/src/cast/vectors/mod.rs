@@ -28,7 +28,8 @@ pub(super) mod lane_draws;
 )]
 pub(super) mod low_bytes;
 pub(super) mod native;
-pub(super) mod product_steps;
+pub(super) mod shapes;
+pub(super) mod steps;
 pub(super) mod through_singles;
 pub(super) mod to_byte;
 pub(super) mod to_double;

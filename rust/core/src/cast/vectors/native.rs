@@ -1,6 +1,6 @@
 //! What machines convert themselves, under default options: floats to integers, and to float64.
 
-use super::direct::{Shape, shape_of};
+use super::shapes::{Shape, shape_of};
 use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
 use super::{through_singles, to_double, to_integer};
 use crate::cast::request::pivot_spec;

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use super::factor::AboveTies;
 use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
+use super::shapes::Shape;
 use super::upper_source::{Floats, Singles};
 use super::vector_loop::{InSteps, Step};
 use crate::cast::request::Request;
@@ -71,14 +72,6 @@ impl<V: Vector> Step<V, 2> for Recoded {
 /// The stage from a format of 16 bits to itself.
 pub(super) fn recoded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
     InSteps::<V, _, 2>::boxed(Recoded(Specials::of(request)?))
-}
-
-/// A layout that vectors take apart and put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    Single,
-    UpperHalf,
-    IeeeHalf,
 }
 
 /// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
