@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use super::stages::stage::Storage;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format, Kind, Specials};
 
 /// Tells ordinary elements of one format, for casts to another, from their codes alone.
@@ -79,14 +79,17 @@ impl Ordinary {
     #[must_use]
     pub unsafe fn holds(&self, source: *const u8, count: usize) -> bool {
         let (level, count) = (Level::active(), count * self.components);
-        match (self.size, self.low > 1) {
-            (1, _) => level.run(Holds::<u8, false>(*self, source, count, PhantomData)),
-            (2, false) => level.run(Holds::<u16, false>(*self, source, count, PhantomData)),
-            (2, true) => level.run(Holds::<u16, true>(*self, source, count, PhantomData)),
-            (4, false) => level.run(Holds::<u32, false>(*self, source, count, PhantomData)),
-            (4, true) => level.run(Holds::<u32, true>(*self, source, count, PhantomData)),
-            (_, false) => level.run(Holds::<u64, false>(*self, source, count, PhantomData)),
-            (_, true) => level.run(Holds::<u64, true>(*self, source, count, PhantomData)),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.size, self.low > 1) {
+                (1, _) => level.run_raw(Holds::<u8, false>(*self, source, count, PhantomData)),
+                (2, false) => level.run_raw(Holds::<u16, false>(*self, source, count, PhantomData)),
+                (2, true) => level.run_raw(Holds::<u16, true>(*self, source, count, PhantomData)),
+                (4, false) => level.run_raw(Holds::<u32, false>(*self, source, count, PhantomData)),
+                (4, true) => level.run_raw(Holds::<u32, true>(*self, source, count, PhantomData)),
+                (_, false) => level.run_raw(Holds::<u64, false>(*self, source, count, PhantomData)),
+                (_, true) => level.run_raw(Holds::<u64, true>(*self, source, count, PhantomData)),
+            }
         }
     }
 }
@@ -110,11 +113,11 @@ struct Holds<T, const LOW: bool>(Ordinary, *const u8, usize, PhantomData<T>);
 
 macro_rules! holds {
     ($($word:ty)*) => {$(
-        impl<const LOW: bool> Kernel for Holds<$word, LOW> {
+        impl<const LOW: bool> RawKernel for Holds<$word, LOW> {
             type Output = bool;
 
             #[inline(always)]
-            fn run(self) -> bool {
+            unsafe fn run(self) -> bool {
                 let Self(Ordinary { mask, low, high, .. }, source, count, _) = self;
                 let source = source.cast::<$word>();
                 let mask = mask as $word;

@@ -9,12 +9,12 @@ use super::request::Request;
 use super::run::dense::Dense;
 use super::run::{Job, Memory, Search, run_dense};
 use crate::cached_once::CachedOnce;
-use crate::cpu::{DefaultEnvironment, Level};
+use crate::cpu::{DefaultEnvironment, InstructionSet, Level};
 use crate::error::Error;
 use crate::format::Format;
 
 /// Steps that were made: per level, source and target.
-static KEPT: CachedOnce<Step, { Level::COUNT * Format::COUNT * Format::COUNT }> = CachedOnce::new();
+static KEPT: CachedOnce<Step, { InstructionSet::COUNT * Format::COUNT * Format::COUNT }> = CachedOnce::new();
 
 /// A cast under default options, and nothing asked for besides.
 pub(super) struct Step {
@@ -31,7 +31,7 @@ impl Step {
     /// [`Error::Unsupported`] for complex to real.
     pub(super) fn between(source: Format, target: Format) -> Result<&'static Self, Error> {
         let level = Level::active();
-        let place = (level as usize * Format::COUNT + source.index()) * Format::COUNT + target.index();
+        let place = (level.set() as usize * Format::COUNT + source.index()) * Format::COUNT + target.index();
         match KEPT.get(place) {
             Some(step) => Ok(step),
             None => Ok(KEPT.store(place, Self::new(source, target, level)?)),

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::every_second;
 use super::row_places::Rows;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// What lies between elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +40,19 @@ pub(super) unsafe fn copy(
         count -= done;
     }
     let copy = Copying { from, to, rows, count };
-    match (size, swapped) {
-        (1, _) => level.run(Unchanged::<u8>(copy, PhantomData)),
-        (2, false) => level.run(Unchanged::<u16>(copy, PhantomData)),
-        (2, true) => level.run(Swapped::<u16>(copy, PhantomData)),
-        (4, false) => level.run(Unchanged::<u32>(copy, PhantomData)),
-        (4, true) => level.run(Swapped::<u32>(copy, PhantomData)),
-        (8, false) => level.run(Unchanged::<u64>(copy, PhantomData)),
-        (8, true) => level.run(Swapped::<u64>(copy, PhantomData)),
-        (16, false) => level.run(Unchanged::<u128>(copy, PhantomData)),
-        _ => unreachable!("real formats take 1, 2, 4 or 8 bytes, complex ones twice as many"),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (size, swapped) {
+            (1, _) => level.run_raw(Unchanged::<u8>(copy, PhantomData)),
+            (2, false) => level.run_raw(Unchanged::<u16>(copy, PhantomData)),
+            (2, true) => level.run_raw(Swapped::<u16>(copy, PhantomData)),
+            (4, false) => level.run_raw(Unchanged::<u32>(copy, PhantomData)),
+            (4, true) => level.run_raw(Swapped::<u32>(copy, PhantomData)),
+            (8, false) => level.run_raw(Unchanged::<u64>(copy, PhantomData)),
+            (8, true) => level.run_raw(Swapped::<u64>(copy, PhantomData)),
+            (16, false) => level.run_raw(Unchanged::<u128>(copy, PhantomData)),
+            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes, complex ones twice as many"),
+        }
     }
 }
 
@@ -75,11 +78,11 @@ impl Copying {
 /// Elements as they are, of the size of a type.
 struct Unchanged<T>(Copying, PhantomData<T>);
 
-impl<T: Copy> Kernel for Unchanged<T> {
+impl<T: Copy> RawKernel for Unchanged<T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let size = size_of::<T>();
         let count = self.0.count;
         let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
@@ -102,11 +105,11 @@ struct Swapped<T>(Copying, PhantomData<T>);
 
 macro_rules! swapped {
     ($($word:ty)*) => {$(
-        impl Kernel for Swapped<$word> {
+        impl RawKernel for Swapped<$word> {
             type Output = ();
 
             #[inline(always)]
-            fn run(self) {
+            unsafe fn run(self) {
                 let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
                 for (from, to) in self.0.rows() {
                     // SAFETY: the promise of `copy`'s caller, for each row.

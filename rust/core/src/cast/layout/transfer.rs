@@ -8,7 +8,7 @@ pub(in crate::cast) use super::rows::Gaps;
 use super::rows::{self, words};
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// Bytes of adjacent elements that are worth being moved together.
 const LINE: usize = 16;
@@ -178,9 +178,9 @@ pub(in crate::cast) unsafe fn scatter_real(
             let (to, stride) = (base.offset(run.offsets[TARGET]), run.strides[TARGET]);
             let pairs = Pairs { from, to, stride, count: run.count, swapped };
             match size {
-                2 => level.run(OfReal::<u16>(pairs, PhantomData)),
-                4 => level.run(OfReal::<u32>(pairs, PhantomData)),
-                8 => level.run(OfReal::<u64>(pairs, PhantomData)),
+                2 => level.run_raw(OfReal::<u16>(pairs, PhantomData)),
+                4 => level.run_raw(OfReal::<u32>(pairs, PhantomData)),
+                8 => level.run_raw(OfReal::<u64>(pairs, PhantomData)),
                 _ => unreachable!("components take 2, 4 or 8 bytes"),
             }
         }
@@ -215,11 +215,11 @@ struct Pairs {
 
 struct OfReal<T>(Pairs, PhantomData<T>);
 
-impl<T: Real> Kernel for OfReal<T> {
+impl<T: Real> RawKernel for OfReal<T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Pairs { from, to, stride, count, swapped } = self.0;
         let (from, to) = ((from, size_of::<T>() as isize), (to, stride));
         // SAFETY: `scatter_real`'s caller vouches for both pointers.

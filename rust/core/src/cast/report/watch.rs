@@ -8,7 +8,7 @@ use crate::cast::request::Request;
 use crate::cast::run::Work;
 use crate::cast::tile::Tile;
 use crate::codec::options::{NanRule, Overflow, Rounding};
-use crate::cpu::Level;
+use crate::cpu::{InstructionSet, Level};
 use crate::error::Error;
 use crate::report::CastReport;
 
@@ -44,7 +44,8 @@ impl Watch {
         }
         let glance = Glance::new(request, level);
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
-        let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
+        let simple =
+            level.set() == InstructionSet::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
         let counts = request.source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
             return Ok(None);
@@ -117,11 +118,13 @@ impl Watch {
             *place = code;
         }
         let target = scratch.results.0.as_mut_ptr().cast::<u8>();
-        // SAFETY: all codes are there to be read, and the tile has room for their results.
-        unsafe { self.close.convert(level, (codes.as_ptr(), target), CODES, work) };
-        let Work { flags, meter: columns, .. } = work;
-        let results = (target.cast_const(), self.close.target_size);
-        scratch.histogram.tell(meter, level, results, &flags.0[..CODES], columns, report);
+        // SAFETY: all codes are there to be read, and the tile has room for their results, which are then read.
+        unsafe {
+            self.close.convert(level, (codes.as_ptr(), target), CODES, work);
+            let Work { flags, meter: columns, .. } = work;
+            let results = (target.cast_const(), self.close.target_size);
+            scratch.histogram.tell(meter, level, results, &flags.0[..CODES], columns, report);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cast::layout::transfer::spread;
 use crate::cast::plan::Plan;
 use crate::cast::stages::stage::{Span, Stage};
 use crate::cast::tile::{TILE, Tile};
-use crate::cpu::Level;
+use crate::cpu::{InstructionSet, Level};
 
 /// Bytes of a cache line: stores that straddle two cost more.
 const LINE: usize = 64;
@@ -96,7 +96,7 @@ impl Dense<'_> {
     fn streams(&self) -> bool {
         let Self { plan, source, target, count, .. } = *self;
         let long = count * (plan.source_size + self.element()) >= STREAM_FROM;
-        long && self.level >= Level::Avx2 && source != target.cast_const()
+        long && self.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
     }
 
     /// Bytes of a target element.

@@ -67,7 +67,7 @@ pub(super) unsafe fn run(plan: &Plan, span: Span, stream: Stream, first: u64) {
         let part = part(plan, &span, start, alike.min(span.count - start));
         let general = |from: usize, count: usize| {
             let part = self::part(plan, &part, from, count);
-            // SAFETY: the caller's promise, for some of the elements.
+            // SAFETY: the caller's promise, for some of the elements: `ByChance` asks for no others.
             unsafe { in_tiles(plan, part, stream, index.wrapping_add(from as u64)) };
         };
         // SAFETY: as above.

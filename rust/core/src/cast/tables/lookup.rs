@@ -9,7 +9,7 @@ use crate::cast::variant::{VARIANTS, variant};
 use crate::cast::vectors::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
 use crate::format::Format;
-use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
+use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
 
 /// The tables found so far: there are few formats, and fewer are in use.
 static TABLES: CachedOnce<Table, { Format::COUNT * Format::COUNT * VARIANTS }> = CachedOnce::new();
@@ -27,7 +27,7 @@ fn place(request: &Request) -> Option<usize> {
 
 /// Whether a level looks codes up.
 fn has_tables(level: Level) -> bool {
-    with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some()
+    !matches!(Vectors::of(level), Vectors::None)
 }
 
 /// The stage for a request, if its table has been found before.
@@ -44,7 +44,7 @@ pub(in crate::cast) fn learn(request: &Request, plan: &Plan) -> Option<Box<dyn S
 
 /// The stage for results of this size from a table that stays, if at most their last two bytes vary.
 fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    if let Some(stage) = with_nibbles!(level, V => super::line::stage::<V>(table, size)) {
+    if let Some(stage) = with_nibbles!(level, vectors => super::line::stage(vectors, table, size)) {
         return stage;
     }
     let planes = &table.planes;
@@ -52,21 +52,21 @@ fn stage(table: &'static Table, size: usize, level: Level) -> Option<Box<dyn Sta
     if planes[..low].iter().flatten().any(|&byte| byte != 0) {
         return None;
     }
-    with_tables!(level, V => match size {
-        1 => InSteps::<V, _, 1>::boxed(ToByte(planes[0])),
-        2 => InSteps::<V, _, 2>::boxed(ToMore([planes[0], planes[1]])),
-        4 => InSteps::<V, _, 4>::boxed(ToMore([planes[2], planes[3]])),
-        _ => InSteps::<V, _, 8>::boxed(ToMore([planes[6], planes[7]])),
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
+        _ => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
     })?
 }
 
 /// The stage for results of this size from a table of one call, but for the widest.
 pub(super) fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     let [a, b, c, d, ..] = table.planes;
-    with_tables!(level, V => match size {
-        1 => InSteps::<V, _, 1>::boxed(ToByte(a)),
-        2 => InSteps::<V, _, 2>::boxed(ToMore([a, b])),
-        4 => InSteps::<V, _, 4>::boxed(ToFour([a, b, c, d])),
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(a))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([a, b]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([a, b, c, d]))),
         _ => None,
     })?
 }

@@ -33,7 +33,7 @@ pub(super) fn cells(words: FloatSpec, request: &Request) -> Option<&'static Cell
 
 /// The cells of words of a format for a request of theirs, looked for.
 fn find(words: FloatSpec, request: &Request) -> Option<Cells> {
-    let plan = Plan::new(request, Level::Portable).ok()?;
+    let plan = Plan::new(request, Level::PORTABLE).ok()?;
     let rounding = request.rounding();
     if !matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative) {
         return Cells::of(&words, &plan);
@@ -48,12 +48,12 @@ pub(super) fn of_upper_halves<F: Floats>(
     source: F,
     level: Level,
 ) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, F, ONCE>(of_uppers(request)?, source))?
+    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, of_uppers(request)?, source))?
 }
 
 /// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, _, AWAY>(of_uppers(request)?, Singles))?
+    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, of_uppers(request)?, Singles))?
 }
 
 /// The cells of upper halves.
@@ -69,31 +69,37 @@ fn of_uppers(request: &Request) -> Option<&'static Cells> {
 /// The stage from words of a format to the target of a request, if it has cells.
 pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     let is_byte = request.target.item_size() == 1 && request.target.float().is_some();
-    with_tables!(level, V => signed::<V, _, ONCE>(is_byte.then(|| cells(words, request))??, UpperHalves))?
+    with_tables!(level, vectors: V => signed::<V, _, ONCE>(vectors, is_byte.then(|| cells(words, request))??, UpperHalves))?
 }
 
 /// The stage from words of a format, times a factor, to the target of a request, if there are cells for that.
 pub(super) fn of_products(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => {
+    with_tables!(level, vectors: V => {
         let cells = &scaled_cells(request, &words, level, || cells(words, request))?;
         match cells.more_bounds {
-            None => signed::<V, _, ONCE>(cells, UpperHalves),
-            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(cells, UpperHalves),
-            Some(_) => signed::<V, _, TWICE>(cells, UpperHalves),
+            None => signed::<V, _, ONCE>(vectors, cells, UpperHalves),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, cells, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(vectors, cells, UpperHalves),
         }
     })?
 }
 
 /// The stage of cells in which codes go up so.
-fn signed<V: Tables, F: Floats, const UPS: u8>(cells: &Cells, source: F) -> Option<Box<dyn Stage>> {
+fn signed<V: Tables, F: Floats, const UPS: u8>(
+    vectors: V,
+    cells: &Cells,
+    source: F,
+) -> Option<Box<dyn Stage>> {
     if cells.away.is_some() != (UPS == AWAY) {
         return None;
     }
     match cells.sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<{ sign::TOP }, UPS>(*cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells)),
+        Sign::Top => Some(boxed(vectors, source, ByCells::<{ sign::TOP }, UPS>(*cells))),
+        Sign::SignlessZero => Some(boxed(vectors, source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells))),
         // Formats of so few bits have no cells in which codes go up twice.
-        Sign::Below(_) if UPS < TWICE => boxed::<V, F, _>(source, ByCells::<{ sign::BELOW }, UPS>(*cells)),
+        Sign::Below(_) if UPS < TWICE => {
+            Some(boxed(vectors, source, ByCells::<{ sign::BELOW }, UPS>(*cells)))
+        }
         Sign::Below(_) => None,
     }
 }
@@ -296,7 +302,7 @@ mod tests {
                         let request = Request { options, ..Request::plain(source, target) };
                         let Some(cells) = cells(spec, &request) else { continue };
                         found += 1;
-                        let expected = results(&Plan::new(&request, Level::Portable).unwrap(), &words);
+                        let expected = results(&Plan::new(&request, Level::PORTABLE).unwrap(), &words);
                         for word in 0..=u16::MAX {
                             let code = cells.code(word);
                             assert_eq!(

@@ -98,9 +98,9 @@ pub(in crate::cast) fn stage(
         return elements;
     }
     let (size, mask) = (source.item_size(), u8::MAX >> (u8::BITS - target.row().bits));
-    let registers = with_nibbles!(level, V => match size {
-        4 => InSteps::<V, _, 1>::boxed(LowBytes::<4>(mask)).map(|stage| (stage, V::BYTES)),
-        8 => InSteps::<V, _, 1>::boxed(LowBytes::<8>(mask)).map(|stage| (stage, V::BYTES)),
+    let registers = with_nibbles!(level, vectors: V => match size {
+        4 => Some((InSteps::<V, _, 1>::boxed(vectors, LowBytes::<4>(mask)), V::BYTES)),
+        8 => Some((InSteps::<V, _, 1>::boxed(vectors, LowBytes::<8>(mask)), V::BYTES)),
         _ => None,
     });
     match registers.flatten() {

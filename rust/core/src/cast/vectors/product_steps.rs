@@ -179,10 +179,10 @@ mod tests {
                 let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
                 let plain = Request { options, count: PAYS_FROM, ..Request::plain(source, target) };
                 let wide = Request { source: Format::named("float64").unwrap(), ..plain };
-                let plan = Plan::new(&wide, Level::Portable).unwrap();
+                let plan = Plan::new(&wide, Level::PORTABLE).unwrap();
                 for factor in FACTORS {
                     let request = Request { scaled: true, factor: Some(factor), ..plain };
-                    let level = Level::Portable;
+                    let level = Level::PORTABLE;
                     let Some(cells) = scaled_cells(&request, &spec, level, || cells(spec, &request)) else {
                         continue;
                     };
@@ -205,7 +205,7 @@ mod tests {
         let of = |target: &'static str, factor: f64| {
             let plain = Request::plain(named("bfloat16"), named(target));
             let request = Request { scaled: true, factor: Some(factor), count: PAYS_FROM, ..plain };
-            scaled_cells(&request, &upper_spec(), Level::Portable, || cells(upper_spec(), &request)).is_some()
+            scaled_cells(&request, &upper_spec(), Level::PORTABLE, || cells(upper_spec(), &request)).is_some()
         };
         assert!(of("float8_e4m3fn", 0.1));
         for factor in [-0.1, 0.0, f64::INFINITY, f64::NAN, 1e-60] {

@@ -21,12 +21,13 @@ struct ThroughSingles {
 
 /// The stage from floats, given that from float32 to the target.
 pub(super) fn stage<V: Vector, F: Floats>(
+    vectors: V,
     source: F,
     encode: Box<dyn Stage>,
     target: Format,
-) -> Option<Box<dyn Stage>> {
-    let (decode, sizes) = (to_single::stage::<V, F>(source)?, [F::SIZE, target.item_size()]);
-    Some(Box::new(ThroughSingles { decode, encode, sizes }))
+) -> Box<dyn Stage> {
+    let (decode, sizes) = (to_single::stage(vectors, source), [F::SIZE, target.item_size()]);
+    Box::new(ThroughSingles { decode, encode, sizes })
 }
 
 impl Stage for ThroughSingles {
