@@ -41,6 +41,7 @@ pub mod loss_scale;
 #[cfg(target_os = "linux")]
 pub mod memory;
 pub mod parse;
+pub mod plain;
 pub mod policy;
 pub mod policy_map;
 pub mod report;

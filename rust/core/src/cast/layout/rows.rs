@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::every_second;
 use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// What lies between elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl Copying {
 /// Elements as they are, of the size of a type.
 struct Unchanged<T>(Copying, PhantomData<T>);
 
-impl<T: Copy> RawKernel for Unchanged<T> {
+impl<T: Plain> RawKernel for Unchanged<T> {
     type Output = ();
 
     #[inline(always)]
@@ -147,7 +148,7 @@ unsafe fn adjacent(from: *const u8, to: *mut u8, bytes: usize) {
 /// # Safety
 /// As for [`adjacent`], with at least as many bytes as `T` has.
 #[inline(always)]
-unsafe fn pieces<T: Copy>(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn pieces<T: Plain>(from: *const u8, to: *mut u8, bytes: usize) {
     let last = bytes - size_of::<T>();
     let mut i = 0;
     // SAFETY: `i + size_of::<T>() <= bytes`.
@@ -166,7 +167,7 @@ unsafe fn pieces<T: Copy>(from: *const u8, to: *mut u8, bytes: usize) {
 /// # Safety
 /// As for [`words`].
 #[inline(never)]
-unsafe fn apart<T: Copy>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
+unsafe fn apart<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
     // SAFETY: passed on.
     unsafe { words(from, to, count, |word: T| word) };
 }
@@ -176,7 +177,7 @@ unsafe fn apart<T: Copy>(from: (*const u8, isize), to: (*mut u8, isize), count: 
 /// # Safety
 /// `count` words are readable at the first place and writable at the second, at their strides.
 #[inline(always)]
-pub(super) unsafe fn words<S: Copy, T: Copy>(
+pub(super) unsafe fn words<S: Plain, T: Plain>(
     (from, from_stride): (*const u8, isize),
     (to, to_stride): (*mut u8, isize),
     count: usize,

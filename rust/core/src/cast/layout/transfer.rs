@@ -9,6 +9,7 @@ use super::rows::{self, words};
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// Bytes of adjacent elements that are worth being moved together.
 const LINE: usize = 16;
@@ -234,9 +235,9 @@ impl<T: Real> RawKernel for OfReal<T> {
 }
 
 /// The bits of a real part.
-trait Real: Copy {
+trait Real: Plain {
     /// Twice as wide: a real part, then zero, in memory.
-    type Complex: Copy;
+    type Complex: Plain;
     fn swap(self) -> Self;
     fn with_zero(self) -> Self::Complex;
 }

@@ -12,6 +12,7 @@ use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::copy_run;
 use crate::cast::layout::{Axes, Run, SCALE, SOURCE, TARGET};
 use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// Bytes that are read again and again from the cache next to the core.
 const NEAR: usize = 1 << 17;
@@ -290,7 +291,7 @@ struct Fill {
 
 struct FillWith<T>(Fill, PhantomData<T>);
 
-impl<T: Copy> RawKernel for FillWith<T> {
+impl<T: Plain> RawKernel for FillWith<T> {
     type Output = ();
 
     #[inline(always)]

@@ -34,7 +34,8 @@ impl<S: Lane + Storage, const TRUTH: bool> RawKernel for CutLoop<S, TRUTH> {
     }
 }
 
-impl<S: Lane + Storage, const TRUTH: bool> Stage for Cut<S, TRUTH> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Lane + Storage, const TRUTH: bool> Stage for Cut<S, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(CutLoop::<S, TRUTH>(self.value, self.code_mask, span)) };

@@ -11,9 +11,10 @@ use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
 use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
+use crate::plain::Plain;
 
 /// An elementwise conversion between machine types.
-trait Convert<T>: Copy {
+trait Convert<T>: Plain {
     fn convert(self) -> T;
 }
 
@@ -120,7 +121,8 @@ impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
 
 struct Floats<S, T>(PhantomData<fn(S) -> T>);
 
-impl<S: Convert<T>, T> Stage for Floats<S, T> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Convert<T>, T> Stage for Floats<S, T> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(ConvertLoop::<S, T>(span, PhantomData)) };
@@ -170,7 +172,8 @@ macro_rules! to_byte {
             }
         }
 
-        impl Stage for ToByte<$float> {
+        // SAFETY: the loop writes one result for each element.
+        unsafe impl Stage for ToByte<$float> {
             unsafe fn run(&self, level: Level, span: Span) {
                 // SAFETY: the caller's promise.
                 unsafe { level.run_raw(ToByteLoop(*self, span)) };

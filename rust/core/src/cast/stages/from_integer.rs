@@ -11,6 +11,7 @@ use super::stage::{Span, Stage};
 use crate::codec::decode::IntegerValue;
 use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
+use crate::plain::Plain;
 
 /// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
 struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
@@ -37,7 +38,10 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> RawKerne
     }
 }
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage for Convert<S, T, NARROW> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage
+    for Convert<S, T, NARROW>
+{
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData)) };
@@ -46,7 +50,7 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage fo
 
 /// A machine integer, which `as` converts to machine types; to integers by their width alone.
 trait Native:
-    Copy
+    Plain
     + AsPrimitive<u8>
     + AsPrimitive<u16>
     + AsPrimitive<u32>

@@ -81,7 +81,8 @@ impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> RawKernel for RemapLoop
     }
 }
 
-impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(RemapLoop::<L, S, T, TRUTH>(self.0, span, PhantomData)) };

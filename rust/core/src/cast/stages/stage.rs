@@ -13,6 +13,7 @@ use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
 use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// What one call of a stage reads and writes: `count` elements at each pointer that the stage uses.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +42,10 @@ impl Span {
 }
 
 /// A loop that maps each element of a span.
-pub(crate) trait Stage: Send + Sync {
+///
+/// # Safety
+/// It writes all results, over whatever was there: the targets of some stages are not initialized before.
+pub(crate) unsafe trait Stage: Send + Sync {
     /// Runs it.
     ///
     /// # Safety
@@ -56,7 +60,7 @@ pub(crate) trait Stage: Send + Sync {
 }
 
 /// How a code lies in memory.
-pub(crate) trait Storage: Copy + Send + Sync + 'static {
+pub(crate) trait Storage: Plain {
     fn widen<L: Lane>(self) -> L;
     fn narrow<L: Lane>(lane: L) -> Self;
 }
@@ -111,7 +115,8 @@ impl<L: Lane, S: Storage, D: Decoder<L>> RawKernel for DecodeLoop<L, S, D> {
     }
 }
 
-impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -144,7 +149,7 @@ struct EncodeLoop<P, E> {
     pivot: PhantomData<P>,
 }
 
-impl<P: Pivot, E: Encoder<P>> RawKernel for EncodeLoop<P, E> {
+impl<P: Pivot<Bits: Plain>, E: Encoder<P>> RawKernel for EncodeLoop<P, E> {
     type Output = ();
 
     #[inline(always)]
@@ -183,7 +188,7 @@ impl<L: Lane, T: Storage> RawKernel for NarrowLoop<L, T> {
     }
 }
 
-impl<P: Pivot, E: Encoder<P>> Encode<P, E> {
+impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Encode<P, E> {
     /// # Safety
     /// As for [`Stage::run`], with room for codes as wide as lanes.
     unsafe fn encode(&self, level: Level, span: Span) {
@@ -201,7 +206,8 @@ impl<P: Pivot, E: Encoder<P>> Encode<P, E> {
     }
 }
 
-impl<P: Pivot, E: Encoder<P>> Stage for Encode<P, E> {
+// SAFETY: the loops write one result for each element, block by block.
+unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut codes = MaybeUninit::<[P::Lane; BLOCK]>::uninit();
         let mut no_flags = MaybeUninit::<[u8; BLOCK]>::uninit();
@@ -257,7 +263,8 @@ impl RawKernel for ScaleLoop {
     }
 }
 
-impl Stage for Scale {
+// SAFETY: the loop writes one result for each element.
+unsafe impl Stage for Scale {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(ScaleLoop(span)) };
@@ -274,7 +281,8 @@ pub(crate) struct EncodeProduct<E> {
     pub(crate) size: usize,
 }
 
-impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
     unsafe fn run(&self, _level: Level, span: Span) {
         let source = span.source.cast::<u64>();
         for i in 0..span.count {

@@ -111,7 +111,8 @@ impl<T: Word> RawKernel for EachLoop<'_, T> {
     }
 }
 
-impl<T: Word> Stage for Each<T> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<T: Word> Stage for Each<T> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(EachLoop(&self.0, span)) };

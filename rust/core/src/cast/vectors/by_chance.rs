@@ -31,7 +31,10 @@ use crate::cpu::{Level, RawKernel};
 use crate::simd::{Chance, with_vectors};
 
 /// A cast that draws by itself.
-pub(in crate::cast) trait ByChance: Send + Sync {
+///
+/// # Safety
+/// It asks `general` for elements of the span alone.
+pub(in crate::cast) unsafe trait ByChance: Send + Sync {
     /// Casts the elements of a span, whose indices have one upper half, and lower ones from `first` on. `general` casts
     /// some of them, so many from one on, in the general way.
     ///
@@ -198,7 +201,10 @@ impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
     }
 }
 
-impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance for InBlocks<V, F, R, SIZE> {
+// SAFETY: a block ends with the span, or before; a span that is shorter than one is asked for whole.
+unsafe impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance
+    for InBlocks<V, F, R, SIZE>
+{
     unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize)) {
         let kernel = BlockLoop { blocks: self, span, keys, first, general };
         // SAFETY: the caller's promise.

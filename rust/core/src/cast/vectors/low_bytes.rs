@@ -64,7 +64,8 @@ struct ThenElements {
     size: usize,
 }
 
-impl Stage for ThenElements {
+// SAFETY: one stage writes the first, the other the rest.
+unsafe impl Stage for ThenElements {
     unsafe fn run(&self, level: Level, span: Span) {
         let whole = if span.count < FEWEST { 0 } else { span.count - span.count % self.step };
         let rest = Span {

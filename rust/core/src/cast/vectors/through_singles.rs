@@ -30,7 +30,8 @@ pub(super) fn stage<V: Vector, F: Floats>(
     Box::new(ThroughSingles { decode, encode, sizes })
 }
 
-impl Stage for ThroughSingles {
+// SAFETY: `encode` does, tile by tile.
+unsafe impl Stage for ThroughSingles {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut tile = MaybeUninit::<Tile<f32>>::uninit();
         let lanes = tile.as_mut_ptr().cast::<u8>();

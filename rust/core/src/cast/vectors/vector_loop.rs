@@ -55,7 +55,8 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
     }
 }
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
+// SAFETY: whole registers and the parts before and after them are all elements.
+unsafe impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
     unsafe fn run(&self, _level: Level, span: Span) {
         // The level that the stage was made for, whichever is in use by now.
         // SAFETY: the caller's promise.
