@@ -13,18 +13,23 @@ pub mod gradients;
 pub mod layout;
 mod operands;
 mod ordinary;
+#[deny(unsafe_code)]
 mod plan;
 mod prepared;
+#[deny(unsafe_code)]
 mod probe;
 mod refusal;
 mod report;
+#[deny(unsafe_code)]
 mod request;
 mod rows;
 mod run;
 mod stages;
 mod step;
 mod tables;
+#[deny(unsafe_code)]
 mod tile;
+#[deny(unsafe_code)]
 mod variant;
 mod vectors;
 
