@@ -1,13 +1,19 @@
 //! `castwise._core`: Python objects in, Python objects out, no arithmetic.
 
+#![deny(unsafe_code)]
 #![allow(clippy::doc_markdown, reason = "docstrings are read in Python")]
 
+#[expect(unsafe_code, reason = "what numpy's cast tables hold is called through pointers")]
 mod accelerate;
 mod arguments;
+#[expect(unsafe_code, reason = "numpy's C interface, and the memory of its arrays")]
 mod array;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod cast;
 mod checkpoint;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod delayed_scaling;
+#[expect(unsafe_code, reason = "numpy's C interface")]
 mod dtypes;
 mod error;
 mod explain;
@@ -16,11 +22,13 @@ mod format;
 mod loss_scale;
 mod policy;
 mod policy_map;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod quick;
 mod report;
 mod runtime;
 mod saved_state;
 mod separation;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod unscale;
 
 /// The compiled half of castwise. Import `castwise` instead.

@@ -23,27 +23,35 @@
 //! # Ok::<(), castwise_core::Error>(())
 //! ```
 
+#![deny(unsafe_code)]
 // Loops in whole vectors are compiled everywhere, and without vectors are not called.
 #![cfg_attr(
     not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))),
     allow(dead_code, unused_imports, unused_macros, reason = "no level has vectors")
 )]
 
+#[expect(unsafe_code, reason = "what is never freed, by its address")]
 mod cached_once;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod cast;
 pub mod checkpoint;
 pub mod codec;
+#[expect(unsafe_code, reason = "asks for instructions that not every CPU has, and sets control registers")]
 pub mod cpu;
 pub mod delayed_scaling;
 pub mod error;
 pub mod format;
 pub mod loss_scale;
 #[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "maps pages")]
 pub mod memory;
 pub mod parse;
+#[expect(unsafe_code, reason = "says of which types any bits are a value")]
+pub mod plain;
 pub mod policy;
 pub mod policy_map;
 pub mod report;
+#[expect(unsafe_code, reason = "instructions that not every CPU has")]
 mod simd;
 pub mod spelling;
 mod square_sum;

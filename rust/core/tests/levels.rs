@@ -30,7 +30,7 @@ fn compare(bytes: &[u8], source: Format, target: Format, options: Options) {
     let count = (bytes.len() - 1) / source.item_size();
     let bytes = &bytes[1..=count * source.item_size()];
     let mut expected = vec![0; count * target.item_size()];
-    cast(Level::Portable, (bytes, source), &mut expected, target, options);
+    cast(Level::PORTABLE, (bytes, source), &mut expected, target, options);
     for level in Level::available() {
         let mut room = vec![0xaa; expected.len() + 2];
         let end = room.len() - 1;
@@ -53,7 +53,7 @@ fn around_integers(source: Format) -> Vec<u8> {
     let bytes: Vec<u8> = numbers.iter().copied().chain(plain).flat_map(f64::to_ne_bytes).collect();
     let mut elements = vec![0; bytes.len() / 8 * source.item_size()];
     let double = Format::named("float64").unwrap();
-    cast(Level::Portable, (&bytes, double), &mut elements, source, Options::default());
+    cast(Level::PORTABLE, (&bytes, double), &mut elements, source, Options::default());
     elements
 }
 

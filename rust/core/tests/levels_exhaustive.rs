@@ -44,7 +44,7 @@ impl Elements {
     fn doubles_around(format: Format) -> Self {
         let codes = Self::every_code(format);
         let source = Format::named("float64").unwrap();
-        let numbers = codes.cast(Level::Portable, source, Options::default(), None);
+        let numbers = codes.cast(Level::PORTABLE, source, Options::default(), None);
         let numbers: Vec<f64> =
             numbers.chunks_exact(8).map(|bytes| f64::from_ne_bytes(bytes.try_into().unwrap())).collect();
         let before = numbers.windows(2).map(|two| two[0] + (two[1] - two[0]) / 2.0);
@@ -93,8 +93,8 @@ impl Elements {
 
     /// Compares the levels.
     fn compare(&self, target: Format, options: Options, factor: Option<f64>) {
-        let expected = self.cast(Level::Portable, target, options, factor);
-        for level in Level::available().filter(|level| *level != Level::Portable) {
+        let expected = self.cast(Level::PORTABLE, target, options, factor);
+        for level in Level::available().filter(|level| *level != Level::PORTABLE) {
             let found = self.cast(level, target, options, factor);
             if found != expected {
                 let size = target.item_size();

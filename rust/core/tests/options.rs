@@ -37,7 +37,7 @@ impl Case<'_> {
 
     fn check(&self) {
         let Self { rows, source, target, factors, options, .. } = self;
-        let expected = self.cast(Level::Portable, true);
+        let expected = self.cast(Level::PORTABLE, true);
         for level in Level::available() {
             let place = self.cast(level, false).iter().zip(&expected).position(|(found, want)| found != want);
             let what = format!("{source:?} to {target:?}, {rows} rows, {factors:?}, {options:?}, {level:?}");

@@ -14,17 +14,21 @@ mod guard;
 pub mod layout;
 mod operands;
 mod ordinary;
+#[deny(unsafe_code)]
 mod plan;
 mod prepared;
+#[deny(unsafe_code)]
 mod probe;
 mod refusal;
 mod report;
+#[deny(unsafe_code)]
 mod request;
 mod route;
 mod rows;
 mod run;
 mod stages;
 mod tables;
+#[deny(unsafe_code)]
 mod tile;
 mod vectors;
 mod within;

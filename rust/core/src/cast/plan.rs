@@ -15,7 +15,7 @@ use super::request::{MANY, Request};
 use super::route::Route;
 use crate::cached_once::CachedOnce;
 use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
-use crate::cpu::{DefaultEnvironment, Level};
+use crate::cpu::{DefaultEnvironment, InstructionSet, Level};
 use crate::error::Error;
 use crate::format::Format;
 
@@ -109,7 +109,8 @@ const VARIANTS: usize = (1 + Rounding::COUNT) * Overflow::COUNT * NanRule::COUNT
 /// The plans of a pair of formats on a level.
 type Variants = CachedOnce<Plan, VARIANTS>;
 
-static PLANS: CachedOnce<Variants, { Level::COUNT * Format::COUNT * Format::COUNT }> = CachedOnce::new();
+static PLANS: CachedOnce<Variants, { InstructionSet::COUNT * Format::COUNT * Format::COUNT }> =
+    CachedOnce::new();
 
 /// The plans with a factor that a thread has made last, each with what it was made for.
 #[derive(Default)]
@@ -201,7 +202,7 @@ impl Plan {
     fn kept(ask: &Ask, variant: usize) -> Result<&'static Self, Error> {
         let level = Level::active();
         let place =
-            (level as usize * Format::COUNT + ask.source.index()) * Format::COUNT + ask.target.index();
+            (level.set() as usize * Format::COUNT + ask.source.index()) * Format::COUNT + ask.target.index();
         let known = PLANS.get(place).and_then(|plans| plans.get(variant));
         known.map_or_else(|| Self::make_kept(ask, level, (place, variant)), Ok)
     }

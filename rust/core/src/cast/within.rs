@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::stages::stage::Storage;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// Bounds of codes, as numbers whose order is that of the values that are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,24 +28,32 @@ impl Within {
     /// # Safety
     /// They are readable.
     pub(super) unsafe fn holds(&self, level: Level, codes: *const u8, count: usize) -> bool {
-        match self.size {
-            1 => level.run(Holds::<u8, ORDERED>(*self, codes, count, PhantomData)),
-            2 => self.run::<u16>(level, codes, count),
-            4 => self.run::<u32>(level, codes, count),
-            _ => self.run::<u64>(level, codes, count),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.size {
+                1 => level.run_raw(Holds::<u8, ORDERED>(*self, codes, count, PhantomData)),
+                2 => self.run::<u16>(level, codes, count),
+                4 => self.run::<u32>(level, codes, count),
+                _ => self.run::<u64>(level, codes, count),
+            }
         }
     }
 
-    fn run<T>(self, level: Level, codes: *const u8, count: usize) -> bool
+    /// # Safety
+    /// As for [`Within::holds`].
+    unsafe fn run<T>(self, level: Level, codes: *const u8, count: usize) -> bool
     where
-        Holds<T, PLAIN>: Kernel<Output = bool>,
-        Holds<T, LOW>: Kernel<Output = bool>,
-        Holds<T, ORDERED>: Kernel<Output = bool>,
+        Holds<T, PLAIN>: RawKernel<Output = bool>,
+        Holds<T, LOW>: RawKernel<Output = bool>,
+        Holds<T, ORDERED>: RawKernel<Output = bool>,
     {
-        match (self.low > 1, self.flip | self.base) {
-            (true, _) => level.run(Holds::<T, LOW>(self, codes, count, PhantomData)),
-            (false, 0) => level.run(Holds::<T, PLAIN>(self, codes, count, PhantomData)),
-            (false, _) => level.run(Holds::<T, ORDERED>(self, codes, count, PhantomData)),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.low > 1, self.flip | self.base) {
+                (true, _) => level.run_raw(Holds::<T, LOW>(self, codes, count, PhantomData)),
+                (false, 0) => level.run_raw(Holds::<T, PLAIN>(self, codes, count, PhantomData)),
+                (false, _) => level.run_raw(Holds::<T, ORDERED>(self, codes, count, PhantomData)),
+            }
         }
     }
 }
@@ -61,11 +69,11 @@ struct Holds<T, const WAY: u8>(Within, *const u8, usize, PhantomData<T>);
 
 macro_rules! holds {
     ($($word:ty)*) => {$(
-        impl<const WAY: u8> Kernel for Holds<$word, WAY> {
+        impl<const WAY: u8> RawKernel for Holds<$word, WAY> {
             type Output = bool;
 
             #[inline(always)]
-            fn run(self) -> bool {
+            unsafe fn run(self) -> bool {
                 let Self(Within { mask, flip, base, low, high, .. }, codes, count, _) = self;
                 let codes = codes.cast::<$word>();
                 let (mask, flip, base) = (mask as $word, flip as $word, base as $word);

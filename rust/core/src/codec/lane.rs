@@ -6,13 +6,13 @@
 use std::fmt::Debug;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
+use crate::plain::Plain;
+
 /// Wrapping unsigned arithmetic of a fixed width; "signed" operations read two's complement.
 pub trait Lane:
-    Copy
+    Plain
     + Debug
     + Ord
-    + Send
-    + Sync
     + BitAnd<Output = Self>
     + BitOr<Output = Self>
     + BitXor<Output = Self>

@@ -187,7 +187,7 @@ mod tests {
                         cast_slice(bytes, source, &mut results, target, &settings).unwrap();
                         results
                     };
-                    let wanted = cast(Level::Portable);
+                    let wanted = cast(Level::PORTABLE);
                     for level in Level::available() {
                         for hostile in HOSTILE {
                             let same = within(hostile, || cast(level)) == wanted;

@@ -15,17 +15,37 @@ use crate::error::Error;
 ///
 /// `run` is `#[inline(always)]` in every implementation, so that it becomes part of the function that carries the
 /// level's features.
-pub trait Kernel {
+pub(crate) trait Kernel {
     /// What the loop leaves.
     type Output;
     /// The loop.
     fn run(self) -> Self::Output;
 }
 
-/// A cluster of instruction sets.
+/// A [`Kernel`] that asks for something the compiler cannot check: pointers that are valid, or the registers of a level.
+pub(crate) trait RawKernel {
+    /// What the loop leaves.
+    type Output;
+    /// The loop.
+    ///
+    /// # Safety
+    /// What the kernel's type asks for: its pointers are valid for as many elements as it says.
+    unsafe fn run(self) -> Self::Output;
+}
+
+impl<K: Kernel> RawKernel for K {
+    type Output = K::Output;
+
+    #[inline(always)]
+    unsafe fn run(self) -> K::Output {
+        Kernel::run(self)
+    }
+}
+
+/// The names of the clusters, in ascending order: any CPU may speak of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Level {
+pub enum InstructionSet {
     /// The baseline of the compilation target.
     Portable,
     /// The baseline of aarch64.
@@ -36,30 +56,17 @@ pub enum Level {
     Avx512,
 }
 
-const ALL: [Level; Level::COUNT] = [Level::Portable, Level::Neon, Level::Avx2, Level::Avx512];
+const ALL: [InstructionSet; InstructionSet::COUNT] =
+    [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512];
 
-/// The level in use, plus one; 0 before the first question.
-static ACTIVE: AtomicU8 = AtomicU8::new(0);
-
-impl Level {
+impl InstructionSet {
     /// How many there are.
     pub const COUNT: usize = 4;
 
-    /// The name by which it is forced and reported.
+    /// The level, if this CPU can run it.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            Self::Neon => "neon",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        }
-    }
-
-    /// Whether this CPU can run it.
-    #[must_use]
-    pub fn is_available(self) -> bool {
-        match self {
+    pub fn detect(self) -> Option<Level> {
+        let is_found = match self {
             Self::Portable => true,
             Self::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
@@ -73,7 +80,7 @@ impl Level {
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
-                Self::Avx2.is_available()
+                Self::Avx2.detect().is_some()
                     && is_x86_feature_detected!("popcnt")
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
@@ -85,12 +92,52 @@ impl Level {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 => false,
+        };
+        is_found.then_some(Level(self))
+    }
+}
+
+/// A cluster that this CPU can run. Only [`InstructionSet::detect`] makes one: whoever has a level may run what is
+/// compiled for it.
+///
+/// ```
+/// use castwise_core::cpu::{InstructionSet, Level};
+/// assert!(Level::available().all(|level| level.set().detect() == Some(level)));
+/// assert!(InstructionSet::Neon.detect().is_none() || InstructionSet::Avx2.detect().is_none());
+/// ```
+/// ```compile_fail
+/// let level = castwise_core::cpu::Level(castwise_core::cpu::InstructionSet::Avx512);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level(InstructionSet);
+
+/// The level in use, as the number of its instruction set plus one; 0 before the first question.
+static ACTIVE: AtomicU8 = AtomicU8::new(0);
+
+impl Level {
+    /// The level of every CPU.
+    pub const PORTABLE: Self = Self(InstructionSet::Portable);
+
+    /// What it can run.
+    #[must_use]
+    pub fn set(self) -> InstructionSet {
+        self.0
+    }
+
+    /// The name by which it is forced and reported.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            InstructionSet::Portable => "portable",
+            InstructionSet::Neon => "neon",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Avx512 => "avx512",
         }
     }
 
     /// Every level this CPU can run, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
-        ALL.into_iter().filter(|level| level.is_available())
+        ALL.into_iter().filter_map(InstructionSet::detect)
     }
 
     /// The level called `name`, if this CPU can run it.
@@ -110,51 +157,75 @@ impl Level {
     pub fn active() -> Self {
         match ACTIVE.load(Ordering::Relaxed) {
             0 => {
-                let best = Self::available().last().unwrap_or(Self::Portable);
+                let best = Self::available().last().unwrap_or(Self::PORTABLE);
                 best.activate();
                 best
             }
-            stored => ALL[usize::from(stored - 1)],
+            // A level was there to be stored.
+            stored => Self(ALL[usize::from(stored - 1)]),
         }
     }
 
-    /// Makes this level the one in use. One that is not available runs as the portable one.
+    /// Makes this level the one in use.
     pub fn activate(self) {
-        ACTIVE.store(self as u8 + 1, Ordering::Relaxed);
+        ACTIVE.store(self.0 as u8 + 1, Ordering::Relaxed);
     }
 
     /// Runs a kernel compiled for this level.
     #[inline]
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(target_arch = "x86_64")]
-        if self >= Self::Avx2 && self.is_available() {
-            // SAFETY: `is_available` has just found the features that the two functions are compiled for (the
-            // detection is one load of a cached word).
-            return unsafe { if self == Self::Avx512 { run_avx512(kernel) } else { run_avx2(kernel) } };
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: a kernel asks for nothing.
+        unsafe { self.run_raw(kernel) }
+    }
+
+    /// Runs a kernel over raw pointers compiled for this level.
+    ///
+    /// # Safety
+    /// As for the kernel's [`RawKernel::run`].
+    #[inline]
+    pub(crate) unsafe fn run_raw<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: a level exists only on a machine that has its features; the rest is the caller's promise.
+        unsafe {
+            match self.0 {
+                #[cfg(target_arch = "x86_64")]
+                InstructionSet::Avx512 => run_avx512(kernel),
+                #[cfg(target_arch = "x86_64")]
+                InstructionSet::Avx2 => run_avx2(kernel),
+                _ => run_portable(kernel),
+            }
         }
-        run_portable(kernel)
     }
 }
 
 /// Not inlined, as its siblings are not, so that no floating-point operation can move out of a caller's
 /// [`super::DefaultEnvironment`].
+///
+/// # Safety
+/// As for the kernel's [`RawKernel::run`].
 #[inline(never)]
-pub(crate) fn run_portable<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run()
+pub(crate) unsafe fn run_portable<K: RawKernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.run() }
 }
 
+/// # Safety
+/// The features, and as for the kernel's [`RawKernel::run`].
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt")]
-pub(crate) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run()
+pub(crate) unsafe fn run_avx2<K: RawKernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.run() }
 }
 
+/// # Safety
+/// As for [`run_avx2`].
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 #[target_feature(
     enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512ifma,avx512vl,avx512vbmi"
 )]
-pub(crate) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run()
+pub(crate) unsafe fn run_avx512<K: RawKernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.run() }
 }

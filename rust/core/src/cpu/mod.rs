@@ -4,4 +4,5 @@ pub mod environment;
 pub mod level;
 
 pub use environment::DefaultEnvironment;
-pub use level::{Kernel, Level};
+pub use level::{InstructionSet, Level};
+pub(crate) use level::{Kernel, RawKernel};

@@ -3,11 +3,11 @@
 use std::arch::x86_64 as arch;
 
 use super::{Nibbles, Vector, up_above_middle};
-use crate::cpu::level::{self, Kernel, Level};
+use crate::cpu::level::{self, Level, RawKernel};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx2;
+pub(crate) struct Avx2(pub(super) Level);
 
 type Integers = arch::__m256i;
 type Singles = arch::__m256;
@@ -15,8 +15,8 @@ type Singles = arch::__m256;
 /// The order of 64-bit lanes after two registers have been packed into one, half by half.
 const UNPACKED: i32 = 0b11_01_10_00;
 
-impl Vector for Avx2 {
-    const LEVEL: Level = Level::Avx2;
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Avx2 {
     const BYTES: usize = 32;
     const STREAMS: bool = true;
     type Integers = Integers;
@@ -25,9 +25,13 @@ impl Vector for Avx2 {
     type Mask8 = Integers;
     type Mask16 = Integers;
 
+    fn level(self) -> Level {
+        self.0
+    }
+
     #[inline(always)]
-    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-        // SAFETY: the trait's contract.
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
         unsafe { level::run_avx2(kernel) }
     }
 

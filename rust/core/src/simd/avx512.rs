@@ -3,11 +3,11 @@
 use std::arch::x86_64 as arch;
 
 use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, up_above_middle};
-use crate::cpu::level::{self, Kernel, Level};
+use crate::cpu::level::{self, Level, RawKernel};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512;
+pub(crate) struct Avx512(pub(super) Level);
 
 /// Every second number from the first, for the permutation that takes from two registers.
 const fn every_second<const N: usize>(first: u16) -> [u16; N] {
@@ -41,8 +41,8 @@ type Singles = arch::__m512;
 /// Towards zero, and without exceptions.
 const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
 
-impl Vector for Avx512 {
-    const LEVEL: Level = Level::Avx512;
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Avx512 {
     const BYTES: usize = 64;
     const STREAMS: bool = true;
     type Integers = Integers;
@@ -50,9 +50,13 @@ impl Vector for Avx512 {
     type Mask8 = arch::__mmask64;
     type Mask16 = arch::__mmask32;
 
+    fn level(self) -> Level {
+        self.0
+    }
+
     #[inline(always)]
-    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-        // SAFETY: the trait's contract.
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
         unsafe { level::run_avx512(kernel) }
     }
 

@@ -2,7 +2,7 @@
 //! the machine's own half floats, table lookups.
 //!
 //! One trait, one implementation per level. An algorithm is written once over the trait, as a
-//! [`Kernel`](crate::cpu::Kernel) that [`Vector::run`] runs; levels without an implementation take the loops
+//! [`RawKernel`](crate::cpu::RawKernel) that [`Vector::run`] runs; levels without an implementation take the loops
 //! over single elements.
 
 /// Operations of one instruction or a few, each with the trait's contract.
@@ -40,28 +40,55 @@ pub(crate) use chance::Chance;
 pub(crate) use sums::Sums;
 pub(crate) use whole::Whole;
 
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{InstructionSet, Level, RawKernel};
 
-/// `Some` of an expression in which a name stands for the [`Vector`] of a level; `None` on levels without one.
-macro_rules! with_vectors {
-    ($level:expr, $vectors:ident => $body:expr) => {
-        match $level {
+/// What a level has for vectors. Such a value exists only on a machine that has its instructions: they are made here, of
+/// a [`Level`], and nowhere else.
+pub(crate) enum Vectors {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon(Neon),
+    None,
+}
+
+impl Vectors {
+    pub(crate) fn of(level: Level) -> Self {
+        match level.set() {
             #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx512 => {
-                type $vectors = $crate::simd::Avx512;
+            InstructionSet::Avx512 => Self::Avx512(Avx512(level)),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => Self::Avx2(Avx2(level)),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            InstructionSet::Neon => Self::Neon(Neon(level)),
+            _ => Self::None,
+        }
+    }
+}
+
+/// `Some` of an expression in which a name stands for the [`Vector`] of a level, and another, if it is given, for its
+/// type; `None` on levels without one.
+macro_rules! with_vectors {
+    ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
+        match $crate::simd::Vectors::of($level) {
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Vectors::Avx512($vectors) => {
+                $(type $type = $crate::simd::Avx512;)?
                 Some($body)
             }
             #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx2 => {
-                type $vectors = $crate::simd::Avx2;
+            $crate::simd::Vectors::Avx2($vectors) => {
+                $(type $type = $crate::simd::Avx2;)?
                 Some($body)
             }
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-            $crate::cpu::Level::Neon => {
-                type $vectors = $crate::simd::Neon;
+            $crate::simd::Vectors::Neon($vectors) => {
+                $(type $type = $crate::simd::Neon;)?
                 Some($body)
             }
-            _ => None,
+            $crate::simd::Vectors::None => None,
         }
     };
 }
@@ -69,16 +96,16 @@ pub(crate) use with_vectors;
 
 /// The same of its [`Tables`].
 macro_rules! with_tables {
-    ($level:expr, $vectors:ident => $body:expr) => {
-        match $level {
+    ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
+        match $crate::simd::Vectors::of($level) {
             #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx512 => {
-                type $vectors = $crate::simd::Avx512;
+            $crate::simd::Vectors::Avx512($vectors) => {
+                $(type $type = $crate::simd::Avx512;)?
                 Some($body)
             }
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-            $crate::cpu::Level::Neon => {
-                type $vectors = $crate::simd::Neon;
+            $crate::simd::Vectors::Neon($vectors) => {
+                $(type $type = $crate::simd::Neon;)?
                 Some($body)
             }
             _ => None,
@@ -89,11 +116,11 @@ pub(crate) use with_tables;
 
 /// The same of its [`Nibbles`] and [`Sums`], which levels without long tables have.
 macro_rules! with_nibbles {
-    ($level:expr, $vectors:ident => $body:expr) => {
-        match $level {
+    ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
+        match $crate::simd::Vectors::of($level) {
             #[cfg(target_arch = "x86_64")]
-            $crate::cpu::Level::Avx2 => {
-                type $vectors = $crate::simd::Avx2;
+            $crate::simd::Vectors::Avx2($vectors) => {
+                $(type $type = $crate::simd::Avx2;)?
                 Some($body)
             }
             _ => None,
@@ -112,14 +139,14 @@ pub(crate) mod rounding {
 
 /// What a level does with one register.
 ///
-/// Lanes are numbered as they lie in memory. "Words" are lanes of 16 bits, "singles" float32.
+/// Lanes are numbered as they lie in memory. "Words" are lanes of 16 bits, "singles" float32. Every operation needs the
+/// features of the level, which the machine has where a value of the type exists. Loads and stores need as many bytes as
+/// they move at the pointer, which need not be aligned unless they say so.
 ///
 /// # Safety
-/// Every operation needs the features of [`Vector::LEVEL`]. Loads and stores need as many bytes as they move at the
-/// pointer, which need not be aligned unless they say so.
-pub(crate) trait Vector: Copy + Send + Sync + 'static {
-    /// The level whose instructions these are.
-    const LEVEL: Level;
+/// A register has [`Vector::BYTES`], at most [`MOST_BYTES`], and loads and stores move no others. A value of the type
+/// exists only where the features do.
+pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Bytes of a register.
     const BYTES: usize;
     /// Whether stores can go past the caches.
@@ -133,8 +160,14 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// A condition per word.
     type Mask16: Copy;
 
+    /// The level whose instructions these are.
+    fn level(self) -> Level;
+
     /// Runs a kernel that is compiled for the level, and for no other.
-    unsafe fn run<K: Kernel>(kernel: K) -> K::Output;
+    ///
+    /// # Safety
+    /// As for the kernel's [`RawKernel::run`].
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output;
 
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);

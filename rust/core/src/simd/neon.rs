@@ -8,11 +8,11 @@ use std::arch::aarch64 as arch;
 use std::arch::asm;
 
 use super::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding};
-use crate::cpu::level::{self, Kernel, Level};
+use crate::cpu::level::{self, Level, RawKernel};
 
 /// Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Neon;
+pub(crate) struct Neon(pub(super) Level);
 
 type Integers = arch::uint8x16_t;
 type Singles = arch::float32x4_t;
@@ -20,8 +20,8 @@ type Words = arch::uint16x8_t;
 
 const SIGN: u32 = 1 << 31;
 
-impl Vector for Neon {
-    const LEVEL: Level = Level::Neon;
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Neon {
     const BYTES: usize = 16;
     // There are hints that stores should go past the caches, which CPUs are free to ignore; most see by themselves that
     // whole lines are written.
@@ -32,9 +32,14 @@ impl Vector for Neon {
     type Mask8 = Integers;
     type Mask16 = Words;
 
+    fn level(self) -> Level {
+        self.0
+    }
+
     #[inline(always)]
-    unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-        level::run_portable(kernel)
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
+        unsafe { level::run_portable(kernel) }
     }
 
     super::operations! {

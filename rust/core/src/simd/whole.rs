@@ -22,6 +22,7 @@ pub(crate) trait Whole: Vector {
 }
 
 /// The first float that is too large for an integer of 32 bits.
+#[cfg(target_arch = "x86_64")]
 const TOO_LARGE: f32 = -(i32::MIN as f32);
 
 #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::cast::stages::stage::Storage;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::FloatPivot;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
 
 /// How to tell, for one real format.
@@ -55,11 +55,14 @@ impl Scan {
     /// # Safety
     /// They are readable.
     pub(super) unsafe fn largest(&self, level: Level, source: *const u8, count: usize) -> u64 {
-        match self.size {
-            1 => level.run(Largest::<u8>(*self, source, count, PhantomData)),
-            2 => level.run(Largest::<u16>(*self, source, count, PhantomData)),
-            4 => level.run(Largest::<u32>(*self, source, count, PhantomData)),
-            _ => level.run(Largest::<u64>(*self, source, count, PhantomData)),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.size {
+                1 => level.run_raw(Largest::<u8>(*self, source, count, PhantomData)),
+                2 => level.run_raw(Largest::<u16>(*self, source, count, PhantomData)),
+                4 => level.run_raw(Largest::<u32>(*self, source, count, PhantomData)),
+                _ => level.run_raw(Largest::<u64>(*self, source, count, PhantomData)),
+            }
         }
     }
 }
@@ -74,11 +77,11 @@ struct Largest<T>(Scan, *const u8, usize, PhantomData<T>);
 
 macro_rules! largest {
     ($($word:ty)*) => {$(
-        impl Kernel for Largest<$word> {
+        impl RawKernel for Largest<$word> {
             type Output = u64;
 
             #[inline(always)]
-            fn run(self) -> u64 {
+            unsafe fn run(self) -> u64 {
                 let Self(scan, source, count, _) = self;
                 let source = source.cast::<$word>();
                 let (mask, shift) = (scan.mask as $word, scan.shift as $word);

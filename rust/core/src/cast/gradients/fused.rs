@@ -12,7 +12,7 @@ use super::multiply::{Multiply, PRODUCT, Times, square_sum};
 use crate::cast::request::pivot_spec;
 use crate::codec::decode::TruncatedDecoder;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format};
 
 /// The loop for a pair of formats, if there is one.
@@ -54,10 +54,13 @@ impl Multiply for Fused {
         // SAFETY: passed on.
         let largest = unsafe { self.multiply.run(level, source, target, count) };
         if largest > Binary32::INFINITY {
-            if self.single {
-                level.run(Canonical::<u32>::new(&self.to, target, count));
-            } else {
-                level.run(Canonical::<u16>::new(&self.to, target, count));
+            // SAFETY: the caller's promise.
+            unsafe {
+                if self.single {
+                    level.run_raw(Canonical::<u32>::new(&self.to, target, count));
+                } else {
+                    level.run_raw(Canonical::<u16>::new(&self.to, target, count));
+                }
             }
         }
         largest < self.limit
@@ -84,15 +87,17 @@ struct ToSingleLoop {
 
 impl Loop for ToSingle {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
-        level.run(ToSingleLoop { factor: self.0, source: source.cast(), target: target.cast(), count })
+        let (source, target) = (source.cast(), target.cast());
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ToSingleLoop { factor: self.0, source, target, count }) }
     }
 }
 
-impl Kernel for ToSingleLoop {
+impl RawKernel for ToSingleLoop {
     type Output = u32;
 
     #[inline(always)]
-    fn run(self) -> u32 {
+    unsafe fn run(self) -> u32 {
         let Self { factor, source, target, count } = self;
         let mut largest = 0;
         for i in 0..count {
@@ -123,10 +128,13 @@ impl Loop for Pairs {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
         let factor = self.0;
         // Two loops: the compiler sees that elements do not meet only if there is one pointer.
-        if source == target.cast_const() {
-            level.run(PairsLoop::<true> { factor, source, target, count })
-        } else {
-            level.run(PairsLoop::<false> { factor, source, target, count })
+        // SAFETY: the caller's promise.
+        unsafe {
+            if source == target.cast_const() {
+                level.run_raw(PairsLoop::<true> { factor, source, target, count })
+            } else {
+                level.run_raw(PairsLoop::<false> { factor, source, target, count })
+            }
         }
     }
 }
@@ -138,11 +146,11 @@ fn round(bits: u32) -> u32 {
     bits.wrapping_add((1 << (HALF - 1)) - 1).wrapping_add(tie)
 }
 
-impl<const IN_PLACE: bool> Kernel for PairsLoop<IN_PLACE> {
+impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
     type Output = u32;
 
     #[inline(always)]
-    fn run(self) -> u32 {
+    unsafe fn run(self) -> u32 {
         const UPPER: u32 = u32::MAX << HALF;
         let Self { factor, source, target, count } = self;
         let source = if IN_PLACE { target.cast_const() } else { source };
@@ -191,11 +199,11 @@ impl<T> Canonical<T> {
 
 macro_rules! canonical {
     ($($word:ty)*) => {$(
-        impl Kernel for Canonical<$word> {
+        impl RawKernel for Canonical<$word> {
             type Output = ();
 
             #[inline(always)]
-            fn run(self) {
+            unsafe fn run(self) {
                 let target = self.target.cast::<$word>();
                 let (magnitude, infinity) = (self.magnitude as $word, self.infinity as $word);
                 for i in 0..self.count {

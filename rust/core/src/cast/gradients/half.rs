@@ -8,11 +8,9 @@
 //! All keep subnormal halves in the default floating-point environment, and the payload of a NaN, which
 //! [`super::fused`] clears.
 
-use std::marker::PhantomData;
-
 use super::gradient_loop::Loop;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Rest, Vector, rounding, with_vectors};
 
@@ -20,14 +18,13 @@ use crate::simd::{Rest, Vector, rounding, with_vectors};
 pub(super) fn stage(source: &FloatSpec, single: bool, factor: f32, level: Level) -> Option<Box<dyn Loop>> {
     let FloatSpec { signed, exponent_bits, mantissa_bits, bias, specials } = *source;
     let is_half = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
-    if !is_half || !level.is_available() {
+    if !is_half {
         return None;
     }
-    with_vectors!(level, V => boxed::<V>(single, factor))
+    with_vectors!(level, vectors => boxed(vectors, single, factor))
 }
 
-fn boxed<V: Vector>(single: bool, factor: f32) -> Box<dyn Loop> {
-    let vectors = PhantomData::<V>;
+fn boxed<V: Vector>(vectors: V, single: bool, factor: f32) -> Box<dyn Loop> {
     if single {
         Box::new(Half::<V, true> { factor, vectors })
     } else {
@@ -38,15 +35,15 @@ fn boxed<V: Vector>(single: bool, factor: f32) -> Box<dyn Loop> {
 /// The loop on the level of these vectors, to singles or back to halves.
 struct Half<V, const SINGLE: bool> {
     factor: f32,
-    vectors: PhantomData<V>,
+    vectors: V,
 }
 
 impl<V: Vector, const SINGLE: bool> Loop for Half<V, SINGLE> {
     unsafe fn run(&self, _level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
-        let (factor, vectors) = (self.factor, PhantomData);
+        let Self { factor, vectors } = *self;
         // The level that the loop was made for.
-        // SAFETY: `stage` makes it only where that is available.
-        unsafe { V::run(HalfLoop::<V, SINGLE> { factor, source, target, count, vectors }) }
+        // SAFETY: the caller's promise.
+        unsafe { vectors.run(HalfLoop::<V, SINGLE> { factor, source, target, count, _vectors: vectors }) }
     }
 }
 
@@ -55,7 +52,8 @@ struct HalfLoop<V, const SINGLE: bool> {
     source: *const u8,
     target: *mut u8,
     count: usize,
-    vectors: PhantomData<V>,
+    /// Their features are there.
+    _vectors: V,
 }
 
 /// The most bytes of a register.
@@ -91,16 +89,16 @@ impl<V: Vector, const SINGLE: bool> HalfLoop<V, SINGLE> {
     }
 }
 
-impl<V: Vector, const SINGLE: bool> Kernel for HalfLoop<V, SINGLE> {
+impl<V: Vector, const SINGLE: bool> RawKernel for HalfLoop<V, SINGLE> {
     type Output = u32;
 
     #[inline(always)]
-    fn run(self) -> u32 {
+    unsafe fn run(self) -> u32 {
         let Self { factor, source, target, count, .. } = self;
         let lanes = V::BYTES / 2;
         let whole = count - count % lanes;
-        // SAFETY: a loop is only made for a level that is available; the caller of `Loop::run` vouches for `count`
-        // elements at the pointers, and what is left of them goes through room for a whole register.
+        // SAFETY: the vectors are there; the caller vouches for `count` elements at the pointers, and what is left of them
+        // goes through room for a whole register.
         unsafe {
             let factor = V::singles(V::splat32(factor.to_bits()));
             let mut most = V::splat32(0);

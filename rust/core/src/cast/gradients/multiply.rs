@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::codec::product::odd_product;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// The product of two values.
 pub(super) const PRODUCT: u8 = 0;
@@ -81,10 +81,13 @@ impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
         let (source, target, factor) = (source.cast(), target.cast::<P::Lane>(), self.0);
         let span = Span { source, target, count, factor };
         // Two loops: the compiler sees that elements do not meet only if there is one pointer.
-        let largest = if source == target.cast_const() {
-            level.run(MultiplyLoop::<P, OPERATION, true>(span))
-        } else {
-            level.run(MultiplyLoop::<P, OPERATION, false>(span))
+        // SAFETY: the caller's promise.
+        let largest = unsafe {
+            if source == target.cast_const() {
+                level.run_raw(MultiplyLoop::<P, OPERATION, true>(span))
+            } else {
+                level.run_raw(MultiplyLoop::<P, OPERATION, false>(span))
+            }
         };
         largest < P::INFINITY
     }
@@ -100,7 +103,8 @@ impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
 /// # Safety
 /// As for [`Multiply::square_sum`].
 pub(super) unsafe fn square_sum<P: Times>(level: Level, lanes: *const u8, count: usize) -> f64 {
-    level.run(SquareLoop::<P>(lanes.cast(), count, PhantomData))
+    // SAFETY: the caller's promise.
+    unsafe { level.run_raw(SquareLoop::<P>(lanes.cast(), count, PhantomData)) }
 }
 
 struct Span<L> {
@@ -112,12 +116,12 @@ struct Span<L> {
 
 struct MultiplyLoop<P: Times, const OPERATION: u8, const IN_PLACE: bool>(Span<P::Lane>);
 
-impl<P: Times, const OPERATION: u8, const IN_PLACE: bool> Kernel for MultiplyLoop<P, OPERATION, IN_PLACE> {
+impl<P: Times, const OPERATION: u8, const IN_PLACE: bool> RawKernel for MultiplyLoop<P, OPERATION, IN_PLACE> {
     type Output = P::Lane;
 
     /// The bits of the largest magnitude, where NaN is beyond infinity.
     #[inline(always)]
-    fn run(self) -> P::Lane {
+    unsafe fn run(self) -> P::Lane {
         let Span { source, target, count, factor } = self.0;
         let source = if IN_PLACE { target.cast_const() } else { source };
         let mut largest = P::Lane::ZERO;
@@ -138,11 +142,11 @@ const COLUMNS: usize = 32;
 
 struct SquareLoop<P: Times>(*const P::Lane, usize, PhantomData<P>);
 
-impl<P: Times> Kernel for SquareLoop<P> {
+impl<P: Times> RawKernel for SquareLoop<P> {
     type Output = f64;
 
     #[inline(always)]
-    fn run(self) -> f64 {
+    unsafe fn run(self) -> f64 {
         let Self(lanes, count, _) = self;
         let mut sums = [0f64; COLUMNS];
         let whole = count - count % COLUMNS;

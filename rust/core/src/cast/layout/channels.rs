@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::words::{Word, apart};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// As many channels as are taken apart together: those of colours, with one more for what shows through.
 pub(super) const CHANNELS: usize = 4;
@@ -27,33 +27,41 @@ pub(super) struct Groups {
 /// # Safety
 /// The groups are readable, but for what is not taken of the last; places for what is taken are writable. Nothing is both.
 pub(super) unsafe fn take_apart(level: Level, size: usize, groups: Groups) {
-    match size {
-        1 => groups.of_words::<u8, 16>(level),
-        2 => groups.of_words::<u16, 8>(level),
-        4 => groups.of_words::<u32, 4>(level),
-        8 => groups.of_words::<u64, 2>(level),
-        _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            1 => groups.of_words::<u8, 16>(level),
+            2 => groups.of_words::<u16, 8>(level),
+            4 => groups.of_words::<u32, 4>(level),
+            8 => groups.of_words::<u64, 2>(level),
+            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+        }
     }
 }
 
 impl Groups {
-    fn of_words<T: Word<N>, const N: usize>(self, level: Level) {
-        match self.words {
-            2 => level.run(Apart::<T, N, 2>(self, PhantomData)),
-            3 => level.run(Apart::<T, N, 3>(self, PhantomData)),
-            CHANNELS => level.run(Apart::<T, N, CHANNELS>(self, PhantomData)),
-            _ => unreachable!("groups have 2 to {CHANNELS} words"),
+    /// # Safety
+    /// As for [`take_apart`]; words have this size.
+    unsafe fn of_words<T: Word<N>, const N: usize>(self, level: Level) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.words {
+                2 => level.run_raw(Apart::<T, N, 2>(self, PhantomData)),
+                3 => level.run_raw(Apart::<T, N, 3>(self, PhantomData)),
+                CHANNELS => level.run_raw(Apart::<T, N, CHANNELS>(self, PhantomData)),
+                _ => unreachable!("groups have 2 to {CHANNELS} words"),
+            }
         }
     }
 }
 
 struct Apart<T, const N: usize, const K: usize>(Groups, PhantomData<T>);
 
-impl<T: Word<N>, const N: usize, const K: usize> Kernel for Apart<T, N, K> {
+impl<T: Word<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Groups { from, count, channels, to, to_stride, .. } = self.0;
         let from = from.cast::<T>();
         let to = |channel: usize| to.wrapping_offset(channel as isize * to_stride).cast::<T>();

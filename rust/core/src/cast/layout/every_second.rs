@@ -1,9 +1,7 @@
 //! Copying every second word to adjacent ones, whole registers at a time.
 
-use std::marker::PhantomData;
-
 use super::row_places::Rows;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::simd::{Vector, with_vectors};
 
 /// Copies the first elements of each row, and returns how many: as many as whole registers hold, 0 on levels without.
@@ -18,18 +16,18 @@ pub(super) unsafe fn copy(
     to: Rows<*mut u8>,
     (rows, count): (usize, usize),
 ) -> usize {
-    let copied = with_vectors!(level, V => {
+    let copied = with_vectors!(level, vectors: V => {
         // Registers reach to the word after the last that is taken from them, so there must be another element.
         let whole = count.saturating_sub(1) / (V::BYTES / size) * (V::BYTES / size);
-        if whole > 0 && level.is_available() {
+        if whole > 0 {
             let work = Work { from, to, rows, whole };
-            // SAFETY: the level is available; the rest is the caller's promise.
+            // SAFETY: the caller's promise.
             unsafe {
                 match size {
-                    1 => V::run(Registers::<V, 1>(work, PhantomData)),
-                    2 => V::run(Registers::<V, 2>(work, PhantomData)),
-                    4 => V::run(Registers::<V, 4>(work, PhantomData)),
-                    8 => V::run(Registers::<V, 8>(work, PhantomData)),
+                    1 => vectors.run(Registers::<V, 1>(work, vectors)),
+                    2 => vectors.run(Registers::<V, 2>(work, vectors)),
+                    4 => vectors.run(Registers::<V, 4>(work, vectors)),
+                    8 => vectors.run(Registers::<V, 8>(work, vectors)),
                     _ => unreachable!("words take 1, 2, 4 or 8 bytes"),
                 }
             }
@@ -49,16 +47,16 @@ struct Work {
     whole: usize,
 }
 
-struct Registers<V, const SIZE: usize>(Work, PhantomData<V>);
+struct Registers<V, const SIZE: usize>(Work, V);
 
-impl<V: Vector, const SIZE: usize> Kernel for Registers<V, SIZE> {
+impl<V: Vector, const SIZE: usize> RawKernel for Registers<V, SIZE> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Work { from, to, rows, whole } = self.0;
         for row in 0..rows as isize {
-            // SAFETY: `copy`'s caller vouches for the elements of the row, of which another follows these.
+            // SAFETY: the caller vouches for the elements of the row, of which another follows these; the vectors are there.
             unsafe {
                 let from = from.first.offset(row * from.row_stride);
                 let to = to.first.offset(row * to.row_stride);

@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use super::every_second;
 use super::row_places::Rows;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// What lies between elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +41,19 @@ pub(super) unsafe fn copy(
         count -= done;
     }
     let copy = Copying { from, to, rows, count };
-    match (size, swapped) {
-        (1, _) => level.run(Unchanged::<u8>(copy, PhantomData)),
-        (2, false) => level.run(Unchanged::<u16>(copy, PhantomData)),
-        (2, true) => level.run(Swapped::<u16>(copy, PhantomData)),
-        (4, false) => level.run(Unchanged::<u32>(copy, PhantomData)),
-        (4, true) => level.run(Swapped::<u32>(copy, PhantomData)),
-        (8, false) => level.run(Unchanged::<u64>(copy, PhantomData)),
-        (8, true) => level.run(Swapped::<u64>(copy, PhantomData)),
-        (16, false) => level.run(Unchanged::<u128>(copy, PhantomData)),
-        _ => unreachable!("real formats take 1, 2, 4 or 8 bytes, complex ones twice as many"),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (size, swapped) {
+            (1, _) => level.run_raw(Unchanged::<u8>(copy, PhantomData)),
+            (2, false) => level.run_raw(Unchanged::<u16>(copy, PhantomData)),
+            (2, true) => level.run_raw(Swapped::<u16>(copy, PhantomData)),
+            (4, false) => level.run_raw(Unchanged::<u32>(copy, PhantomData)),
+            (4, true) => level.run_raw(Swapped::<u32>(copy, PhantomData)),
+            (8, false) => level.run_raw(Unchanged::<u64>(copy, PhantomData)),
+            (8, true) => level.run_raw(Swapped::<u64>(copy, PhantomData)),
+            (16, false) => level.run_raw(Unchanged::<u128>(copy, PhantomData)),
+            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes, complex ones twice as many"),
+        }
     }
 }
 
@@ -75,11 +79,11 @@ impl Copying {
 /// Elements as they are, of the size of a type.
 struct Unchanged<T>(Copying, PhantomData<T>);
 
-impl<T: Copy> Kernel for Unchanged<T> {
+impl<T: Plain> RawKernel for Unchanged<T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let size = size_of::<T>();
         let count = self.0.count;
         let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
@@ -102,11 +106,11 @@ struct Swapped<T>(Copying, PhantomData<T>);
 
 macro_rules! swapped {
     ($($word:ty)*) => {$(
-        impl Kernel for Swapped<$word> {
+        impl RawKernel for Swapped<$word> {
             type Output = ();
 
             #[inline(always)]
-            fn run(self) {
+            unsafe fn run(self) {
                 let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
                 for (from, to) in self.0.rows() {
                     // SAFETY: the promise of `copy`'s caller, for each row.
@@ -144,7 +148,7 @@ unsafe fn adjacent(from: *const u8, to: *mut u8, bytes: usize) {
 /// # Safety
 /// As for [`adjacent`], with at least as many bytes as `T` has.
 #[inline(always)]
-unsafe fn pieces<T: Copy>(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn pieces<T: Plain>(from: *const u8, to: *mut u8, bytes: usize) {
     let last = bytes - size_of::<T>();
     let mut i = 0;
     // SAFETY: `i + size_of::<T>() <= bytes`.
@@ -163,7 +167,7 @@ unsafe fn pieces<T: Copy>(from: *const u8, to: *mut u8, bytes: usize) {
 /// # Safety
 /// As for [`words`].
 #[inline(never)]
-unsafe fn apart<T: Copy>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
+unsafe fn apart<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
     // SAFETY: passed on.
     unsafe { words(from, to, count, |word: T| word) };
 }
@@ -173,7 +177,7 @@ unsafe fn apart<T: Copy>(from: (*const u8, isize), to: (*mut u8, isize), count: 
 /// # Safety
 /// `count` words are readable at the first place and writable at the second, at their strides.
 #[inline(always)]
-pub(super) unsafe fn words<S: Copy, T: Copy>(
+pub(super) unsafe fn words<S: Plain, T: Plain>(
     (from, from_stride): (*const u8, isize),
     (to, to_stride): (*mut u8, isize),
     count: usize,

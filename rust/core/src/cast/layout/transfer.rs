@@ -8,7 +8,8 @@ pub(in crate::cast) use super::rows::Gaps;
 use super::rows::{self, words};
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// Bytes of adjacent elements that are worth being moved together.
 const LINE: usize = 16;
@@ -178,9 +179,9 @@ pub(in crate::cast) unsafe fn scatter_real(
             let (to, stride) = (base.offset(run.offsets[TARGET]), run.strides[TARGET]);
             let pairs = Pairs { from, to, stride, count: run.count, swapped };
             match size {
-                2 => level.run(OfReal::<u16>(pairs, PhantomData)),
-                4 => level.run(OfReal::<u32>(pairs, PhantomData)),
-                8 => level.run(OfReal::<u64>(pairs, PhantomData)),
+                2 => level.run_raw(OfReal::<u16>(pairs, PhantomData)),
+                4 => level.run_raw(OfReal::<u32>(pairs, PhantomData)),
+                8 => level.run_raw(OfReal::<u64>(pairs, PhantomData)),
                 _ => unreachable!("components take 2, 4 or 8 bytes"),
             }
         }
@@ -215,11 +216,11 @@ struct Pairs {
 
 struct OfReal<T>(Pairs, PhantomData<T>);
 
-impl<T: Real> Kernel for OfReal<T> {
+impl<T: Real> RawKernel for OfReal<T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Pairs { from, to, stride, count, swapped } = self.0;
         let (from, to) = ((from, size_of::<T>() as isize), (to, stride));
         // SAFETY: `scatter_real`'s caller vouches for both pointers.
@@ -234,9 +235,9 @@ impl<T: Real> Kernel for OfReal<T> {
 }
 
 /// The bits of a real part.
-trait Real: Copy {
+trait Real: Plain {
     /// Twice as wide: a real part, then zero, in memory.
-    type Complex: Copy;
+    type Complex: Plain;
     fn swap(self) -> Self;
     fn with_zero(self) -> Self::Complex;
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::words::{Word, apart};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// Copies words at `from`, in `lines` of `length` adjacent ones, a line every `stride` bytes, so that the first words of
 /// all lines lie next to each other at `to`, then `to_stride` bytes further the second words, and so on.
@@ -18,12 +18,15 @@ pub(super) unsafe fn transpose(
     (to, to_stride): (*mut u8, isize),
 ) {
     let block = Block { from, stride, lines, length, to, to_stride };
-    match size {
-        1 => level.run(Turn::<u8, 16>(block, PhantomData)),
-        2 => level.run(Turn::<u16, 8>(block, PhantomData)),
-        4 => level.run(Turn::<u32, 4>(block, PhantomData)),
-        8 => level.run(Turn::<u64, 2>(block, PhantomData)),
-        _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            1 => level.run_raw(Turn::<u8, 16>(block, PhantomData)),
+            2 => level.run_raw(Turn::<u16, 8>(block, PhantomData)),
+            4 => level.run_raw(Turn::<u32, 4>(block, PhantomData)),
+            8 => level.run_raw(Turn::<u64, 2>(block, PhantomData)),
+            _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
+        }
     }
 }
 
@@ -38,23 +41,25 @@ struct Block {
 
 struct Turn<T, const N: usize>(Block, PhantomData<T>);
 
-impl<T: Word<N>, const N: usize> Kernel for Turn<T, N> {
+impl<T: Word<N>, const N: usize> RawKernel for Turn<T, N> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Block { lines, length, .. } = self.0;
         if lines < N || length < N {
             if lines < length {
                 for line in 0..lines {
                     for word in 0..length {
-                        self.word(line, word);
+                        // SAFETY: a word of one of the lines, for which the caller vouches.
+                        unsafe { self.word(line, word) };
                     }
                 }
             } else {
                 for word in 0..length {
                     for line in 0..lines {
-                        self.word(line, word);
+                        // SAFETY: a word of one of the lines, for which the caller vouches.
+                        unsafe { self.word(line, word) };
                     }
                 }
             }
@@ -81,10 +86,13 @@ impl<T: Word<N>, const N: usize> Turn<T, N> {
     }
 
     /// Moves one word.
+    ///
+    /// # Safety
+    /// It is one of the block, at both ends.
     #[inline(always)]
-    fn word(&self, line: usize, word: usize) {
+    unsafe fn word(&self, line: usize, word: usize) {
         let (from, to) = self.places(line, word);
-        // SAFETY: the promise of `transpose`'s caller for a word of one of the lines.
+        // SAFETY: the caller's promise.
         unsafe { to.cast::<T>().write_unaligned(from.cast::<T>().read_unaligned()) };
     }
 }

@@ -30,7 +30,8 @@ impl Kernel for Extremes {
     fn run(self) -> Seen {
         let (mut largest, mut below) = (0, u32::MAX);
         for i in 0..self.0.count() {
-            let magnitude = bits(self.0.get(i));
+            // SAFETY: `i` is below the count.
+            let magnitude = bits(unsafe { self.0.get(i) });
             largest = magnitude.max(largest);
             below = magnitude.wrapping_sub(1).min(below);
         }

@@ -165,7 +165,8 @@ impl Glance {
             let x = if full == count { x } else { filled_up(x, count, full, before) };
             (Values::new(x, full), Values::new(if self.lossless { x } else { y }, full))
         };
-        let seen = if self.lossless { level.run(Extremes(x)) } else { steepest.look(level, x, y) };
+        let ends = Errors::new(x, y);
+        let seen = if self.lossless { level.run(Extremes(x)) } else { steepest.look(level, ends) };
         let largest = f32::from_bits(seen.largest);
         let smallest = f32::from_bits(seen.below.wrapping_add(1));
         let is_within = |limit: f32| smallest == 0.0 || smallest >= limit;
@@ -179,9 +180,11 @@ impl Glance {
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    level.run(LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) })
+                    let low = LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) };
+                    // SAFETY: the caller's promise for the target; without zeros to fill up, there are as many sources.
+                    unsafe { level.run_raw(low) }
                 }
-                _ => level.run(Low { x, y, normal: self.smallest_normal.to_bits() }),
+                _ => level.run(Low { ends, normal: self.smallest_normal.to_bits() }),
             };
             report.subnormal += u64::from(subnormal);
             report.underflowed += u64::from(underflowed);
@@ -197,11 +200,10 @@ impl Glance {
             return true;
         }
         let error = f64::from(f32::from_bits(seen.error));
-        let errors = Errors { sources: x, results: y };
-        squares::add_singles(&mut report.noise, level, errors, Bounds::new(0.0, error, grid));
+        squares::add_singles(&mut report.noise, level, ends, Bounds::new(0.0, error, grid));
         report.max_abs_error = report.max_abs_error.max(error);
         let steep = seen.steep || smallest < TINY;
-        if steep && steepest.rise(level, x, y) {
+        if steep && steepest.rise(level, ends) {
             report.max_rel_error = report.max_rel_error.max(steepest.quotient());
         }
         true

@@ -48,7 +48,10 @@ impl Histogram {
     }
 
     /// Adds the account of what was counted: of each code, given its results and flags, as often as it occurred.
-    pub(super) fn tell(
+    ///
+    /// # Safety
+    /// The results of all codes, of so many bytes, are readable at the pointer.
+    pub(super) unsafe fn tell(
         &self,
         meter: &Meter,
         level: Level,

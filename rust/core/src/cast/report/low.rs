@@ -1,8 +1,8 @@
 //! Results below the normal range of a target.
 
 use super::extremes::bits;
-use super::squares::Values;
-use crate::cpu::Kernel;
+use super::squares::{Errors, Values};
+use crate::cpu::{Kernel, RawKernel};
 
 /// The codes of targets of a byte.
 #[derive(Clone, Copy)]
@@ -15,8 +15,7 @@ pub(super) struct Bytes {
 
 /// How many results are subnormal, and how many are zero though the source is not.
 pub(super) struct Low {
-    pub(super) x: Values,
-    pub(super) y: Values,
+    pub(super) ends: Errors,
     pub(super) normal: u32,
 }
 
@@ -25,10 +24,12 @@ impl Kernel for Low {
 
     #[inline(always)]
     fn run(self) -> [u32; 2] {
-        let Self { x, y, normal } = self;
+        let Self { ends, normal } = self;
         let (mut subnormal, mut vanished) = (0, 0);
-        for i in 0..x.count() {
-            let (before, after) = (bits(x.get(i)), bits(y.get(i)));
+        for i in 0..ends.count() {
+            // SAFETY: `i` is below the count.
+            let (x, y) = unsafe { ends.get(i) };
+            let (before, after) = (bits(x), bits(y));
             subnormal += u32::from(after.wrapping_sub(1) < normal - 1);
             vanished += u32::from((after == 0) & (before != 0));
         }
@@ -43,21 +44,22 @@ pub(super) const BLOCK: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct LowBytes {
     pub(super) x: Values,
+    /// As many, readable.
     pub(super) codes: *const u8,
     pub(super) bytes: Bytes,
     pub(super) zeros: bool,
 }
 
-impl Kernel for LowBytes {
+impl RawKernel for LowBytes {
     type Output = [u32; 2];
 
     #[inline(always)]
-    fn run(self) -> [u32; 2] {
+    unsafe fn run(self) -> [u32; 2] {
         let Self { x, codes, bytes: Bytes { magnitude, normal }, zeros } = self;
         let (mut subnormal, mut zero) = ([0u8; BLOCK], [0u8; BLOCK]);
         for i in (0..x.count()).step_by(BLOCK) {
             for lane in 0..BLOCK {
-                // SAFETY: as many results as sources, which `look`'s caller has made the pointer valid for.
+                // SAFETY: the caller's promise: as many results as sources.
                 let code = unsafe { codes.add(i + lane).read() } & magnitude;
                 subnormal[lane] += u8::from(code.wrapping_sub(1) < normal - 1);
                 zero[lane] += u8::from(code == 0);
@@ -68,7 +70,8 @@ impl Kernel for LowBytes {
             return [total(&subnormal), 0];
         }
         // Sources of zero have results of zero.
-        let before: u32 = (0..x.count()).map(|i| u32::from(x.get(i) == 0.0)).sum();
+        // SAFETY: `i` is below the count.
+        let before: u32 = (0..x.count()).map(|i| u32::from(unsafe { x.get(i) } == 0.0)).sum();
         [total(&subnormal), total(&zero).saturating_sub(before)]
     }
 }

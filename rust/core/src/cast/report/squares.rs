@@ -6,7 +6,7 @@
 //! ([`SquareSum`] itself adds up the others.)
 
 use crate::cast::tile::TILE;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{InstructionSet, Kernel, Level};
 use crate::square_sum::{LOWEST, SquareSum};
 
 /// Sums side by side.
@@ -87,29 +87,40 @@ impl Bounds {
 
 /// A column of numbers, filled up with zeros to a multiple of [`LANES`]: a loop over what is left would keep the compiler
 /// from holding sums in registers.
-pub(super) trait Column: Copy {
+///
+/// # Safety
+/// The count is a multiple of [`LANES`].
+pub(super) unsafe trait Column: Copy {
     /// Whether squares have no more bits than float64.
     const SHORT: bool;
     fn count(&self) -> usize;
-    fn at(&self, index: usize) -> f64;
+    /// # Safety
+    /// The index is below the count: a check would keep vectors from the loop.
+    unsafe fn at(&self, index: usize) -> f64;
 }
 
 /// Float64, to be multiplied by two powers of two.
 #[derive(Clone, Copy)]
-pub(super) struct Doubles<'a>(pub(super) &'a [f64], [f64; 2]);
+struct Doubles<'a>(&'a [f64], [f64; 2]);
 
-impl Column for Doubles<'_> {
+impl<'a> Doubles<'a> {
+    fn new(column: &'a [f64], factors: [f64; 2]) -> Self {
+        assert!(column.len().is_multiple_of(LANES));
+        Self(column, factors)
+    }
+}
+
+// SAFETY: `new` has looked.
+unsafe impl Column for Doubles<'_> {
     const SHORT: bool = false;
     #[inline(always)]
     fn count(&self) -> usize {
         self.0.len()
     }
     #[inline(always)]
-    fn at(&self, index: usize) -> f64 {
+    unsafe fn at(&self, index: usize) -> f64 {
         debug_assert!(index < self.0.len());
-        // A check would keep vectors from the loop.
-        // SAFETY: loops over columns run to their count in steps of LANES, of which `add_doubles` has found it to be a
-        // multiple.
+        // SAFETY: the caller's promise.
         unsafe { self.0.get_unchecked(index) * self.1[0] * self.1[1] }
     }
 }
@@ -133,42 +144,71 @@ impl Values {
         self.count
     }
 
+    /// # Safety
+    /// The index is below the count.
     #[inline(always)]
-    pub(super) fn get(&self, index: usize) -> f32 {
+    pub(super) unsafe fn get(&self, index: usize) -> f32 {
         debug_assert!(index < self.count);
-        // SAFETY: loops over columns run to their count, for which `new`'s caller has made the pointer valid.
+        // SAFETY: the caller's promise, and that of `new`'s.
         unsafe { self.pointer.add(index).read_unaligned() }
     }
 }
 
-impl Column for Values {
+// SAFETY: the promise of `new`'s caller.
+unsafe impl Column for Values {
     const SHORT: bool = true;
     #[inline(always)]
     fn count(&self) -> usize {
         self.count
     }
     #[inline(always)]
-    fn at(&self, index: usize) -> f64 {
-        f64::from(self.get(index))
+    unsafe fn at(&self, index: usize) -> f64 {
+        // SAFETY: the caller's promise.
+        f64::from(unsafe { self.get(index) })
     }
 }
 
-/// What results have more than their sources, in float32, where that is exact.
+/// Sources and as many results. As a column: what results have more than their sources, in float32, where that is exact.
 #[derive(Clone, Copy)]
 pub(super) struct Errors {
-    pub(super) sources: Values,
-    pub(super) results: Values,
+    sources: Values,
+    results: Values,
 }
 
-impl Column for Errors {
+impl Errors {
+    pub(super) fn new(sources: Values, results: Values) -> Self {
+        assert_eq!(sources.count, results.count);
+        Self { sources, results }
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        self.sources.count
+    }
+
+    /// A source and its result.
+    ///
+    /// # Safety
+    /// The index is below the count.
+    #[inline(always)]
+    pub(super) unsafe fn get(&self, index: usize) -> (f32, f32) {
+        // SAFETY: the caller's promise; there are as many of both.
+        unsafe { (self.sources.get(index), self.results.get(index)) }
+    }
+}
+
+// SAFETY: the promise of `Values::new`'s caller.
+unsafe impl Column for Errors {
     const SHORT: bool = true;
     #[inline(always)]
     fn count(&self) -> usize {
         self.sources.count
     }
     #[inline(always)]
-    fn at(&self, index: usize) -> f64 {
-        f64::from(self.results.get(index) - self.sources.get(index))
+    unsafe fn at(&self, index: usize) -> f64 {
+        // SAFETY: the caller's promise.
+        let (source, result) = unsafe { self.get(index) };
+        f64::from(result - source)
     }
 }
 
@@ -179,14 +219,14 @@ pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: 
     } else if bounds.is_wide() {
         add_up::<_, true>(sum, level, column, bounds, 0);
     } else {
-        (0..column.count()).for_each(|i| sum.add_square_of(column.at(i)));
+        // SAFETY: `i` is below the count.
+        (0..column.count()).for_each(|i| sum.add_square_of(unsafe { column.at(i) }));
     }
 }
 
 /// Adds the squares of a column to a sum, of which `largest` and `smallest` are the largest and the smallest that is not
 /// zero; both are 0 if there is none.
 pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
-    assert!(column.len().is_multiple_of(LANES));
     if largest == 0.0 {
         return;
     }
@@ -196,7 +236,7 @@ pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], lar
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
         let factors = [shift / 2, shift - shift / 2].map(power_of_two);
-        add_up::<_, true>(sum, level, Doubles(column, factors), near, shift);
+        add_up::<_, true>(sum, level, Doubles::new(column, factors), near, shift);
     } else {
         for &root in column {
             sum.add_square_of(root);
@@ -212,7 +252,7 @@ fn add_up<C: Column, const TWO: bool>(
     shift: i32,
 ) {
     let (start, scales) = bounds.constants();
-    let [first, second] = if level >= Level::Neon && C::SHORT {
+    let [first, second] = if level.set() >= InstructionSet::Neon && C::SHORT {
         level.run(Squares::<C, TWO, true> { column, start, scales })
     } else {
         level.run(Squares::<C, TWO, false> { column, start, scales })
@@ -261,7 +301,8 @@ impl<C: Column, const TWO: bool, const FUSED: bool> Kernel for Squares<C, TWO, F
         let (mut first, mut second) = ([start; LANES], [0.0; LANES]);
         for i in (0..self.column.count()).step_by(LANES) {
             for lane in 0..LANES {
-                let root = self.column.at(i + lane);
+                // SAFETY: the count is a multiple of LANES.
+                let root = unsafe { self.column.at(i + lane) };
                 take::<TWO, FUSED>(root, &mut first[lane], &mut second[lane]);
             }
         }

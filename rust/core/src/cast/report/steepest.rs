@@ -1,16 +1,15 @@
 //! A first look at a tile, and the largest relative error: quotients are only formed of what may exceed all before.
 
 use super::extremes::{Seen, bits};
-use super::squares::Values;
-use crate::cpu::{Kernel, Level};
+use super::squares::Errors;
+use crate::cpu::{InstructionSet, Kernel, Level};
 
 /// Below this, products of relative errors and sources may lose bits.
 pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
 
 /// The first look; with `FUSED`, multiplication and addition are one instruction.
 struct Look<const FUSED: bool> {
-    x: Values,
-    y: Values,
+    ends: Errors,
     ratio: f32,
 }
 
@@ -19,10 +18,11 @@ impl<const FUSED: bool> Kernel for Look<FUSED> {
 
     #[inline(always)]
     fn run(self) -> Seen {
-        let Self { x, y, ratio } = self;
+        let Self { ends, ratio } = self;
         let (mut largest, mut below, mut most, mut inexact, mut above) = (0, u32::MAX, 0, 0, 0);
-        for i in 0..x.count() {
-            let (x, y) = (x.get(i), y.get(i));
+        for i in 0..ends.count() {
+            // SAFETY: `i` is below the count.
+            let (x, y) = unsafe { ends.get(i) };
             let error = (y - x).abs();
             largest = bits(x).max(largest);
             below = bits(x).wrapping_sub(1).min(below);
@@ -62,22 +62,24 @@ impl Steepest {
         if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess - units) }
     }
 
-    pub(super) fn look(self, level: Level, x: Values, y: Values) -> Seen {
-        if level >= Level::Neon {
-            level.run(Look::<true> { x, y, ratio: self.ratio(0) })
+    pub(super) fn look(self, level: Level, ends: Errors) -> Seen {
+        if level.set() >= InstructionSet::Neon {
+            level.run(Look::<true> { ends, ratio: self.ratio(0) })
         } else {
             // The product may be rounded up.
-            level.run(Look::<false> { x, y, ratio: self.ratio(8) })
+            level.run(Look::<false> { ends, ratio: self.ratio(8) })
         }
     }
 
     /// Takes the largest relative error of a tile, if it is larger. Returns whether it is.
-    pub(super) fn rise(&mut self, level: Level, x: Values, y: Values) -> bool {
+    pub(super) fn rise(&mut self, level: Level, ends: Errors) -> bool {
         // Arrays of one value come here with each tile: no division, and nothing but a look.
-        let rises = level.run(Rises { x, y, steepest: *self });
+        let rises = level.run(Rises { ends, steepest: *self });
         if rises {
-            for i in 0..x.count() {
-                let (error, source) = ((y.get(i) - x.get(i)).abs(), x.get(i).abs());
+            for i in 0..ends.count() {
+                // SAFETY: `i` is below the count.
+                let (x, y) = unsafe { ends.get(i) };
+                let (error, source) = ((y - x).abs(), x.abs());
                 if self.is_below(error, source) {
                     *self = Self { error, source };
                 }
@@ -95,8 +97,7 @@ impl Steepest {
 
 /// Whether some relative error is larger.
 struct Rises {
-    x: Values,
-    y: Values,
+    ends: Errors,
     steepest: Steepest,
 }
 
@@ -105,11 +106,12 @@ impl Kernel for Rises {
 
     #[inline(always)]
     fn run(self) -> bool {
-        let Self { x, y, steepest } = self;
+        let Self { ends, steepest } = self;
         let mut found = 0;
-        for i in 0..x.count() {
-            let error = (y.get(i) - x.get(i)).abs();
-            found += u64::from(steepest.is_below(error, x.get(i).abs()));
+        for i in 0..ends.count() {
+            // SAFETY: `i` is below the count.
+            let (x, y) = unsafe { ends.get(i) };
+            found += u64::from(steepest.is_below((y - x).abs(), x.abs()));
         }
         found > 0
     }

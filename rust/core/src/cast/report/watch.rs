@@ -9,7 +9,7 @@ use crate::cast::route::Route;
 use crate::cast::tile::Tile;
 use crate::cast::work::Work;
 use crate::codec::options::{Overflow, Rounding};
-use crate::cpu::Level;
+use crate::cpu::{InstructionSet, Level};
 use crate::error::Error;
 use crate::report::CastReport;
 
@@ -48,7 +48,8 @@ impl Watch {
         }
         let glance = Glance::new(request, level);
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
-        let simple = level == Level::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
+        let simple =
+            level.set() == InstructionSet::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
         let counts = source.item_size() == 1 && !simple;
         if !counts && glance.is_none() {
             return Ok(Self { meter, beside: None });
@@ -141,11 +142,13 @@ impl Beside {
             *place = code;
         }
         let target = scratch.results.0.as_mut_ptr().cast::<u8>();
-        // SAFETY: all codes are there to be read, and the tile has room for their results.
-        unsafe { self.close.convert((codes.as_ptr(), target), CODES, work) };
-        let (level, flags) = (self.close.level, &work.flags.0[..CODES]);
-        let results = (target.cast_const(), self.close.target_size);
-        scratch.histogram.tell(meter, level, results, flags, &mut scratch.meter, report);
+        // SAFETY: all codes are there to be read, and the tile has room for their results, which are then read.
+        unsafe {
+            self.close.convert((codes.as_ptr(), target), CODES, work);
+            let (level, flags) = (self.close.level, &work.flags.0[..CODES]);
+            let results = (target.cast_const(), self.close.target_size);
+            scratch.histogram.tell(meter, level, results, flags, &mut scratch.meter, report);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::cast::stages::stage::{Span, Stage};
 use crate::cast::tile::{TILE, Tile};
 use crate::cast::work::Work;
 use crate::codec::random::Stream;
-use crate::cpu::Level;
+use crate::cpu::InstructionSet;
 
 /// Bytes of a cache line: stores that straddle two cost more.
 const LINE: usize = 64;
@@ -96,7 +96,7 @@ impl Dense<'_> {
     fn streams(&self) -> bool {
         let Self { route, source, target, count, .. } = *self;
         let long = count * (route.source_size + self.element()) >= STREAM_FROM;
-        long && self.route.level >= Level::Avx2 && source != target.cast_const()
+        long && self.route.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
     }
 
     /// Bytes of a target element.

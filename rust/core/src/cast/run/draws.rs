@@ -68,7 +68,7 @@ pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) 
         let part = part(route, &span, start, alike.min(span.count - start));
         let general = |from: usize, count: usize| {
             let part = self::part(route, &part, from, count);
-            // SAFETY: the caller's promise, for some of the elements.
+            // SAFETY: the caller's promise, for some of the elements: `ByChance` asks for no others.
             unsafe { in_tiles(route, part, stream, index.wrapping_add(from as u64)) };
         };
         // SAFETY: as above.

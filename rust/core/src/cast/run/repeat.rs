@@ -11,7 +11,8 @@ use super::{Job, Outcome, Search};
 use crate::cast::layout::streaming::{self, STREAM_FROM};
 use crate::cast::layout::transfer::copy_run;
 use crate::cast::layout::{Axes, Run, SCALE, SOURCE, TARGET};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// Bytes that are read again and again from the cache next to the core.
 const NEAR: usize = 1 << 17;
@@ -212,13 +213,16 @@ impl Copies<'_> {
     unsafe fn fill(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
         let level = self.job.plan.route.level;
         let fill = Fill { from, words, axis, coordinates };
-        match words.size {
-            1 => level.run(FillWith::<u8>(fill, PhantomData)),
-            2 => level.run(FillWith::<u16>(fill, PhantomData)),
-            4 => level.run(FillWith::<u32>(fill, PhantomData)),
-            8 => level.run(FillWith::<u64>(fill, PhantomData)),
-            16 => level.run(FillWith::<[u64; 2]>(fill, PhantomData)),
-            _ => unreachable!("words take a power of two of bytes, 16 at most"),
+        // SAFETY: the caller's promise.
+        unsafe {
+            match words.size {
+                1 => level.run_raw(FillWith::<u8>(fill, PhantomData)),
+                2 => level.run_raw(FillWith::<u16>(fill, PhantomData)),
+                4 => level.run_raw(FillWith::<u32>(fill, PhantomData)),
+                8 => level.run_raw(FillWith::<u64>(fill, PhantomData)),
+                16 => level.run_raw(FillWith::<[u64; 2]>(fill, PhantomData)),
+                _ => unreachable!("words take a power of two of bytes, 16 at most"),
+            }
         }
     }
 
@@ -287,11 +291,11 @@ struct Fill {
 
 struct FillWith<T>(Fill, PhantomData<T>);
 
-impl<T: Copy> Kernel for FillWith<T> {
+impl<T: Plain> RawKernel for FillWith<T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Fill { from, words, axis, coordinates } = self.0;
         for i in 0..words.count as isize {
             // SAFETY: `Copies::fill`'s caller vouches for all places of these words, which have this size.

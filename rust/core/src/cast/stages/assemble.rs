@@ -14,6 +14,7 @@ use crate::codec::product::{Factor, Product};
 use crate::codec::rounding::{Directed, Rounder, Stochastic};
 use crate::codec::stochastic::{StochasticEncoder, StochasticTruncatedEncoder};
 use crate::format::{Format, Kind, Row};
+use crate::plain::Plain;
 
 /// How an encoder becomes a stage that stores codes of so many bytes.
 trait Maker<P: Pivot> {
@@ -23,7 +24,7 @@ trait Maker<P: Pivot> {
 /// From lanes of a pivot.
 struct Lanes;
 
-impl<P: Pivot> Maker<P> for Lanes {
+impl<P: Pivot<Bits: Plain>> Maker<P> for Lanes {
     fn make<E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
         Box::new(Encode::<P, E>::new(encoder, size))
     }
@@ -64,7 +65,11 @@ pub(in crate::cast) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<
 }
 
 impl Lanes {
-    fn make_for<P: Pivot, E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
+    fn make_for<P: Pivot<Bits: Plain>, E: Encoder<P> + 'static>(
+        self,
+        encoder: E,
+        size: usize,
+    ) -> Box<dyn Stage> {
         Maker::<P>::make(self, encoder, size)
     }
 }
@@ -81,7 +86,7 @@ fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Op
 }
 
 /// The general encoding stage from lanes to a real format; it tells what happened.
-pub(in crate::cast) fn encoder<P: Pivot>(request: &Request) -> Option<Box<dyn Stage>> {
+pub(in crate::cast) fn encoder<P: Pivot<Bits: Plain>>(request: &Request) -> Option<Box<dyn Stage>> {
     general::<P, _>(request, Lanes)
 }
 

@@ -3,7 +3,7 @@
 use super::stage::{Span, Stage, Storage};
 use crate::codec::decode::IntegerValue;
 use crate::codec::lane::Lane;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 
 /// The constants of one pair.
@@ -14,11 +14,11 @@ struct Cut<S, const TRUTH: bool> {
 
 struct CutLoop<S, const TRUTH: bool>(IntegerValue<S>, u8, Span);
 
-impl<S: Lane + Storage, const TRUTH: bool> Kernel for CutLoop<S, TRUTH> {
+impl<S: Lane + Storage, const TRUTH: bool> RawKernel for CutLoop<S, TRUTH> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Self(value, code_mask, Span { source, target, count, .. }) = self;
         let source = source.cast::<S>();
         for i in 0..count {
@@ -34,9 +34,11 @@ impl<S: Lane + Storage, const TRUTH: bool> Kernel for CutLoop<S, TRUTH> {
     }
 }
 
-impl<S: Lane + Storage, const TRUTH: bool> Stage for Cut<S, TRUTH> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Lane + Storage, const TRUTH: bool> Stage for Cut<S, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(CutLoop::<S, TRUTH>(self.value, self.code_mask, span));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(CutLoop::<S, TRUTH>(self.value, self.code_mask, span)) };
     }
 }
 

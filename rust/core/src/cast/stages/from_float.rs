@@ -9,11 +9,12 @@ use super::stage::{Span, Stage};
 use crate::codec::encode::unclamped_range;
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
+use crate::plain::Plain;
 
 /// An elementwise conversion between machine types.
-trait Convert<T>: Copy {
+trait Convert<T>: Plain {
     fn convert(self) -> T;
 }
 
@@ -104,11 +105,11 @@ truth!(f32 f64);
 
 struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
 
-impl<S: Convert<T>, T> Kernel for ConvertLoop<S, T> {
+impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Span { source, target, count, .. } = self.0;
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
@@ -120,9 +121,11 @@ impl<S: Convert<T>, T> Kernel for ConvertLoop<S, T> {
 
 struct Floats<S, T>(PhantomData<fn(S) -> T>);
 
-impl<S: Convert<T>, T> Stage for Floats<S, T> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Convert<T>, T> Stage for Floats<S, T> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(ConvertLoop::<S, T>(span, PhantomData));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ConvertLoop::<S, T>(span, PhantomData)) };
     }
 }
 
@@ -146,11 +149,11 @@ struct ToByteLoop<F>(ToByte<F>, Span);
 
 macro_rules! to_byte {
     ($($float:ty)*) => {$(
-        impl Kernel for ToByteLoop<$float> {
+        impl RawKernel for ToByteLoop<$float> {
             type Output = ();
 
             #[inline(always)]
-            fn run(self) {
+            unsafe fn run(self) {
                 let Self(ToByte { below, above, low, high, code_mask }, span) = self;
                 let Span { source, target, count, .. } = span;
                 let source = source.cast::<$float>();
@@ -169,9 +172,11 @@ macro_rules! to_byte {
             }
         }
 
-        impl Stage for ToByte<$float> {
+        // SAFETY: the loop writes one result for each element.
+        unsafe impl Stage for ToByte<$float> {
             unsafe fn run(&self, level: Level, span: Span) {
-                level.run(ToByteLoop(*self, span));
+                // SAFETY: the caller's promise.
+                unsafe { level.run_raw(ToByteLoop(*self, span)) };
             }
         }
 

@@ -9,19 +9,22 @@ use num_traits::AsPrimitive;
 
 use super::stage::{Span, Stage};
 use crate::codec::decode::IntegerValue;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
+use crate::plain::Plain;
 
 /// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
 struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
 
 struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Kernel for ConvertLoop<S, T, NARROW> {
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> RawKernel
+    for ConvertLoop<S, T, NARROW>
+{
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Self(value, Span { source, target, count, .. }, _) = self;
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
@@ -35,15 +38,19 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Kernel f
     }
 }
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage for Convert<S, T, NARROW> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage
+    for Convert<S, T, NARROW>
+{
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData)) };
     }
 }
 
 /// A machine integer, which `as` converts to machine types; to integers by their width alone.
 trait Native:
-    Copy
+    Plain
     + AsPrimitive<u8>
     + AsPrimitive<u16>
     + AsPrimitive<u32>

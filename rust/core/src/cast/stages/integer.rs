@@ -8,7 +8,7 @@ use crate::codec::decode::IntegerValue;
 use crate::codec::encode::{INEXACT, OVERFLOW};
 use crate::codec::lane::Lane;
 use crate::codec::options::Overflow;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 
 /// The constants of one pair.
@@ -63,11 +63,11 @@ struct Remap<L, S, T, const TRUTH: bool>(Rule<L>, PhantomData<fn(S) -> T>);
 
 struct RemapLoop<L, S, T, const TRUTH: bool>(Rule<L>, Span, PhantomData<fn(S) -> T>);
 
-impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Kernel for RemapLoop<L, S, T, TRUTH> {
+impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> RawKernel for RemapLoop<L, S, T, TRUTH> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Self(rule, Span { source, target, count, flags, .. }, _) = self;
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
@@ -81,9 +81,11 @@ impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Kernel for RemapLoop<L,
     }
 }
 
-impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(RemapLoop::<L, S, T, TRUTH>(self.0, span, PhantomData));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(RemapLoop::<L, S, T, TRUTH>(self.0, span, PhantomData)) };
     }
 }
 

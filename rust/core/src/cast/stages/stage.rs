@@ -13,7 +13,8 @@ use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
+use crate::plain::Plain;
 
 /// What one call of a stage reads and writes: `count` elements at each pointer that the stage uses.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,10 @@ impl Span {
 }
 
 /// A loop that maps each element of a span.
-pub(crate) trait Stage: Send + Sync {
+///
+/// # Safety
+/// It writes all results, over whatever was there: the targets of some stages are not initialized before.
+pub(crate) unsafe trait Stage: Send + Sync {
     /// Runs it.
     ///
     /// # Safety
@@ -79,7 +83,7 @@ fn short_name(name: &str) -> String {
 }
 
 /// How a code lies in memory.
-pub(crate) trait Storage: Copy + Send + Sync + 'static {
+pub(crate) trait Storage: Plain {
     fn widen<L: Lane>(self) -> L;
     fn narrow<L: Lane>(lane: L) -> Self;
 }
@@ -118,11 +122,11 @@ struct DecodeLoop<L, S, D> {
     types: PhantomData<fn(S) -> L>,
 }
 
-impl<L: Lane, S: Storage, D: Decoder<L>> Kernel for DecodeLoop<L, S, D> {
+impl<L: Lane, S: Storage, D: Decoder<L>> RawKernel for DecodeLoop<L, S, D> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let (source, target) = (self.span.source.cast::<S>(), self.span.target.cast::<L>());
         for i in 0..self.span.count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
@@ -134,9 +138,13 @@ impl<L: Lane, S: Storage, D: Decoder<L>> Kernel for DecodeLoop<L, S, D> {
     }
 }
 
-impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(DecodeLoop { decoder: self.decoder, span, types: PhantomData::<fn(S) -> L> });
+        // SAFETY: the caller's promise.
+        unsafe {
+            level.run_raw(DecodeLoop { decoder: self.decoder, span, types: PhantomData::<fn(S) -> L> });
+        };
     }
 }
 
@@ -164,11 +172,11 @@ struct EncodeLoop<P, E> {
     pivot: PhantomData<P>,
 }
 
-impl<P: Pivot, E: Encoder<P>> Kernel for EncodeLoop<P, E> {
+impl<P: Pivot<Bits: Plain>, E: Encoder<P>> RawKernel for EncodeLoop<P, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Span { source, target, count, draws, flags, .. } = self.span;
         let (source, target) = (source.cast::<P::Bits>(), target.cast::<P::Lane>());
         let draws = draws.cast::<P::Lane>();
@@ -189,11 +197,11 @@ impl<P: Pivot, E: Encoder<P>> Kernel for EncodeLoop<P, E> {
 /// The low bytes of lanes.
 struct NarrowLoop<L, T>(Span, PhantomData<fn(L) -> T>);
 
-impl<L: Lane, T: Storage> Kernel for NarrowLoop<L, T> {
+impl<L: Lane, T: Storage> RawKernel for NarrowLoop<L, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Span { source, target, count, .. } = self.0;
         let (source, target) = (source.cast::<L>(), target.cast::<T>());
         for i in 0..count {
@@ -203,21 +211,26 @@ impl<L: Lane, T: Storage> Kernel for NarrowLoop<L, T> {
     }
 }
 
-impl<P: Pivot, E: Encoder<P>> Encode<P, E> {
+impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Encode<P, E> {
     /// # Safety
     /// As for [`Stage::run`], with room for codes as wide as lanes.
     unsafe fn encode(&self, level: Level, span: Span) {
         let kernel = EncodeLoop::<P, E> { encoder: self.encoder, span, pivot: PhantomData };
         // What is asked for seldom, or has nothing for vectors, is compiled once.
-        if P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS) {
-            level.run(kernel);
-        } else {
-            Level::Portable.run(kernel);
+        let in_vectors = P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if in_vectors {
+                level.run_raw(kernel);
+            } else {
+                Level::PORTABLE.run_raw(kernel);
+            }
         }
     }
 }
 
-impl<P: Pivot, E: Encoder<P>> Stage for Encode<P, E> {
+// SAFETY: the loops write one result for each element, block by block.
+unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut codes = MaybeUninit::<[P::Lane; BLOCK]>::uninit();
         let mut no_flags = MaybeUninit::<[u8; BLOCK]>::uninit();
@@ -242,11 +255,11 @@ impl<P: Pivot, E: Encoder<P>> Stage for Encode<P, E> {
                     continue;
                 }
                 self.encode(level, wide);
-            }
-            match self.size {
-                1 => level.run(NarrowLoop::<P::Lane, u8>(narrow, PhantomData)),
-                2 => level.run(NarrowLoop::<P::Lane, u16>(narrow, PhantomData)),
-                _ => level.run(NarrowLoop::<P::Lane, u32>(narrow, PhantomData)),
+                match self.size {
+                    1 => level.run_raw(NarrowLoop::<P::Lane, u8>(narrow, PhantomData)),
+                    2 => level.run_raw(NarrowLoop::<P::Lane, u16>(narrow, PhantomData)),
+                    _ => level.run_raw(NarrowLoop::<P::Lane, u32>(narrow, PhantomData)),
+                }
             }
         }
     }
@@ -257,11 +270,11 @@ pub(crate) struct Scale;
 
 struct ScaleLoop(Span);
 
-impl Kernel for ScaleLoop {
+impl RawKernel for ScaleLoop {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let lanes = self.0.target.cast::<f64>();
         for i in 0..self.0.count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
@@ -273,9 +286,11 @@ impl Kernel for ScaleLoop {
     }
 }
 
-impl Stage for Scale {
+// SAFETY: the loop writes one result for each element.
+unsafe impl Stage for Scale {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(ScaleLoop(span));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ScaleLoop(span)) };
     }
 }
 
@@ -289,7 +304,8 @@ pub(crate) struct EncodeProduct<E> {
     pub(crate) size: usize,
 }
 
-impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
     unsafe fn run(&self, _level: Level, span: Span) {
         let source = span.source.cast::<u64>();
         for i in 0..span.count {

@@ -227,15 +227,15 @@ impl<V: Nibbles> Step<V, 4> for ToSingles {
 }
 
 /// The stage for results of this size from a table, if it is a line.
-pub(super) fn stage<V: Nibbles>(table: &Table, size: usize) -> Option<Box<dyn Stage>> {
+pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
     let planes = &table.planes;
     let word = |place: usize| -> Words {
         std::array::from_fn(|code| u16::from_le_bytes([planes[place][code], planes[place + 1][code]]))
     };
     match size {
-        2 => InSteps::<V, _, 2>::boxed(ToWords(Planes::of(Line::of(&word(0))?))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToWords(Planes::of(Line::of(&word(0))?)))),
         4 if word(0).iter().all(|&low| low == 0) => {
-            InSteps::<V, _, 4>::boxed(ToSingles(Planes::of(Line::of(&word(2))?)))
+            Some(InSteps::<V, _, 4>::boxed(vectors, ToSingles(Planes::of(Line::of(&word(2))?))))
         }
         _ => None,
     }

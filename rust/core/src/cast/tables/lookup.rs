@@ -5,12 +5,12 @@ use crate::cast::request::Request;
 use crate::cast::stages::stage::Stage;
 use crate::cast::vectors::vector_loop::{InSteps, Step};
 use crate::cpu::Level;
-use crate::simd::{TABLE_BYTES, Tables, Vector, with_nibbles, with_tables};
+use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
 
 /// The stage for a request without a factor, where codes of the source are all that decides, on a level with tables.
 pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let Request { source, target, scaled, tells, .. } = *request;
-    let has_tables = with_tables!(level, V => V::LEVEL).or(with_nibbles!(level, V => V::LEVEL)).is_some();
+    let has_tables = !matches!(Vectors::of(level), Vectors::None);
     // Integers have shorter ways to integers and to wide floats.
     let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
     if !has_tables || !pays || scaled || tells {
@@ -21,7 +21,7 @@ pub(in crate::cast) fn stage(request: &Request, level: Level) -> Option<Box<dyn 
 
 /// The stage for results of this size, if at most their last two bytes vary.
 fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    if let Some(stage) = with_nibbles!(level, V => super::line::stage::<V>(table, size)) {
+    if let Some(stage) = with_nibbles!(level, vectors => super::line::stage(vectors, table, size)) {
         return stage;
     }
     let planes = &table.planes;
@@ -29,11 +29,11 @@ fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> 
     if planes[..low].iter().flatten().any(|&byte| byte != 0) {
         return None;
     }
-    with_tables!(level, V => match size {
-        1 => InSteps::<V, _, 1>::boxed(ToByte(planes[0])),
-        2 => InSteps::<V, _, 2>::boxed(ToMore([planes[0], planes[1]])),
-        4 => InSteps::<V, _, 4>::boxed(ToMore([planes[2], planes[3]])),
-        _ => InSteps::<V, _, 8>::boxed(ToMore([planes[6], planes[7]])),
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
+        _ => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
     })?
 }
 
@@ -50,10 +50,10 @@ pub(in crate::cast) fn scaled_stage(request: &Request, level: Level) -> Option<B
 /// The stage for results of this size from a table of one call, but for the widest.
 fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     let [a, b, c, d, ..] = table.planes;
-    with_tables!(level, V => match size {
-        1 => InSteps::<V, _, 1>::boxed(ToByte(a)),
-        2 => InSteps::<V, _, 2>::boxed(ToMore([a, b])),
-        4 => InSteps::<V, _, 4>::boxed(ToFour([a, b, c, d])),
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(a))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([a, b]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([a, b, c, d]))),
         _ => None,
     })?
 }

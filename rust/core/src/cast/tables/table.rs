@@ -4,7 +4,7 @@ use crate::cast::request::Request;
 use crate::cast::stages::stage::{Span, Stage};
 use crate::codec::options::Rounding;
 use crate::codec::scalar::Scalar;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 
 /// Codes of a byte.
 const CODES: usize = 1 << u8::BITS;
@@ -81,11 +81,11 @@ struct Each<T>([T; CODES]);
 
 struct EachLoop<'a, T>(&'a [T; CODES], Span);
 
-impl<T: Word> Kernel for EachLoop<'_, T> {
+impl<T: Word> RawKernel for EachLoop<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Self(table, Span { source, target, count, .. }) = self;
         let target = target.cast::<T>();
         for i in 0..count {
@@ -95,8 +95,10 @@ impl<T: Word> Kernel for EachLoop<'_, T> {
     }
 }
 
-impl<T: Word> Stage for Each<T> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<T: Word> Stage for Each<T> {
     unsafe fn run(&self, level: Level, span: Span) {
-        level.run(EachLoop(&self.0, span));
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(EachLoop(&self.0, span)) };
     }
 }

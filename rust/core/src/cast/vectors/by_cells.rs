@@ -18,12 +18,12 @@ pub(super) fn of_upper_halves<F: Floats>(
     source: F,
     level: Level,
 ) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, F, ONCE>(&of_uppers(request, level)?, source))?
+    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_uppers(request, level)?, source))?
 }
 
 /// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, V => signed::<V, _, AWAY>(&of_uppers(request, level)?, Singles))?
+    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_uppers(request, level)?, Singles))?
 }
 
 /// The cells of upper halves, for what becomes of them: a factor is the source's.
@@ -38,26 +38,32 @@ pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Opt
     if request.scaled && !request.many {
         return None;
     }
-    with_tables!(level, V => {
+    with_tables!(level, vectors: V => {
         let cells = &Cells::of(&words, request, level)?;
         match cells.more_bounds {
-            None => signed::<V, _, ONCE>(cells, UpperHalves),
-            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(cells, UpperHalves),
-            Some(_) => signed::<V, _, TWICE>(cells, UpperHalves),
+            None => signed::<V, _, ONCE>(vectors, cells, UpperHalves),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, cells, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(vectors, cells, UpperHalves),
         }
     })?
 }
 
 /// The stage of cells in which codes go up so.
-fn signed<V: Tables, F: Floats, const UPS: u8>(cells: &Cells, source: F) -> Option<Box<dyn Stage>> {
+fn signed<V: Tables, F: Floats, const UPS: u8>(
+    vectors: V,
+    cells: &Cells,
+    source: F,
+) -> Option<Box<dyn Stage>> {
     if cells.away.is_some() != (UPS == AWAY) {
         return None;
     }
     match cells.sign {
-        Sign::Top => boxed::<V, F, _>(source, ByCells::<{ sign::TOP }, UPS>(*cells)),
-        Sign::SignlessZero => boxed::<V, F, _>(source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells)),
+        Sign::Top => Some(boxed(vectors, source, ByCells::<{ sign::TOP }, UPS>(*cells))),
+        Sign::SignlessZero => Some(boxed(vectors, source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells))),
         // Formats of so few bits have no cells in which codes go up twice.
-        Sign::Below(_) if UPS < TWICE => boxed::<V, F, _>(source, ByCells::<{ sign::BELOW }, UPS>(*cells)),
+        Sign::Below(_) if UPS < TWICE => {
+            Some(boxed(vectors, source, ByCells::<{ sign::BELOW }, UPS>(*cells)))
+        }
         Sign::Below(_) => None,
     }
 }

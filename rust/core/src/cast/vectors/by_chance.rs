@@ -27,11 +27,14 @@ use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
 use crate::cast::request::Request;
 use crate::cast::stages::stage::Span;
 use crate::codec::random::Keys;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::simd::{Chance, with_vectors};
 
 /// A cast that draws by itself.
-pub(in crate::cast) trait ByChance: Send + Sync {
+///
+/// # Safety
+/// It asks `general` for elements of the span alone.
+pub(in crate::cast) unsafe trait ByChance: Send + Sync {
     /// Casts the elements of a span, whose indices have one upper half, and lower ones from `first` on. `general` casts
     /// some of them, so many from one on, in the general way.
     ///
@@ -140,7 +143,8 @@ enum Block<T> {
 struct InBlocks<V, F, R, const SIZE: usize> {
     source: F,
     rule: Rule,
-    types: PhantomData<fn(V) -> R>,
+    vectors: V,
+    results: PhantomData<R>,
 }
 
 struct BlockLoop<'a, V, F, R, const SIZE: usize> {
@@ -151,18 +155,19 @@ struct BlockLoop<'a, V, F, R, const SIZE: usize> {
     general: &'a dyn Fn(usize, usize),
 }
 
-impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> Kernel for BlockLoop<'_, V, F, R, SIZE> {
+impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
+    for BlockLoop<'_, V, F, R, SIZE>
+{
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Self { blocks: &InBlocks { source: floats, rule, .. }, span, keys, first, general } = self;
         let Span { source, target, count, .. } = span;
         if count < V::BYTES {
             return general(0, count);
         }
-        // SAFETY: `ByChance` is only made where its level is available, and its caller vouches for `count` elements at
-        // the pointers.
+        // SAFETY: `InBlocks` runs this on the level, and its caller vouches for `count` elements at the pointers.
         unsafe {
             let ready = Ready::<V>::new(rule);
             let mut draws = Draws::<V>::new(keys, first, F::SHIFTED);
@@ -196,37 +201,45 @@ impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> Kernel for Bl
     }
 }
 
-impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance for InBlocks<V, F, R, SIZE> {
+// SAFETY: a block ends with the span, or before; a span that is shorter than one is asked for whole.
+unsafe impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance
+    for InBlocks<V, F, R, SIZE>
+{
     unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize)) {
         let kernel = BlockLoop { blocks: self, span, keys, first, general };
-        // SAFETY: `boxed` makes it only where the level is available.
-        unsafe { V::run(kernel) };
+        // SAFETY: the caller's promise.
+        unsafe { self.vectors.run(kernel) };
     }
 }
 
 /// What casts for a request by itself on a level, if there is something.
 pub(in crate::cast) fn by_chance(request: &Request, level: Level) -> Option<Box<dyn ByChance>> {
     let rule = Rule::new(request)?;
-    with_vectors!(level, V => match shape_of(&request.source.float()?)? {
-        Shape::Single => to::<V, _>(request, rule, Singles),
-        Shape::UpperHalf => to::<V, _>(request, rule, UpperHalves),
-        Shape::IeeeHalf => to::<V, _>(request, rule, IeeeHalves),
+    with_vectors!(level, vectors => match shape_of(&request.source.float()?)? {
+        Shape::Single => to(vectors, request, rule, Singles),
+        Shape::UpperHalf => to(vectors, request, rule, UpperHalves),
+        Shape::IeeeHalf => to(vectors, request, rule, IeeeHalves),
     })?
 }
 
-fn to<V: Chance, F: Floats>(request: &Request, rule: Rule, source: F) -> Option<Box<dyn ByChance>> {
+fn to<V: Chance, F: Floats>(
+    vectors: V,
+    request: &Request,
+    rule: Rule,
+    source: F,
+) -> Option<Box<dyn ByChance>> {
     match (shape_of(&request.target.float()?), request.target.item_size()) {
-        (Some(Shape::UpperHalf), _) => boxed::<V, F, Uppers, 2>(source, rule),
-        (Some(Shape::IeeeHalf), _) if F::SIZE == 4 => boxed::<V, F, Words, 2>(source, rule),
-        (None, 1) => boxed::<V, F, Bytes, 1>(source, rule),
+        (Some(Shape::UpperHalf), _) => Some(boxed::<V, F, Uppers, 2>(vectors, source, rule)),
+        (Some(Shape::IeeeHalf), _) if F::SIZE == 4 => Some(boxed::<V, F, Words, 2>(vectors, source, rule)),
+        (None, 1) => Some(boxed::<V, F, Bytes, 1>(vectors, source, rule)),
         _ => None,
     }
 }
 
 fn boxed<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize>(
+    vectors: V,
     source: F,
     rule: Rule,
-) -> Option<Box<dyn ByChance>> {
-    let blocks = InBlocks::<V, F, R, SIZE> { source, rule, types: PhantomData };
-    V::LEVEL.is_available().then(|| Box::new(blocks) as Box<dyn ByChance>)
+) -> Box<dyn ByChance> {
+    Box::new(InBlocks::<V, F, R, SIZE> { source, rule, vectors, results: PhantomData })
 }

@@ -115,15 +115,15 @@ pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Op
     let rule = UpperRule::new(&spec, &request.options, request.rounding())
         .filter(|rule| rule.infinity[0] == rule.most)?;
     let grid = Grid::new(&spec)?;
-    with_nibbles!(level, V => signed::<V, F>(source, grid, rule))?
+    with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
 }
 
-fn signed<V: Sums, F: Floats>(source: F, grid: Grid, rule: UpperRule) -> Option<Box<dyn Stage>> {
+fn signed<V: Sums, F: Floats>(vectors: V, source: F, grid: Grid, rule: UpperRule) -> Box<dyn Stage> {
     match sign_of(&rule) {
-        sign::TOP => InSteps::<V, _, 1>::boxed(BySums::<F, { sign::TOP }> { source, grid, rule }),
+        sign::TOP => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::TOP }> { source, grid, rule }),
         sign::SIGNLESS_ZERO => {
-            InSteps::<V, _, 1>::boxed(BySums::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule })
+            InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule })
         }
-        _ => InSteps::<V, _, 1>::boxed(BySums::<F, { sign::BELOW }> { source, grid, rule }),
+        _ => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::BELOW }> { source, grid, rule }),
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     fn what_is_decided_is_what_float64_gives() {
         for numerator in 1..200 {
             let factor = Factor::new(f64::from(numerator) / 7.3).unwrap();
-            if factor.is_decided(11, Level::Portable) {
+            if factor.is_decided(11, Level::PORTABLE) {
                 for significand in 1 << 10..1 << 11 {
                     let x = significand as f32;
                     let [low, _] = factor.lacks;

@@ -64,7 +64,8 @@ struct ThenElements {
     size: usize,
 }
 
-impl Stage for ThenElements {
+// SAFETY: one stage writes the first, the other the rest.
+unsafe impl Stage for ThenElements {
     unsafe fn run(&self, level: Level, span: Span) {
         let whole = if span.count < FEWEST { 0 } else { span.count - span.count % self.step };
         let rest = Span {
@@ -98,9 +99,9 @@ pub(in crate::cast) fn stage(
         return elements;
     }
     let (size, mask) = (source.item_size(), u8::MAX >> (u8::BITS - target.row().bits));
-    let registers = with_nibbles!(level, V => match size {
-        4 => InSteps::<V, _, 1>::boxed(LowBytes::<4>(mask)).map(|stage| (stage, V::BYTES)),
-        8 => InSteps::<V, _, 1>::boxed(LowBytes::<8>(mask)).map(|stage| (stage, V::BYTES)),
+    let registers = with_nibbles!(level, vectors: V => match size {
+        4 => Some((InSteps::<V, _, 1>::boxed(vectors, LowBytes::<4>(mask)), V::BYTES)),
+        8 => Some((InSteps::<V, _, 1>::boxed(vectors, LowBytes::<8>(mask)), V::BYTES)),
         _ => None,
     });
     match registers.flatten() {

@@ -13,31 +13,33 @@ use crate::simd::{Whole, with_vectors};
 /// The stage from floats on a level, if it has one.
 pub(in crate::cast) fn stage(source: Format, target: Format, level: Level) -> Option<Box<dyn Stage>> {
     let spec = source.float()?;
-    with_vectors!(level, V => on::<V>(&spec, target))?
+    with_vectors!(level, vectors => on(vectors, &spec, target))?
 }
 
-fn on<V: Whole>(source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
+fn on<V: Whole>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
     if *source == pivot_spec::<Binary64>() {
-        return to::<V, _>(Doubles, target);
+        return to(vectors, Doubles, target);
     }
     match shape_of(source)? {
-        Shape::Single => to::<V, _>(Singles, target),
-        Shape::UpperHalf => to::<V, _>(UpperHalves, target).or_else(|| through::<V, _>(UpperHalves, target)),
-        Shape::IeeeHalf => to::<V, _>(IeeeHalves, target).or_else(|| through::<V, _>(IeeeHalves, target)),
+        Shape::Single => to(vectors, Singles, target),
+        Shape::UpperHalf => {
+            to(vectors, UpperHalves, target).or_else(|| through(vectors, UpperHalves, target))
+        }
+        Shape::IeeeHalf => to(vectors, IeeeHalves, target).or_else(|| through(vectors, IeeeHalves, target)),
     }
 }
 
-fn to<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> {
+fn to<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
     match (target.kind(), target.row().bits) {
-        (Kind::Integer { signed }, bits) => to_integer::stage::<V, F>(source, bits, signed),
+        (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
         (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
-            to_double::stage::<V, F>(source)
+            Some(to_double::stage(vectors, source))
         }
         _ => None,
     }
 }
 
 /// Through float32, as seldom as it is asked for.
-fn through<V: Whole, F: Floats>(source: F, target: Format) -> Option<Box<dyn Stage>> {
-    through_singles::stage::<V, F>(source, to::<V, _>(Singles, target)?, target)
+fn through<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+    Some(through_singles::stage(vectors, source, to(vectors, Singles, target)?, target))
 }

@@ -154,7 +154,7 @@ mod tests {
     /// Compares the cells of a request, if it has some, with what becomes of every word; tells whether it has.
     fn has_right_cells(request: &Request) -> bool {
         let words = request.source.float().unwrap();
-        let Some(cells) = Cells::of(&words, request, Level::Portable) else { return false };
+        let Some(cells) = Cells::of(&words, request, Level::PORTABLE) else { return false };
         let Request { source, target, options, factor, .. } = *request;
         let pair = (source, target);
         let scalar = Scalar::new(pair, &options, request.rounding(), factor.unwrap_or(1.0)).unwrap();
@@ -206,7 +206,7 @@ mod tests {
             bytes().filter(|target| target.row().bits == 8 && target.float().is_some_and(|to| to.signed))
         {
             let request = Request::plain(target, target);
-            assert!(Cells::of(&upper_spec(), &request, Level::Portable).is_some(), "{target:?}");
+            assert!(Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
         }
     }
 
@@ -216,7 +216,7 @@ mod tests {
         let of = |target: &'static str, factor: f64| {
             let plain = Request::plain(named("bfloat16"), named(target));
             let request = Request { scaled: true, factor: Some(factor), ..plain };
-            Cells::of(&upper_spec(), &request, Level::Portable).is_some()
+            Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some()
         };
         assert!(of("float8_e4m3fn", 0.1));
         for factor in [-0.1, 0.0, f64::INFINITY, f64::NAN, 1e-60] {

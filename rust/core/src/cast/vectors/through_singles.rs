@@ -21,15 +21,17 @@ struct ThroughSingles {
 
 /// The stage from floats, given that from float32 to the target.
 pub(super) fn stage<V: Vector, F: Floats>(
+    vectors: V,
     source: F,
     encode: Box<dyn Stage>,
     target: Format,
-) -> Option<Box<dyn Stage>> {
-    let (decode, sizes) = (to_single::stage::<V, F>(source)?, [F::SIZE, target.item_size()]);
-    Some(Box::new(ThroughSingles { decode, encode, sizes }))
+) -> Box<dyn Stage> {
+    let (decode, sizes) = (to_single::stage(vectors, source), [F::SIZE, target.item_size()]);
+    Box::new(ThroughSingles { decode, encode, sizes })
 }
 
-impl Stage for ThroughSingles {
+// SAFETY: `encode` does, tile by tile.
+unsafe impl Stage for ThroughSingles {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut tile = MaybeUninit::<Tile<f32>>::uninit();
         let lanes = tile.as_mut_ptr().cast::<u8>();

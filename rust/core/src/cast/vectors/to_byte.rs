@@ -226,33 +226,37 @@ impl<V: Vector> Codes<V> for PowerCodes {
 }
 
 /// The stage in the default rounding: to powers of two, and from upper halves on levels without long tables.
-pub(super) fn stage<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
+pub(super) fn stage<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
     let spec = request.target.float()?;
     if let Some(rule) = PowerRule::new(&spec, &request.options, request.rounding()) {
-        return boxed::<V, F, _>(source, PowerCodes(rule));
+        return Some(boxed(vectors, source, PowerCodes(rule)));
     }
     let rule = UpperRule::new(&spec, &request.options, request.rounding())?;
     if !F::SHIFTED || !rule.nearest_even {
         return None;
     }
-    with_nibbles!(V::LEVEL, V => match sign_of(&rule) {
-        sign::TOP => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
-        sign::SIGNLESS_ZERO => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
-        _ => boxed::<V, _, _>(super::upper_source::UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
-    })?
+    with_nibbles!(vectors.level(), vectors => match sign_of(&rule) {
+        sign::TOP => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
+        sign::SIGNLESS_ZERO => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
+        _ => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
+    })
 }
 
 /// The stage from float32 in any rounding.
-pub(super) fn rounded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+pub(super) fn rounded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let rule = UpperRule::new(&request.target.float()?, &request.options, request.rounding())?;
-    match sign_of(&rule) {
-        sign::TOP => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::TOP }, false>(rule)),
-        sign::SIGNLESS_ZERO => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
-        _ => boxed::<V, _, _>(Singles, FloatCodes::<{ sign::BELOW }, false>(rule)),
-    }
+    Some(match sign_of(&rule) {
+        sign::TOP => boxed(vectors, Singles, FloatCodes::<{ sign::TOP }, false>(rule)),
+        sign::SIGNLESS_ZERO => boxed(vectors, Singles, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
+        _ => boxed(vectors, Singles, FloatCodes::<{ sign::BELOW }, false>(rule)),
+    })
 }
 
 /// The stage of a rule.
-pub(super) fn boxed<V: Vector, F: Floats, C: Codes<V>>(source: F, codes: C) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 1>::boxed(ToBytes { source, codes })
+pub(super) fn boxed<V: Vector, F: Floats, C: Codes<V>>(vectors: V, source: F, codes: C) -> Box<dyn Stage> {
+    InSteps::<V, _, 1>::boxed(vectors, ToBytes { source, codes })
 }

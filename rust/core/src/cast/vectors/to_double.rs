@@ -34,6 +34,6 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToDoubles<F> {
 }
 
 /// The stage to doubles.
-pub(super) fn stage<V: Whole, F: Floats>(source: F) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 8>::boxed(ToDoubles(source))
+pub(super) fn stage<V: Whole, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
+    InSteps::<V, _, 8>::boxed(vectors, ToDoubles(source))
 }

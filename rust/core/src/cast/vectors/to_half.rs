@@ -70,18 +70,26 @@ impl<V: Vector> Step<V, 2> for Recoded {
 }
 
 /// The stage from a format of 16 bits to itself.
-pub(super) fn recoded_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 2>::boxed(Recoded(Specials::of(request)?))
+pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    Some(InSteps::<V, _, 2>::boxed(vectors, Recoded(Specials::of(request)?)))
 }
 
 /// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
-pub(super) fn to_upper<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    words::<V, F, UpperCodes<true>, false>(source, usual_specials(request)?)
+pub(super) fn to_upper<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    Some(words::<V, F, UpperCodes<true>, false>(vectors, source, usual_specials(request)?))
 }
 
 /// The stage to IEEE halves, likewise.
-pub(super) fn to_ieee<V: Vector, F: Floats>(request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    words::<V, F, NearestIeeeCodes, false>(source, usual_specials(request)?)
+pub(super) fn to_ieee<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    Some(words::<V, F, NearestIeeeCodes, false>(vectors, source, usual_specials(request)?))
 }
 
 fn usual_specials(request: &Request) -> Option<Specials> {
@@ -90,30 +98,37 @@ fn usual_specials(request: &Request) -> Option<Specials> {
 }
 
 /// The stage from float32 in any rounding that is no matter of chance, with magnitudes limited.
-pub(super) fn rounded_stage<V: Vector>(request: &Request, target: Shape) -> Option<Box<dyn Stage>> {
+pub(super) fn rounded_stage<V: Vector>(
+    vectors: V,
+    request: &Request,
+    target: Shape,
+) -> Option<Box<dyn Stage>> {
     let specials = Specials::of(request)?;
     match (target, request.rounding()) {
         (_, Rounding::Stochastic) | (Shape::Single, _) => None,
-        (Shape::UpperHalf, _) => words::<V, _, UpperCodes<false>, true>(Singles, specials),
-        (Shape::IeeeHalf, Rounding::NearestEven) => words::<V, _, NearestIeeeCodes, true>(Singles, specials),
+        (Shape::UpperHalf, _) => Some(words::<V, _, UpperCodes<false>, true>(vectors, Singles, specials)),
+        (Shape::IeeeHalf, Rounding::NearestEven) => {
+            Some(words::<V, _, NearestIeeeCodes, true>(vectors, Singles, specials))
+        }
         (Shape::IeeeHalf, Rounding::NearestAway) => {
-            words::<V, _, NearestIeeeCodes, true>(AboveTies(Singles), specials)
+            Some(words::<V, _, NearestIeeeCodes, true>(vectors, AboveTies(Singles), specials))
         }
         (Shape::IeeeHalf, Rounding::TowardsZero) => {
-            words::<V, _, IeeeCodes<{ rounding::TOWARDS_ZERO }>, true>(Singles, specials)
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_ZERO }>, true>(vectors, Singles, specials))
         }
         (Shape::IeeeHalf, Rounding::TowardsPositive) => {
-            words::<V, _, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>, true>(Singles, specials)
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, Singles, specials))
         }
         (Shape::IeeeHalf, Rounding::TowardsNegative) => {
-            words::<V, _, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>, true>(Singles, specials)
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, Singles, specials))
         }
     }
 }
 
 fn words<V: Vector, F: Floats, H: Halves, const CLAMP: bool>(
+    vectors: V,
     source: F,
     specials: Specials,
-) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 2>::boxed(ToWords::<F, H, CLAMP> { source, specials, halves: PhantomData })
+) -> Box<dyn Stage> {
+    InSteps::<V, _, 2>::boxed(vectors, ToWords::<F, H, CLAMP> { source, specials, halves: PhantomData })
 }

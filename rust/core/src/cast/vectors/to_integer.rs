@@ -104,16 +104,21 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
 }
 
 /// The stage to an integer of so many bits, with a sign or without.
-pub(super) fn stage<V: Whole, F: Floats>(source: F, bits: u32, signed: bool) -> Option<Box<dyn Stage>> {
+pub(super) fn stage<V: Whole, F: Floats>(
+    vectors: V,
+    source: F,
+    bits: u32,
+    signed: bool,
+) -> Option<Box<dyn Stage>> {
     match (bits, signed) {
-        (8, true) => InSteps::<V, _, 1>::boxed(ToIntegers::<F, true>(source)),
-        (8, false) => InSteps::<V, _, 1>::boxed(ToIntegers::<F, false>(source)),
+        (8, true) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (8, false) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))),
         // Sources of 16 bits go to wider ones through float32.
         _ if F::SIZE == 2 => None,
-        (16, true) => InSteps::<V, _, 2>::boxed(ToIntegers::<F, true>(source)),
-        (16, false) => InSteps::<V, _, 2>::boxed(ToIntegers::<F, false>(source)),
-        (32, true) => InSteps::<V, _, 4>::boxed(ToIntegers::<F, true>(source)),
-        (64, true) => InSteps::<V, _, 8>::boxed(ToIntegers::<F, true>(source)),
+        (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),
+        (32, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (64, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
         _ => None,
     }
 }

@@ -96,14 +96,14 @@ impl<V: Vector> Step<V, 4> for ToLimited {
 }
 
 /// The stage to singles as they are, but for NaN.
-pub(super) fn stage<V: Vector, F: Floats>(source: F) -> Option<Box<dyn Stage>> {
-    InSteps::<V, _, 4>::boxed(ToSingles { source, nan: Binary32::QUIET_NAN })
+pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
+    InSteps::<V, _, 4>::boxed(vectors, ToSingles { source, nan: Binary32::QUIET_NAN })
 }
 
 /// The stage from float32 to itself, with magnitudes limited and another NaN.
-pub(super) fn limited_stage<V: Vector>(request: &Request) -> Option<Box<dyn Stage>> {
+pub(super) fn limited_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
     let [nan, negative_nan] = codes.nan.map(|code| code as u32);
     let limit = codes.infinity[0] as u32;
-    InSteps::<V, _, 4>::boxed(ToLimited { limit, nan, nan_sign: nan ^ negative_nan })
+    Some(InSteps::<V, _, 4>::boxed(vectors, ToLimited { limit, nan, nan_sign: nan ^ negative_nan }))
 }

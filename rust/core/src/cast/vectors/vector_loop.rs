@@ -1,10 +1,9 @@
 //! The loop over whole registers, and over what is left of a span.
 
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::cast::stages::stage::{Span, Stage};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Level, RawKernel};
 use crate::simd::{MOST_BYTES, Rest, Vector};
 
 /// The most bytes of an element.
@@ -47,21 +46,21 @@ pub(in crate::cast) trait Step<V: Vector, const SIZE: usize>:
 /// The loop of a step on one level.
 pub(in crate::cast) struct InSteps<V, S, const SIZE: usize> {
     step: S,
-    vectors: PhantomData<V>,
+    vectors: V,
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
-    /// The stage, where the machine has the level.
-    pub(in crate::cast) fn boxed(step: S) -> Option<Box<dyn Stage>> {
-        V::LEVEL.is_available().then(|| Box::new(Self { step, vectors: PhantomData }) as Box<dyn Stage>)
+    pub(in crate::cast) fn boxed(vectors: V, step: S) -> Box<dyn Stage> {
+        Box::new(Self { step, vectors })
     }
 }
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
+// SAFETY: whole registers and the parts before and after them are all elements.
+unsafe impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
     unsafe fn run(&self, _level: Level, span: Span) {
         // The level that the stage was made for, whichever is in use by now.
-        // SAFETY: `boxed` makes it only where that is available.
-        unsafe { V::run(StepLoop::<V, S, SIZE> { step: self.step, span, vectors: PhantomData }) };
+        // SAFETY: the caller's promise.
+        unsafe { self.vectors.run(StepLoop { step: self.step, span, _vectors: self.vectors }) };
     }
 
     fn aligns(&self) -> bool {
@@ -72,7 +71,8 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZ
 struct StepLoop<V, S, const SIZE: usize> {
     step: S,
     span: Span,
-    vectors: PhantomData<V>,
+    /// Their features are there.
+    _vectors: V,
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
@@ -110,6 +110,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
     /// The level's features, and `count` elements from `start` at the pointers.
     #[inline(always)]
     unsafe fn part(&self, ready: S::Ready, start: usize, count: usize) {
+        const { assert!(S::FROM <= MOST_SIZE, "there is room for its sources") };
         let mut room = MaybeUninit::<Rest<{ MOST_BYTES * MOST_SIZE }>>::uninit();
         let room = room.as_mut_ptr().cast::<u8>();
         let source = self.span.source.wrapping_add(start * S::FROM);
@@ -130,19 +131,18 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
     }
 }
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Kernel for StepLoop<V, S, SIZE> {
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S, SIZE> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    unsafe fn run(self) {
         let Span { target, count, .. } = self.span;
         let head = self.head();
         let whole = count - (count - head) % V::BYTES;
         let streams = V::STREAMS
             && count * (S::FROM + SIZE) >= STREAM_DIRECT_FROM
             && target.wrapping_add(head * SIZE).align_offset(V::BYTES) == 0;
-        // SAFETY: `InSteps` is only made where its level is available, and `Stage::run`'s caller vouches for `count`
-        // elements at the pointers.
+        // SAFETY: the vectors are there, so the level's features are; the caller vouches for `count` elements at the pointers.
         unsafe {
             let ready = self.step.ready();
             if streams {
