@@ -3,11 +3,11 @@
 use std::hash::{Hash, Hasher};
 
 use castwise_core::Format;
-use castwise_core::cast::gradients::unscale::{Gradient, quantize};
 use castwise_core::cast::{Source, Target, num_threads};
 use castwise_core::delayed_scaling::{
     AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
 };
+use castwise_core::unscale::{Gradient, quantize};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use castwise_core::cast::layout::region::{Region, may_share};
+use castwise_core::layout::region::{Region, may_share};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -1,8 +1,8 @@
 //! Lists of gradients to one call of the core.
 
 use castwise_core::Format;
-use castwise_core::cast::gradients::unscale::{Found, Gradient, Reciprocal, unscale};
 use castwise_core::cast::{Source, Target, num_threads};
+use castwise_core::unscale::{Found, Gradient, Reciprocal, unscale};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

@@ -1,15 +1,23 @@
 //! Exact casts between numeric formats, without Python.
 //!
-//! ```text
-//! cast::cast      shape, pointers, strides, formats, options
-//!   plan          (source, target, options) -> one route of stages; no loops
-//!   run           positions per thread, in tiles of 1,024 elements: gather, stages, scatter, report
-//!   stages        the loops over elements, compiled once per cpu::Level; vectors: those in whole registers, over simd
-//!     codec       what one element becomes: decode to a pivot, scale, round once, encode
-//! format          THE table everything derives from; parse reads names, report counts losses
+//! A room uses only rooms that stand above it:
 //!
-//! cast::gradients many gradients over a scale in one call: checked, measured, written
-//! loss_scale      which scale, step by step; delayed_scaling: the same for each narrow tensor
+//! ```text
+//! error, format, spelling, parse   THE table everything derives from; names; what goes wrong
+//! cpu, memory                      levels as tokens, the floating-point environment; pages that are used again
+//! codec                            what one element becomes: decode to a pivot, scale, round once, encode
+//! simd                             one file per instruction set
+//! kernels                          loops over dense elements, compiled once per level
+//! layout                           where elements lie; bytes that nobody looks at
+//! route                            (formats, options) -> the loops that elements pass through; over one tile
+//! report                           what was lost
+//! plan                             everything that is decided about a cast, kept by the whole of what was asked
+//! exec                             a plan over a layout: tiles, threads, stores past the caches
+//! cast                             the cast of whole arrays
+//! unscale                          many gradients over a scale in one call: checked, measured, written
+//! loss_scale, delayed_scaling      which scale, step by step
+//! policy, policy_map               which dtype
+//! checkpoint                       headers of files
 //! ```
 //!
 //! ```
@@ -40,7 +48,13 @@ pub mod codec;
 pub mod cpu;
 pub mod delayed_scaling;
 pub mod error;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+mod exec;
 pub mod format;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+mod kernels;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+pub mod layout;
 pub mod loss_scale;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "maps pages")]
@@ -48,13 +62,19 @@ pub mod memory;
 pub mod parse;
 #[expect(unsafe_code, reason = "says of which types any bits are a value")]
 pub mod plain;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+mod plan;
 pub mod policy;
 pub mod policy_map;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod report;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+mod route;
 #[expect(unsafe_code, reason = "instructions that not every CPU has")]
 mod simd;
 pub mod spelling;
-mod square_sum;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+pub mod unscale;
 
 pub use error::Error;
 pub use format::Format;

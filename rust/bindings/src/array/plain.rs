@@ -1,12 +1,12 @@
 //! Plain arrays, looked at without copying anything.
 
 use castwise_core::Format;
-use castwise_core::cast::layout::region::extent;
+use castwise_core::layout::region::extent;
 use numpy::npyffi::{PY_ARRAY_API, flags};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use super::{Order, Place, overlaps_itself};
+use super::place::{Order, Place, overlaps_itself};
 use crate::dtypes;
 
 const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS;

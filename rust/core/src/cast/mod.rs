@@ -1,57 +1,35 @@
-//! Casting: `plan` decides, `run` carries out, `stages`, `vectors` and `tables` hold the loops.
+//! The cast of whole arrays: a plan, and its execution over a layout.
 //!
-//! ```text
-//! cast ── plan ── which stages: stages/ (a number at a time), vectors/ (a register at a time), tables/ (by code)
-//!      └─ run/ ── which positions per thread; per tile: gather, stages, scatter
-//!           ├─ layout/  where positions lie, and how bytes get there without being looked at
-//!           └─ report/  what was lost, watched beside the stages
-//! gradients/ ──── many arrays over one loss scale, in place; its own loops over the same layouts and stages
-//! ```
+//! * `prepared`: a plan that is run many times; `ordinary` and `probe` tell where it is what other libraries do.
+//! * `rows`: scales that differ along the first axes only.
+//! * `refusal`: what an error says about an element.
 
-mod few;
-pub mod gradients;
-mod guard;
-pub mod layout;
-mod operands;
 mod ordinary;
-#[deny(unsafe_code)]
-mod plan;
 mod prepared;
-#[deny(unsafe_code)]
 mod probe;
 mod refusal;
-mod report;
-#[deny(unsafe_code)]
-mod request;
-mod route;
 mod rows;
-mod run;
-mod stages;
-mod tables;
-#[deny(unsafe_code)]
-mod tile;
-mod vectors;
-mod within;
-mod work;
 
-pub use few::cast_few;
-pub use operands::{Scales, Settings, Source, Target};
 pub use ordinary::Ordinary;
-pub use plan::log_casts;
 pub use prepared::Prepared;
 pub use probe::probe;
-pub use run::parallel::{num_threads, set_num_threads};
 
-use layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
-use operands::dense_count;
-use plan::{Ask, Plan};
+pub use crate::exec::few::cast_few;
+pub use crate::exec::parallel::{num_threads, set_num_threads};
+pub use crate::plan::log_casts;
+pub use crate::plan::operands::{Scales, Settings, Source, Target};
+
 use refusal::refusal;
-use run::repeat::{self, Repeats};
-use run::{Job, Memory, Outcome, Search, parallel};
 
 use crate::codec::random::Stream;
 use crate::error::Error;
+use crate::exec::job::{Job, Memory, Outcome, Search};
+use crate::exec::parallel;
+use crate::exec::repeat::{self, Repeats};
 use crate::format::Format;
+use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
+use crate::plan::operands::dense_count;
+use crate::plan::{Ask, Plan};
 use crate::report::CastReport;
 
 /// Casts every element of `source` to `target`, multiplying by `scales` before the one rounding.
@@ -103,7 +81,7 @@ pub unsafe fn cast(
     }
     if let Some(scales) = &scales
         // SAFETY: the caller's promise.
-        && unsafe { rows::cast_rows(shape, &source, &target, scales, settings)? }
+        && unsafe { rows::cast_rows(shape, (&source, &target, scales), settings, cast)? }
     {
         return Ok(None);
     }

@@ -8,12 +8,11 @@
 //! | float → e8m0 | subnormals of float32 | hosts differ in the lowest interval |
 //! | stored in more bits than it has | the unused ones are not 0 | nothing says what they mean |
 
-use super::guard::first_in;
-use super::within::Within;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
+use crate::kernels::within::{Within, first_in};
 
 /// Tells ordinary elements of one format, for casts to another, from their codes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

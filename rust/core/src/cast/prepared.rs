@@ -4,10 +4,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::plan::Plan;
-use crate::cast::tile::TILE;
 use crate::error::Error;
 use crate::format::Format;
+use crate::kernels::tile::TILE;
+use crate::plan::Plan;
 
 /// A plain cast; two, if it goes by way of another format.
 #[allow(missing_debug_implementations, reason = "stages are loops: there is nothing to show")]

@@ -1,5 +1,7 @@
 //! Codes that tell casts apart: few enough to try at every start, and near every place where results change.
 
+#![deny(unsafe_code)]
+
 use crate::format::{Format, Kind};
 
 /// How far below the leading bit a second bit is set: beyond the significand of every format of 16 bits or fewer.

@@ -1,15 +1,15 @@
 //! What an error says about the element that the options refuse.
 
-use super::operands::{Parts, Scales, Source, Target};
 use crate::codec::reference;
 use crate::error::Error;
 use crate::format::{Format, Kind};
+use crate::plan::operands::{Parts, Scales, Source, Target};
 
 /// The error for an element that the options refuse.
 ///
 /// # Safety
 /// As for [`super::cast`].
-pub(super) unsafe fn refusal(
+pub(crate) unsafe fn refusal(
     (index, is_nan): (u64, bool),
     shape: &[usize],
     source: &Source<'_>,

@@ -1,27 +1,35 @@
 //! Scales that differ along the first axes only: a cast for each, because casts with one factor for all are faster.
 
-use super::cast;
-use super::operands::{Scales, Settings, Source, Target, dense_count};
-use super::run::parallel;
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::error::Error;
+use crate::exec::parallel;
+use crate::plan::operands::{Scales, Settings, Source, Target, dense_count};
+use crate::report::CastReport;
 
 /// Elements with one factor that are worth a cast of their own.
 const PAYS_FROM: usize = 1 << 12;
 
+/// The cast of a row.
+type Cast = unsafe fn(
+    &[usize],
+    Source<'_>,
+    Target<'_>,
+    Option<Scales<'_>>,
+    &Settings,
+) -> Result<Option<CastReport>, Error>;
+
 /// Casts row by row, if that pays. Returns whether it did.
 ///
 /// # Errors
-/// As for [`cast()`].
+/// As for the cast of a row.
 ///
 /// # Safety
-/// As for [`cast()`].
-pub(super) unsafe fn cast_rows(
+/// As for the cast of a row, for all elements.
+pub(crate) unsafe fn cast_rows(
     shape: &[usize],
-    source: &Source<'_>,
-    target: &Target<'_>,
-    scales: &Scales<'_>,
+    (source, target, scales): (&Source<'_>, &Target<'_>, &Scales<'_>),
     settings: &Settings,
+    cast: Cast,
 ) -> Result<bool, Error> {
     let options = &settings.options;
     // What is found out about elements belongs to their place in the whole.

@@ -1,0 +1,262 @@
+//! The one room with raw numpy memory: arrays in, pointers and strides out; new arrays allocated by numpy.
+//!
+//! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
+
+use castwise_core::Format;
+use castwise_core::layout::region::{Region, extent};
+use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
+use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use smallvec::SmallVec;
+
+#[cfg(target_os = "linux")]
+mod memory;
+/// Elsewhere numpy allocates as ever.
+#[cfg(not(target_os = "linux"))]
+mod memory {
+    pub(super) fn with_handler<T>(
+        _: pyo3::Python<'_>,
+        _: usize,
+        make: impl Fn() -> pyo3::PyResult<T>,
+    ) -> pyo3::PyResult<T> {
+        make()
+    }
+}
+mod place;
+mod plain;
+
+use crate::dtypes;
+use place::{INLINE, overlaps_itself};
+pub(crate) use place::{Order, Place, shown};
+pub(crate) use plain::Plain;
+
+/// An array whose elements have a format, as it was when this was made.
+///
+/// Pointer, shape and strides are copied together, and everything is checked and run on the copies: a class's own
+/// `__array_finalize__`, or another thread, may give the object another shape at any later moment. Its memory stays,
+/// for numpy does not move that of an array with a second owner.
+#[derive(Debug)]
+pub(crate) struct Array<'py> {
+    pub(crate) object: Bound<'py, PyUntypedArray>,
+    pub(crate) format: Format,
+    /// Its byte order is not the machine's.
+    pub(crate) swapped: bool,
+    pointer: *mut u8,
+    shape: SmallVec<[usize; INLINE]>,
+    strides: SmallVec<[isize; INLINE]>,
+}
+
+impl<'py> Array<'py> {
+    /// An argument as an array: an array as it is, anything else through `numpy.asarray`.
+    pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = x.py();
+        if let Ok(object) = x.cast::<PyUntypedArray>() {
+            refuse_masked(argument, object)?;
+            return Self::of(argument, object.clone());
+        }
+        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let asarray = ASARRAY.import(py, "numpy", "asarray")?;
+        Self::of(argument, asarray.call1((x,))?.cast_into()?)
+    }
+
+    /// An array with its format.
+    pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
+        let descr = object.dtype();
+        let format = dtypes::format_of(&descr)?.ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "{argument} has dtype {descr}, which castwise does not cast; convert it to a numeric dtype first. \
+                 castwise.formats() lists those it knows."
+            ))
+        })?;
+        let swapped = descr.is_native_byteorder() == Some(false);
+        refuse_reversed(argument, format, &descr, swapped)?;
+        Ok(Self::now(object, format, swapped))
+    }
+
+    fn now(object: Bound<'py, PyUntypedArray>, format: Format, swapped: bool) -> Self {
+        // SAFETY: the object is an array and alive; reading its data pointer is a field access.
+        let pointer = unsafe { (*object.as_array_ptr()).fields.data.cast() };
+        let (shape, strides) = (object.shape().into(), object.strides().into());
+        Self { object, format, swapped, pointer, shape, strides }
+    }
+
+    /// The first element.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Where it lies, for the core.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place {
+            address: self.pointer.expose_provenance(),
+            strides: &self.strides,
+            format: self.format,
+            swapped: self.swapped,
+        }
+    }
+
+    fn raw(&self) -> *mut PyArrayObject {
+        self.object.as_array_ptr()
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub(crate) fn strides(&self) -> &[isize] {
+        &self.strides
+    }
+
+    pub(crate) fn is_writeable(&self) -> bool {
+        self.has_flag(flags::NPY_ARRAY_WRITEABLE)
+    }
+
+    fn has_flag(&self, flag: i32) -> bool {
+        // SAFETY: the object is an array, alive as long as `self`; reading its flags is a field access.
+        unsafe { (*self.raw()).fields.flags & flag != 0 }
+    }
+
+    /// Whether its memory order is what `order` asks for.
+    pub(crate) fn is_in_order(&self, order: Order) -> bool {
+        order.flags().is_none_or(|flags| self.has_flag(flags))
+    }
+
+    /// The addresses from its first byte to one past its last.
+    pub(crate) fn extent(&self) -> (usize, usize) {
+        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
+        extent(self.pointer().addr(), axes, self.format.item_size())
+    }
+
+    /// Its elements, for comparison with those of others.
+    pub(crate) fn region(&self) -> Region {
+        Region::new(self.pointer().addr(), &self.shape, &self.strides, self.format.item_size())
+    }
+
+    /// Whether it may share memory with another (their extents meet).
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+        let (a, b) = (self.extent(), other.extent());
+        a.0 < b.1 && b.0 < a.1
+    }
+
+    /// Whether its elements are those of another, one by one.
+    pub(crate) fn coincides_with(&self, other: &Self) -> bool {
+        self.pointer() == other.pointer()
+            && self.strides() == other.strides()
+            && self.format.item_size() == other.format.item_size()
+    }
+
+    /// The same elements seen in another shape, as numpy broadcasts; `None` if they do not.
+    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
+        let added = shape.len().checked_sub(self.shape.len())?;
+        let own = self.shape.iter().zip(&self.strides).zip(&shape[added..]);
+        let own = own.map(|((&length, &stride), &wanted)| match length {
+            1 => Some(0),
+            _ => (length == wanted).then_some(stride),
+        });
+        let strides = std::iter::repeat_n(Some(0), added).chain(own).collect::<Option<_>>()?;
+        Some(Self { object: self.object.clone(), shape: shape.into(), strides, ..*self })
+    }
+
+    /// Whether two of its elements share memory because an axis has stride 0.
+    pub(crate) fn repeats(&self) -> bool {
+        let mut axes = self.shape().iter().zip(self.strides());
+        !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
+    }
+
+    /// Whether two of its elements may share memory.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        overlaps_itself(self.shape(), self.strides(), self.format.item_size())
+    }
+
+    /// Itself, after numpy has copied another array of its shape and dtype into it.
+    pub(crate) fn filled_from(self, other: &Self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.object.py();
+        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
+        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, self.raw(), other.raw()) } {
+            0 => Ok(self.object.into_any()),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+
+    /// A new array of its shape, laid out as numpy would.
+    pub(crate) fn empty_like(
+        &self,
+        order: Order,
+        descr: &Bound<'py, PyArrayDescr>,
+        format: Format,
+    ) -> PyResult<Self> {
+        let py = self.object.py();
+        let swapped = descr.is_native_byteorder() == Some(false);
+        refuse_reversed("dtype", format, descr, swapped)?;
+        let bytes = self.shape.iter().product::<usize>().saturating_mul(format.item_size());
+        // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
+        // or null with an exception set.
+        let object = memory::with_handler(py, bytes, || unsafe {
+            let (order, descr) = (order.to_numpy(), descr.clone().into_dtype_ptr());
+            let new = PY_ARRAY_API.PyArray_NewLikeArray(py, self.raw(), order, descr, 0);
+            Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked::<PyUntypedArray>())
+        })?;
+        let new = Self::now(object, format, swapped);
+        if new.shape == self.shape {
+            return Ok(new);
+        }
+        Err(PyValueError::new_err(
+            "an argument was given another shape while it was in use; give the call a copy.",
+        ))
+    }
+
+    /// A new array of its shape, of numpy's double.
+    pub(crate) fn empty_double(&self) -> PyResult<Self> {
+        let descr = PyArrayDescr::of::<f64>(self.object.py());
+        let format = dtypes::format_of(&descr)?;
+        let format = format.ok_or_else(|| PyTypeError::new_err("the table has no double"))?;
+        self.empty_like(Order::Keep, &descr, format)
+    }
+
+    /// A copy in memory of its own, a plain array whatever the class.
+    pub(crate) fn copy(&self) -> PyResult<Self> {
+        let new = self.empty_like(Order::Keep, &self.object.dtype(), self.format)?;
+        let py = self.object.py();
+        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
+        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, new.raw(), self.raw()) } {
+            0 => Ok(new),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+}
+
+/// numpy swaps the two components of its own complex dtypes each; of those that ml_dtypes adds it reverses whole
+/// elements, exchanging the components.
+fn refuse_reversed(
+    argument: &'static str,
+    format: Format,
+    descr: &Bound<'_, PyArrayDescr>,
+    swapped: bool,
+) -> PyResult<()> {
+    if swapped && format.component().is_some() && descr.num() >= dtypes::FIRST_USER_NUMBER {
+        return Err(PyTypeError::new_err(format!(
+            "{argument} has dtype {descr} in the other byte order, in which numpy exchanges real and imaginary \
+             parts; use the native byte order."
+        )));
+    }
+    Ok(())
+}
+
+fn refuse_masked(argument: &'static str, object: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    let py = object.py();
+    // The common case first: an exact ndarray needs no look at its class.
+    if object.get_type().is(py.get_type::<PyUntypedArray>()) {
+        return Ok(());
+    }
+    static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let masked = MASKED
+        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy.ma")?.getattr("MaskedArray")?.unbind()))?;
+    if object.is_instance(masked.bind(py))? {
+        return Err(PyTypeError::new_err(format!(
+            "{argument} is a masked array, whose mask would be lost; give its `.data` or its `.filled(value)` instead."
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Dense elements in native byte order that nobody asks anything about: stages over long stretches of memory, where it
+//! matters how results reach it.
+//!
+//! | case | how |
+//! |---|---|
+//! | no stage | a copy |
+//! | draws | by what draws itself, or tile by tile, so that draws and lanes stay in the innermost cache |
+//! | one stage | over all of it; long targets from an aligned element on |
+//! | two stages | tile by tile, through lanes that stay in the innermost cache |
+//! | real to complex | results stay in a tile, and are spread out from there |
+//! | very long | results stay in a tile, and are copied past the caches from there |
+
+use super::draws;
+use super::scratch::{Scratch, with_scratch};
+use crate::codec::random::Stream;
+use crate::cpu::DefaultEnvironment;
+use crate::cpu::InstructionSet;
+use crate::kernels::stages::stage::{Span, Stage};
+use crate::kernels::tile::TILE;
+use crate::layout::streaming::{self, STREAM_FROM};
+use crate::layout::transfer::spread;
+use crate::route::Route;
+
+/// Bytes of a cache line: stores that straddle two cost more.
+const LINE: usize = 64;
+
+/// From this many elements on, an extra call of a stage pays for stores that do not straddle lines.
+const ALIGN_FROM: usize = 1 << 12;
+
+/// Elements at either end that are cast by calls of their own, so that the compiler's loops over several registers have
+/// nothing left over, which they would do one by one.
+const END: usize = 256;
+
+/// What is cast.
+pub(crate) struct Dense<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) source: *const u8,
+    pub(crate) target: *mut u8,
+    pub(crate) count: usize,
+    /// Results are the real parts of the target's elements, whose imaginary parts become +0.
+    pub(crate) real_to_complex: bool,
+    /// Where draws come from, if there are some, and the index of the first element.
+    pub(crate) draws: Option<(Stream, u64)>,
+}
+
+/// Casts dense elements.
+///
+/// # Safety
+/// As for [`Dense::run_at_once`].
+pub(crate) unsafe fn run_dense(dense: &Dense<'_>) {
+    let _environment = DefaultEnvironment::enter();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !dense.run_at_once() {
+            with_scratch(|scratch| dense.run_in_tiles(scratch));
+        }
+    }
+}
+
+impl Dense<'_> {
+    /// Whether a route has no need of anything but its two ends.
+    pub(crate) fn suits(route: &Route) -> bool {
+        let drawn = route.encode.is_some() && !route.flags;
+        !route.scaled && (!route.draws || drawn)
+    }
+
+    /// The one stage over all of it, or those that draw, if that is all there is to do. Returns whether it was.
+    ///
+    /// # Safety
+    /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
+    /// elements of equal size coincide.
+    pub(super) unsafe fn run_at_once(&self) -> bool {
+        let Self { route, source, target, count, draws, .. } = *self;
+        if let Some((stream, first)) = draws.filter(|_| route.draws) {
+            let span = Span { source, target, count, ..Span::EMPTY };
+            // SAFETY: the caller's promise.
+            unsafe { draws::run(route, span, stream, first) };
+            return true;
+        }
+        let stage = match (&route.decode, &route.encode) {
+            _ if self.real_to_complex || route.flags => return false,
+            (Some(stage), None) | (None, Some(stage)) if !stage.aligns() && self.streams() => return false,
+            (Some(_), Some(_)) => return false,
+            (Some(stage), None) | (None, Some(stage)) => stage,
+            (None, None) => {
+                let bytes = count * route.source_size;
+                // SAFETY: the caller's promise; what streams does not overlap.
+                unsafe {
+                    if self.streams() {
+                        streaming::copy(self.route.level, source, target, bytes);
+                        streaming::fence(self.route.level);
+                    } else {
+                        source.copy_to(target, bytes);
+                    }
+                }
+                return true;
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run_aligned(stage.as_ref()) };
+        true
+    }
+
+    /// Whether results are better kept out of the caches. What is cast in place is in them.
+    fn streams(&self) -> bool {
+        let Self { route, source, target, count, .. } = *self;
+        let long = count * (route.source_size + self.element()) >= STREAM_FROM;
+        long && self.route.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
+    }
+
+    /// Bytes of a target element.
+    fn element(&self) -> usize {
+        self.route.target_size * if self.real_to_complex { 2 } else { 1 }
+    }
+
+    /// # Safety
+    /// As for [`Dense::run_at_once`].
+    unsafe fn run_aligned(&self, stage: &dyn Stage) {
+        let Self { route, source, target, count, .. } = *self;
+        let run = |start: usize, end: usize| {
+            let (source, target) = (
+                source.wrapping_add(start * route.source_size),
+                target.wrapping_add(start * route.target_size),
+            );
+            // SAFETY: the caller's promise; these are some of the elements.
+            unsafe {
+                stage.run(self.route.level, Span { source, target, count: end - start, ..Span::EMPTY });
+            }
+        };
+        // In place, no element may be cast twice.
+        if count < ALIGN_FROM || stage.aligns() || source == target.cast_const() {
+            return run(0, count);
+        }
+        let start = skew(target, route.target_size);
+        let end = count - (count - start) % END;
+        if start > 0 {
+            run(0, END);
+        }
+        run(start, end);
+        if end < count {
+            run(count - END, count);
+        }
+    }
+
+    /// Tile by tile.
+    ///
+    /// # Safety
+    /// As for [`Dense::run_at_once`].
+    pub(super) unsafe fn run_in_tiles(&self, scratch: &mut Scratch) {
+        let Self { route, source, target, count, .. } = *self;
+        let (element, streams) = (self.element(), self.streams());
+        let mut end = 0;
+        while end < count {
+            let start = end;
+            // The first one ends where the others' targets are aligned.
+            let length = if end == 0 { skew(target, element) } else { 0 };
+            end = count.min(if length > 0 { length } else { end + TILE });
+            // SAFETY: the caller's promise; these are some of the elements.
+            unsafe {
+                let (source, target) = (source.add(start * route.source_size), target.add(start * element));
+                if self.real_to_complex {
+                    self.convert_to_complex(source, target, end - start, scratch, streams);
+                } else if streams {
+                    let results = scratch.target.0.as_mut_ptr().cast::<u8>();
+                    self.route.convert((source, results), end - start, &mut scratch.work);
+                    streaming::copy(self.route.level, results, target, (end - start) * element);
+                } else {
+                    self.route.convert((source, target), end - start, &mut scratch.work);
+                }
+            }
+        }
+        if streams {
+            streaming::fence(self.route.level);
+        }
+    }
+
+    /// One tile, to complex elements.
+    ///
+    /// # Safety
+    /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
+    unsafe fn convert_to_complex(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        count: usize,
+        scratch: &mut Scratch,
+        streams: bool,
+    ) {
+        let (level, size) = (self.route.level, self.route.target_size);
+        // SAFETY: the caller's promise; a tile has room for as many real parts, or for half as many elements.
+        unsafe {
+            let mut parts = source;
+            if !self.route.is_copy() {
+                let results = scratch.target.0.as_mut_ptr().cast::<u8>();
+                self.route.convert((source, results), count, &mut scratch.work);
+                parts = results;
+            }
+            if !streams {
+                return spread(level, parts, target, size, count);
+            }
+            let elements = scratch.work.room();
+            for start in (0..count).step_by(TILE / 2) {
+                let count = (TILE / 2).min(count - start);
+                spread(level, parts.add(start * size), elements, size, count);
+                streaming::copy(level, elements, target.add(start * self.element()), count * self.element());
+            }
+        }
+    }
+}
+
+/// Elements before the first one of a target that is at the start of a line, if there is one.
+fn skew(target: *const u8, size: usize) -> usize {
+    let bytes = target.align_offset(LINE);
+    if bytes.is_multiple_of(size) { bytes / size } else { 0 }
+}

@@ -1,0 +1,166 @@
+//! Casts of a few elements: what is found out about many, for threads, blocks and repeats, takes longer than to cast
+//! them.
+
+use std::mem::MaybeUninit;
+
+use super::dense::{Dense, run_dense};
+use super::scratch::run_scaled;
+use crate::codec::options::Options;
+use crate::error::Error;
+use crate::kernels::tile::TILE;
+use crate::layout::transfer::{Gaps, gather, scatter};
+use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
+use crate::plan::operands::{Parts, Source, Target};
+use crate::plan::{Ask, Plan};
+use crate::route::Route;
+
+/// As many as are few.
+const FEW: usize = 512;
+
+/// Elements of up to 16 bytes.
+type Elements = [MaybeUninit<[u64; 2]>; FEW];
+
+/// Casts elements in native byte order on this thread, if they are dense, or few and of few axes; returns whether it did.
+/// What draws is left to [`super::cast()`], and so is what the options refuse or may refuse.
+///
+/// # Errors
+/// [`Error::Unsupported`] for complex to real.
+///
+/// # Safety
+/// As for [`super::cast()`].
+pub unsafe fn cast_few(
+    shape: &[usize],
+    source: &Source<'_>,
+    target: &Target<'_>,
+    options: &Options,
+    factor: Option<f64>,
+) -> Result<bool, Error> {
+    let count = shape.iter().product();
+    let pair = (source.format, target.format);
+    let plan = Plan::find(&Ask::new(pair, options, (factor.is_some(), factor), (false, count)))?;
+    let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
+    // SAFETY: the caller's promise.
+    Ok(unsafe { plan.cast_few(shape, strided.0, strided.1, factor) })
+}
+
+/// An operand: its first element, and bytes between elements per axis.
+pub(crate) type Strided<'a, P> = (P, &'a [isize]);
+
+impl Plan {
+    /// Casts `count` dense elements in native byte order, on this thread, by a plan without factors and draws, and without a
+    /// look for what it refuses.
+    ///
+    /// # Safety
+    /// They are readable at the source and writable at the target, which do not overlap.
+    #[inline]
+    pub(crate) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
+        let (route, count) = (&self.route, count * self.parts.components);
+        let real_to_complex = self.parts.real_to_complex;
+        let dense = Dense { route, source, target, count, real_to_complex, draws: None };
+        // SAFETY: the caller's promise.
+        unsafe { run_dense(&dense) };
+    }
+
+    /// Casts elements in native byte order, if they are dense, or few and of few axes, and are not refused; returns
+    /// whether it did.
+    ///
+    /// # Safety
+    /// As for [`super::cast()`].
+    // A function of its own, so that none but its callers pay for the stack that it takes.
+    #[inline(never)]
+    pub(crate) unsafe fn cast_few(
+        &self,
+        shape: &[usize],
+        (source, source_strides): Strided<'_, *const u8>,
+        (target, target_strides): Strided<'_, *mut u8>,
+        factor: Option<f64>,
+    ) -> bool {
+        let Some(run) = run(shape, source_strides, target_strides) else { return false };
+        let (size, to_size) = (self.source_size(), self.target_size());
+        let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
+        let Parts { components, real_to_complex, .. } = self.parts;
+        let Route { level, draws, scaled, .. } = self.route;
+        let most = match (scaled, dense && to_dense) {
+            // Parts of complex numbers are not scaled here.
+            (true, _) => {
+                if components == 1 && !real_to_complex {
+                    FEW.min(TILE)
+                } else {
+                    0
+                }
+            }
+            (false, true) => usize::MAX,
+            (false, false) => FEW,
+        };
+        if draws || self.watch.is_some() || run.len() > most {
+            return false;
+        }
+        if run.len() == 0 {
+            return true;
+        }
+        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
+        let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
+        // SAFETY: the caller's promise for the elements of the run, which are all of them; there is room for those that are
+        // not dense.
+        unsafe {
+            if !dense {
+                gather(level, (source, Gaps::Read), SOURCE, &[run], (size, false), from);
+            }
+            let from = if dense { source } else { from };
+            if let Some(guard) = &self.guard
+                && !guard.safe.is_some_and(|safe| safe.holds(level, from, run.len() * components))
+            {
+                return false;
+            }
+            let to = if to_dense { target } else { to };
+            match factor.filter(|_| scaled) {
+                None => self.run(from, to, run.len()),
+                Some(factor) => run_scaled(&self.route, (from, to), run.len(), factor),
+            }
+            if !to_dense {
+                scatter(level, to.cast_const(), target, TARGET, &[run], (to_size, false));
+            }
+        }
+        true
+    }
+}
+
+/// All elements as one run, in which those next to each other in the target follow each other, if they are one.
+fn run(shape: &[usize], source: &[isize], target: &[isize]) -> Option<Run> {
+    let mut run = Run::row([0; OPERANDS], [0; OPERANDS], 1);
+    let axes = shape.iter().zip(source.iter().zip(target));
+    let mut axes = axes.filter(|&(&length, _)| length != 1).map(|(&length, (&source, &target))| {
+        let mut strides = [0; OPERANDS];
+        (strides[SOURCE], strides[TARGET]) = (source, target);
+        (length, strides)
+    });
+    if let Some(first) = axes.next() {
+        (run.count, run.strides) = first;
+    }
+    if let Some(second) = axes.next() {
+        let first = (run.count, run.strides);
+        let nearer = second.1[TARGET].unsigned_abs() <= first.1[TARGET].unsigned_abs();
+        let (row, rows) = if nearer { (second, first) } else { (first, second) };
+        (run.count, run.strides) = row;
+        (run.rows, run.row_strides) = rows;
+    }
+    axes.next().is_none().then_some(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_its_nearest_axis_of_the_target_inside() {
+        let facts = |run: Run| (run.count, run.strides[SOURCE], run.rows, run.row_strides[SOURCE]);
+        let found =
+            |shape: &[usize], source: &[isize], target: &[isize]| run(shape, source, target).map(facts);
+        assert_eq!(found(&[], &[], &[]), Some((1, 0, 1, 0)));
+        assert_eq!(found(&[1, 5, 1], &[9, -8, 9], &[9, 2, 9]), Some((5, -8, 1, 0)));
+        assert_eq!(found(&[3, 5], &[4, 12], &[10, 2]), Some((5, 12, 3, 4)));
+        assert_eq!(found(&[3, 5], &[4, 12], &[2, -6]), Some((3, 4, 5, 12)));
+        assert_eq!(found(&[3, 0], &[4, 12], &[2, 2]).map(|run| run.0 * run.2), Some(0));
+        assert_eq!(found(&[2, 3, 5], &[1, 2, 6], &[15, 5, 1]), None);
+    }
+}

@@ -1,0 +1,379 @@
+//! A range of positions, tile by tile.
+
+use std::ops::Range;
+
+use super::dense::{Dense, run_dense};
+use super::draws;
+use super::scratch::{Scratch, with_scratch};
+use crate::codec::encode::NAN;
+use crate::codec::random::Stream;
+use crate::cpu::DefaultEnvironment;
+use crate::layout::streaming;
+use crate::layout::transfer::{Gaps, gather, scatter, scatter_real};
+use crate::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
+use crate::plan::Plan;
+use crate::report::CastReport;
+use crate::report::watch::{Beside, SHORT, Watch};
+use crate::route::Route;
+use crate::route::work::Work;
+
+/// The memory of one cast; positions are those of a [`Layout`].
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) source: *const u8,
+    pub(crate) target: *mut u8,
+    pub(crate) scale: *const u8,
+    pub(crate) source_swapped: bool,
+    pub(crate) target_swapped: bool,
+    /// Results are the real parts of the target's elements, whose imaginary parts become +0.
+    pub(crate) real_to_complex: bool,
+}
+
+// SAFETY: the pointers are only followed inside `Job::run`, whose caller promises that they may be, from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// What a range of positions gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) report: Option<CastReport>,
+    /// Flat index of the first element that is refused, and whether it is a NaN.
+    pub(crate) found: Option<(u64, bool)>,
+}
+
+impl Outcome {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if let Some(report) = &other.report {
+            *self.report.get_or_insert_default() += report;
+        }
+        self.found = match (self.found, other.found) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// A cast that is ready to run.
+pub(crate) struct Job<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) layout: &'a Layout,
+    pub(crate) memory: Memory,
+    /// Where draws come from, if the plan's route reads any.
+    pub(crate) stream: Option<Stream>,
+    /// Whether elements are looked for that are refused.
+    pub(crate) search: Search,
+}
+
+/// When elements are looked for that are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// Never.
+    No,
+    /// Block by block, each before it is converted.
+    Beside,
+    /// The target is left alone.
+    Only,
+}
+
+/// Bytes of a source that are looked at before they are converted: they stay in the innermost cache.
+const BLOCK: usize = 1 << 14;
+
+impl Job<'_> {
+    /// Carries out positions `start..end`; `start` is a multiple of the layout's tile.
+    ///
+    /// # Safety
+    /// Every element of the layout is readable at the source (and scale) and, unless this is a search only, writable at the
+    /// target, and the target overlaps neither, unless source and target elements of equal size coincide one by one. What
+    /// lies between neighbours in the source that are up to eight sizes apart is readable, and no part of the target.
+    pub(crate) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.search == Search::No {
+            // SAFETY: passed on.
+            unsafe { self.convert(start..end, &mut outcome) };
+            return outcome;
+        }
+        let block = (BLOCK / self.plan.route.source_size).next_multiple_of(self.layout.tile);
+        for first in (start..end).step_by(block) {
+            let positions = first..end.min(first + block);
+            // SAFETY: the caller's promise, for some of the positions.
+            unsafe {
+                if !self.is_safe(&positions) {
+                    let _environment = DefaultEnvironment::enter();
+                    with_scratch(|scratch| self.search(positions.clone(), scratch, &mut outcome));
+                }
+                if self.search == Search::Beside && outcome.found.is_none() {
+                    self.convert(positions, &mut outcome);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Whether a look at the source tells that nothing is refused.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn is_safe(&self, positions: &Range<usize>) -> bool {
+        let Self { plan, memory, layout, .. } = self;
+        let Route { source_size, level, .. } = plan.route;
+        let safe = plan.guard.as_ref().and_then(|guard| guard.safe);
+        let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, source_size);
+        let offset = layout.origin[SOURCE] + (positions.start * source_size) as isize;
+        safe.filter(|_| reads_direct).is_some_and(|safe| {
+            // SAFETY: the caller's promise for these positions.
+            unsafe { safe.holds(level, memory.source.wrapping_offset(offset), positions.len()) }
+        })
+    }
+
+    /// Converts.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn convert(&self, positions: Range<usize>, outcome: &mut Outcome) {
+        if let Some(dense) = self.dense(&positions) {
+            // SAFETY: the caller's promise, for the elements of the range.
+            return unsafe { run_dense(&dense) };
+        }
+        let _environment = DefaultEnvironment::enter();
+        // SAFETY: the caller's promise.
+        with_scratch(|scratch| unsafe { self.run_tiles(positions, scratch, outcome) });
+    }
+
+    /// The route of these elements: of a few, the one that tells what happened saves watching.
+    fn route(&self) -> &Route {
+        match self.beside() {
+            None => match self.plan.watch.as_ref().and_then(|watch| watch.beside.as_ref()) {
+                Some(beside) => &beside.close,
+                None => &self.plan.route,
+            },
+            Some(_) => &self.plan.route,
+        }
+    }
+
+    /// What watches beside the route, if that pays.
+    fn beside(&self) -> Option<&Beside> {
+        let pays = self.layout.count > SHORT || self.plan.route.is_copy();
+        self.plan.watch.as_ref().filter(|_| pays).and_then(|watch| watch.beside.as_ref())
+    }
+
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
+        // SAFETY: passed on.
+        unsafe { self.fill_scales(&positions, scratch) };
+        let beside = self.beside();
+        if let Some(beside) = beside {
+            scratch.watch.begin(beside, positions.len());
+        }
+        let tile = self.layout.tile;
+        for position in positions.clone().step_by(tile) {
+            let count = tile.min(positions.end - position);
+            // SAFETY: the caller's promise.
+            unsafe { self.run_tile(position, count, scratch, outcome) };
+        }
+        if let (Some(beside), Some(watch)) = (beside, &self.plan.watch) {
+            streaming::fence(self.plan.route.level);
+            let Scratch { work, watch: watch_scratch, .. } = scratch;
+            let report = outcome.report.get_or_insert_default();
+            beside.end(&watch.meter, work, watch_scratch, report);
+        }
+    }
+
+    /// Fills in the factors of all tiles, if they are the same.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn fill_scales(&self, positions: &Range<usize>, scratch: &mut Scratch) {
+        let scaled =
+            self.plan.route.scaled || self.plan.guard.as_ref().is_some_and(|guard| guard.close.scaled);
+        if scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
+            // SAFETY: there is an element, so its scale is readable.
+            let scale =
+                unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
+            scratch.work.scales.0.fill(scale);
+        }
+    }
+
+    /// The range as dense elements that nobody asks anything about, if that is what it is.
+    fn dense(&self, positions: &Range<usize>) -> Option<Dense<'_>> {
+        let (route, memory, layout) = (&self.plan.route, &self.memory, self.layout);
+        let element = route.target_size * if memory.real_to_complex { 2 } else { 1 };
+        let native = !memory.source_swapped && !memory.target_swapped;
+        let plain = self.plan.watch.is_none() && Dense::suits(route);
+        // Draws belong to places.
+        let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
+        let drawn = !route.draws || (in_line && !memory.real_to_complex);
+        let dense = layout.is_dense(SOURCE, route.source_size) && layout.is_dense(TARGET, element);
+        let start = positions.start;
+        // Dense operands: position `p` lies `p` sizes after the origin.
+        (plain && native && dense && drawn).then(|| Dense {
+            route,
+            source: memory
+                .source
+                .wrapping_offset(layout.origin[SOURCE] + (start * route.source_size) as isize),
+            target: memory.target.wrapping_offset(layout.origin[TARGET] + (start * element) as isize),
+            count: positions.len(),
+            real_to_complex: memory.real_to_complex,
+            draws: self
+                .stream
+                .map(|stream| (stream, (layout.origin[INDEX] as u64).wrapping_add(start as u64))),
+        })
+    }
+
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
+        let (route, memory, layout) = (self.route(), &self.memory, self.layout);
+        let level = route.level;
+        let Scratch { source: source_tile, target: target_tile, runs, work, watch: watch_scratch } = scratch;
+        layout.runs(position, count, runs);
+        let source_kind = (route.source_size, memory.source_swapped);
+        let target_kind = (route.target_size, memory.target_swapped);
+        // Dense operands are read and written where they are.
+        let watch = self.plan.watch.as_ref();
+        let in_place = memory.source == memory.target.cast_const();
+        let reads_direct = !memory.source_swapped
+            && layout.is_dense(SOURCE, route.source_size)
+            && !(in_place && watch.is_some());
+        let writes_direct =
+            !memory.target_swapped && !memory.real_to_complex && layout.is_dense(TARGET, route.target_size);
+        let streams = writes_direct && self.beside().is_some() && !in_place && self.is_large();
+        let copies = route.is_copy() && watch.is_none();
+        let tiles = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
+        // SAFETY: the caller's promise; tiles hold [`TILE`](crate::cast::TILE) elements of up to 8 bytes, and are
+        // borrowed here only.
+        unsafe {
+            if let Some(ends) = self.long_rows(runs, [reads_direct, writes_direct]) {
+                return self.run_rows(runs, ends, tiles, work);
+            }
+            if copies && writes_direct && !in_place {
+                // No stop in a tile for what is not changed. (In place its bytes are swapped, by way of the tile.)
+                let place = memory.target.offset(runs[0].offsets[TARGET]);
+                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
+                return;
+            }
+            let source = if reads_direct {
+                memory.source.offset(runs[0].offsets[SOURCE])
+            } else {
+                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tiles.0);
+                tiles.0.cast_const()
+            };
+            if copies {
+                // No stop in a tile for what is not changed.
+                if memory.real_to_complex {
+                    scatter_real(level, source, memory.target, runs, target_kind);
+                } else {
+                    scatter(level, source, memory.target, TARGET, runs, target_kind);
+                }
+                return;
+            }
+            let target = if writes_direct && !streams {
+                memory.target.offset(runs[0].offsets[TARGET])
+            } else {
+                tiles.1
+            };
+            self.prepare(route, count, runs, work);
+            route.convert((source, target), count, work);
+            if let Some(Watch { meter, .. }) = watch {
+                let report = outcome.report.get_or_insert_default();
+                let ends = (source, target.cast_const());
+                if let Some(beside) = self.beside() {
+                    beside.look(meter, ends, count, work, watch_scratch, report);
+                } else {
+                    let scales = route.scaled.then_some(&work.scales.0[..count]);
+                    let flags = &work.flags.0[..count];
+                    meter.measure(level, ends, scales, flags, &mut watch_scratch.meter, report);
+                }
+            }
+            if streams {
+                let place = memory.target.offset(runs[0].offsets[TARGET]);
+                streaming::copy(level, target, place, count * route.target_size);
+            }
+            if writes_direct {
+                return;
+            }
+            if memory.real_to_complex {
+                scatter_real(level, target, memory.target, runs, target_kind);
+            } else {
+                scatter(level, target, memory.target, TARGET, runs, target_kind);
+            }
+        }
+    }
+
+    /// Fills in the scales and random words of a tile that a route reads.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn prepare(&self, route: &Route, count: usize, runs: &[Run], work: &mut Work) {
+        if route.scaled && self.layout.line(SCALE) != Some(0) {
+            let tile = work.scales.0.as_mut_ptr().cast();
+            // SAFETY: the caller's promise; the tile has room.
+            unsafe { gather(route.level, (self.memory.scale, Gaps::Leave), SCALE, runs, (8, false), tile) };
+        }
+        let Some(stream) = self.stream.filter(|_| route.draws) else { return };
+        if route.lane_size == size_of::<u64>() {
+            draws::fill(route.level, stream, runs, &mut work.wide_draws.0[..count]);
+        } else {
+            draws::fill(route.level, stream, runs, &mut work.draws.0[..count]);
+        }
+    }
+
+    /// Whether results are so many that they would not stay in the caches.
+    fn is_large(&self) -> bool {
+        let size = self.plan.route.source_size + self.plan.route.target_size;
+        self.layout.count * size >= streaming::STREAM_FROM
+    }
+
+    /// Looks for elements that are refused.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn search(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
+        let (Some(guard), memory, layout) = (&self.plan.guard, &self.memory, self.layout) else { return };
+        let (close, level, size) = (&guard.close, guard.close.level, guard.close.source_size);
+        let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, size);
+        // SAFETY: passed on.
+        unsafe { self.fill_scales(&positions, scratch) };
+        let Scratch { source: source_tile, target: target_tile, runs, work, .. } = scratch;
+        let tiles = (source_tile.0.as_mut_ptr().cast::<u8>(), target_tile.0.as_mut_ptr().cast::<u8>());
+        for position in positions.clone().step_by(layout.tile) {
+            let count = layout.tile.min(positions.end - position);
+            layout.runs(position, count, runs);
+            // SAFETY: the caller's promise; tiles have room, and are borrowed here only.
+            unsafe {
+                let source = if reads_direct {
+                    memory.source.offset(runs[0].offsets[SOURCE])
+                } else {
+                    let kind = (size, memory.source_swapped);
+                    gather(level, (memory.source, Gaps::Read), SOURCE, runs, kind, tiles.0);
+                    tiles.0.cast_const()
+                };
+                if guard.safe.is_some_and(|safe| safe.holds(level, source, count)) {
+                    continue;
+                }
+                self.prepare(close, count, runs, work);
+                close.convert((source, tiles.1), count, work);
+            }
+            note_first(guard.refused, &work.flags.0[..count], runs, outcome);
+        }
+    }
+}
+
+/// Notes the first element of a tile that is refused.
+fn note_first(refused: u8, flags: &[u8], runs: &[Run], outcome: &mut Outcome) {
+    if flags.iter().fold(0, |all, flag| all | flag) & refused == 0 {
+        return;
+    }
+    let mut done = 0;
+    for run in runs.iter().flat_map(Run::each_row) {
+        for (i, flag) in flags[done..done + run.count].iter().enumerate() {
+            if flag & refused != 0 {
+                let index = run.offsets[INDEX] + run.strides[INDEX] * i as isize;
+                let here = (index as u64, flag & refused & NAN != 0);
+                outcome.found = Some(outcome.found.map_or(here, |first| first.min(here)));
+            }
+        }
+        done += run.count;
+    }
+}

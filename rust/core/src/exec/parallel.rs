@@ -1,0 +1,119 @@
+//! Threads: how many, and which positions each takes.
+//!
+//! Threads are started per call and joined before it returns, so there is no pool to be dead in the child of a
+//! `fork`, and none to fight with the caller's own.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::job::{Job, Outcome};
+use super::workers::Workers;
+use crate::error::Error;
+
+/// What `set_num_threads` asked for; 0: every CPU this process may use.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many CPUs this process may use, affinity and container limits considered; 0: not known yet.
+static AVAILABLE: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many threads a cast may use; 0 means every CPU that this process may use.
+pub fn set_num_threads(threads: usize) {
+    THREADS.store(threads, Ordering::Relaxed);
+}
+
+/// How many threads a cast may use.
+#[must_use]
+pub fn num_threads() -> usize {
+    match THREADS.load(Ordering::Relaxed) {
+        0 => available(),
+        threads => threads,
+    }
+}
+
+/// How many CPUs this process may use. Found once, because it reads files.
+fn available() -> usize {
+    match AVAILABLE.load(Ordering::Relaxed) {
+        0 => {
+            let found = thread::available_parallelism().map_or(1, usize::from);
+            AVAILABLE.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
+    }
+}
+
+/// Runs a job on at most this many threads. The outcome does not depend on how many.
+///
+/// # Safety
+/// As for [`Job::run`].
+pub(crate) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
+    let count = job.layout.count;
+    let bytes = count * (job.plan.route.source_size + job.plan.route.target_size);
+    // Whole tiles, so that each tile holds the same elements however many threads there are.
+    // SAFETY: the caller's promise; the ranges are disjoint.
+    share(threads, bytes, (count, job.layout.tile), |positions| unsafe {
+        job.run(positions.start, positions.end)
+    })
+}
+
+/// Shares `0..count` between as many threads as pay for so many bytes, each of which takes a range that begins at a
+/// multiple of `grain`.
+pub(super) fn share(
+    threads: usize,
+    bytes: usize,
+    (count, grain): (usize, usize),
+    work: impl Fn(Range<usize>) -> Outcome + Sync,
+) -> Outcome {
+    let workers = Workers::engage(threads, bytes);
+    let useful = workers.count();
+    if useful == 1 {
+        return work(0..count);
+    }
+    let part_size = count.div_ceil(useful).next_multiple_of(grain);
+    let at = |part: usize| (part * part_size).min(count);
+    let mut outcome = Outcome::default();
+    in_parts(useful, |part| work(at(part)..at(part + 1)), |more| outcome.merge(&more));
+    outcome
+}
+
+/// Runs each of the parts of some work on a thread of its own, the first on this one, and takes in what they give.
+fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, mut take: impl FnMut(T)) {
+    let work = &work;
+    thread::scope(|scope| {
+        let start = |part| thread::Builder::new().spawn_scoped(scope, move || work(part));
+        let handles: Vec<_> = (1..parts).map(|part| (part, start(part))).collect();
+        take(work(0));
+        for (part, handle) in handles {
+            take(match handle.map(thread::ScopedJoinHandle::join) {
+                Ok(Ok(more)) => more,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // No thread could be had: its part is done here.
+                Err(_) => work(part),
+            });
+        }
+    });
+}
+
+/// Runs rows of so many bytes in all, each on one of at most this many threads or, where there are fewer rows than
+/// threads, with all of them.
+///
+/// # Errors
+/// One of the rows'.
+pub(crate) fn each(
+    rows: usize,
+    bytes: usize,
+    threads: usize,
+    row: impl Fn(usize, usize) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    if rows < threads {
+        return (0..rows).try_for_each(|index| row(index, threads));
+    }
+    let workers = Workers::engage(threads, bytes);
+    let share = rows.div_ceil(workers.count());
+    let part =
+        |part: usize| (part * share..((part + 1) * share).min(rows)).try_for_each(|index| row(index, 1));
+    let mut whole = Ok(());
+    in_parts(workers.count(), part, |outcome| whole = std::mem::replace(&mut whole, Ok(())).and(outcome));
+    whole
+}

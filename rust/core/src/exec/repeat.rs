@@ -1,0 +1,320 @@
+//! Elements that stand in many places, because the source does not move along an axis: each is converted once, to the
+//! first of its places, and copied from there to the others.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::job::{Job, Outcome, Search};
+use super::parallel;
+use crate::cpu::{Level, RawKernel};
+use crate::layout::streaming::{self, STREAM_FROM};
+use crate::layout::transfer::copy_run;
+use crate::layout::{Axes, Run, SCALE, SOURCE, TARGET};
+use crate::plain::Plain;
+
+/// Bytes that are read again and again from the cache next to the core.
+const NEAR: usize = 1 << 17;
+
+/// Blocks up to this many bytes are copied several at a time.
+const SMALL: usize = 1 << 12;
+
+/// Blocks of fewer bytes are not worth a call each, nor their copies a loop of vectors.
+const LINE: usize = 64;
+
+/// Where else each result stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Repeats {
+    /// From the nearest places to the farthest.
+    axes: SmallVec<[Repeat; 2]>,
+    /// Bytes from the first place by coordinates to the first one in memory.
+    pub(crate) start: isize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Repeat {
+    length: usize,
+    /// Bytes, above 0.
+    stride: isize,
+}
+
+impl Repeats {
+    /// Takes out the axes along which only the target moves. Whoever wants to know each element's index must not ask for
+    /// this; the first place by coordinates is where an index is the smallest, and stays.
+    pub(crate) fn take(axes: &mut Axes) -> Self {
+        let mut repeats = Self::default();
+        if axes.iter().any(|axis| axis.length == 0) {
+            return repeats;
+        }
+        axes.retain(|axis| {
+            let stride = axis.strides[TARGET];
+            let repeated =
+                axis.length > 1 && axis.strides[SOURCE] == 0 && axis.strides[SCALE] == 0 && stride != 0;
+            if repeated {
+                repeats.start += stride.min(0) * (axis.length as isize - 1);
+                repeats.axes.push(Repeat { length: axis.length, stride: stride.abs() });
+            }
+            !repeated
+        });
+        repeats.axes.sort_by_key(|axis| axis.stride);
+        repeats.axes.dedup_by(|far, near| {
+            let continues = far.stride == near.stride * near.length as isize;
+            near.length *= if continues { far.length } else { 1 };
+            continues
+        });
+        repeats
+    }
+}
+
+/// Runs a job on at most this many threads, and copies its results to where else they stand.
+///
+/// # Safety
+/// As for [`Job::run`], at all places of the target.
+pub(crate) unsafe fn run(job: &Job<'_>, repeats: &Repeats, threads: usize) -> Outcome {
+    let (Some(farthest), false) = (repeats.axes.last(), job.search == Search::Only) else {
+        // SAFETY: passed on.
+        return unsafe { parallel::run(job, threads) };
+    };
+    let count = job.layout.count;
+    let places: usize = repeats.axes.iter().map(|axis| axis.length).product();
+    let bytes = count * (job.plan.route.source_size + job.plan.route.target_size * places);
+    let item = job.plan.route.target_size * if job.memory.real_to_complex { 2 } else { 1 };
+    let copies = Copies { job, repeats, item, streams: count * item * places >= STREAM_FROM };
+    let tile = job.layout.tile;
+    if count >= 2 * tile * threads {
+        // What a thread has just converted is in its cache when it is copied.
+        let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
+        let within = repeats.axes.iter().filter(|axis| axis.stride < run);
+        let within = item * within.map(|axis| axis.length).product::<usize>();
+        let part = (NEAR / within).clamp(tile, 16 * tile) / tile * tile;
+        return parallel::share(threads, bytes, (count, tile), |positions| {
+            let mut outcome = Outcome::default();
+            for start in positions.clone().step_by(part) {
+                let end = positions.end.min(start + part);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    outcome.merge(&job.run(start, end));
+                    copies.make(start..end, 0..farthest.length);
+                }
+            }
+            outcome
+        });
+    }
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { job.run(0, count) };
+    parallel::share(threads, bytes, (farthest.length, 1), |coordinates| {
+        // SAFETY: the caller's promise; no two threads write to the same place, and none to the first.
+        unsafe { copies.make(0..count, coordinates) };
+        Outcome::default()
+    });
+    outcome
+}
+
+/// What is left when the first places have been written.
+struct Copies<'a> {
+    job: &'a Job<'a>,
+    repeats: &'a Repeats,
+    /// Bytes of a result.
+    item: usize,
+    /// Copies are more than caches hold.
+    streams: bool,
+}
+
+impl Copies<'_> {
+    /// Copies the results of these positions to all other places at these coordinates along the farthest axis.
+    ///
+    /// # Safety
+    /// They were written, and all those places are writable.
+    unsafe fn make(&self, positions: Range<usize>, coordinates: Range<usize>) {
+        let Some((farthest, nearer)) = self.repeats.axes.split_last() else { return };
+        let mut runs = Vec::new();
+        self.job.layout.runs(positions.start, positions.len(), &mut runs);
+        let runs: Vec<Run> = runs.iter().flat_map(Run::each_row).collect();
+        let mut rest = runs.as_slice();
+        let _fence = self.streams.then(|| Fence(self.job.plan.route.level));
+        while let [run, ..] = rest {
+            let (words, used) = Words::of(rest, self.item);
+            rest = &rest[used..];
+            // SAFETY: the caller's promise for all of these places.
+            unsafe {
+                let first = self.job.memory.target.offset(run.offsets[TARGET]);
+                let Some((nearest, between)) = nearer.split_first() else {
+                    self.along(words, first, *farthest, coordinates.clone());
+                    continue;
+                };
+                let between_count: usize = between.iter().map(|axis| axis.length).product();
+                for coordinate in coordinates.clone() {
+                    for mut index in 0..between_count {
+                        let mut place = first.offset(coordinate as isize * farthest.stride);
+                        for axis in between {
+                            place = place.offset((index % axis.length) as isize * axis.stride);
+                            index /= axis.length;
+                        }
+                        if place != first {
+                            copy_run(words.size, (first, place), (words.stride, words.count));
+                        }
+                        self.along(words, place, *nearest, 0..nearest.length);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies words to coordinates of one axis, of which 0 is where they are.
+    ///
+    /// # Safety
+    /// As for [`Copies::make`].
+    unsafe fn along(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
+        let coordinates = coordinates.start.max(1)..coordinates.end;
+        let Words { size, stride, count } = words;
+        let block = if stride == size as isize || count == 1 { count * size } else { 0 };
+        let adjacent = axis.stride == size as isize;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if block as isize == axis.stride && (LINE / 4..=SMALL).contains(&block) {
+                self.double(from, block, coordinates);
+            } else if adjacent && coordinates.len() * size >= LINE
+                || block < LINE && count < coordinates.len()
+            {
+                self.fill(words, from, axis, coordinates);
+            } else {
+                for coordinate in coordinates {
+                    let place = from.offset(coordinate as isize * axis.stride);
+                    if block >= SMALL {
+                        self.copy(from, place, block);
+                    } else {
+                        copy_run(size, (from, place), (stride, count));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies bytes, past the caches if they would not stay there.
+    ///
+    /// # Safety
+    /// They are readable at the first place and writable at the second, and apart.
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.streams && bytes >= SMALL {
+                streaming::copy(self.job.plan.route.level, from, to, bytes);
+            } else {
+                to.copy_from_nonoverlapping(from, bytes);
+            }
+        }
+    }
+
+    /// Copies each word to coordinates of an axis, one word after the other.
+    ///
+    /// # Safety
+    /// As for [`Copies::make`].
+    unsafe fn fill(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
+        let level = self.job.plan.route.level;
+        let fill = Fill { from, words, axis, coordinates };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match words.size {
+                1 => level.run_raw(FillWith::<u8>(fill, PhantomData)),
+                2 => level.run_raw(FillWith::<u16>(fill, PhantomData)),
+                4 => level.run_raw(FillWith::<u32>(fill, PhantomData)),
+                8 => level.run_raw(FillWith::<u64>(fill, PhantomData)),
+                16 => level.run_raw(FillWith::<[u64; 2]>(fill, PhantomData)),
+                _ => unreachable!("words take a power of two of bytes, 16 at most"),
+            }
+        }
+    }
+
+    /// Copies a block to the places right after each other at these coordinates, at first each time as much as is there.
+    ///
+    /// # Safety
+    /// As for [`Copies::make`].
+    unsafe fn double(&self, block: *mut u8, size: usize, coordinates: Range<usize>) {
+        let total = coordinates.len() * size;
+        let mut done = size.min(total);
+        // SAFETY: the caller's promise; what is copied lies before where it goes to.
+        unsafe {
+            let start = block.add(coordinates.start * size);
+            start.copy_from_nonoverlapping(block, done);
+            while done < total {
+                let more = done.min(total - done).min(NEAR / 8 / size * size);
+                self.copy(start, start.add(done), more);
+                done += more;
+            }
+        }
+    }
+}
+
+/// Makes what was copied past the caches visible, when dropped.
+struct Fence(Level);
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        streaming::fence(self.0);
+    }
+}
+
+/// Results that are copied alike: so many, at a stride.
+#[derive(Clone, Copy)]
+struct Words {
+    /// Bytes: of a result, or of a few that lie together.
+    size: usize,
+    stride: isize,
+    count: usize,
+}
+
+impl Words {
+    /// The first runs of some, and how many they are: one, or as many as follow at one stride and make a word each (the two
+    /// parts of a complex number).
+    fn of(runs: &[Run], item: usize) -> (Self, usize) {
+        let (run, size) = (&runs[0], runs[0].count * item);
+        let stride = run.strides[TARGET];
+        let dense = run.count == 1 || stride == item as isize;
+        if !(dense && size <= 16 && size.is_power_of_two()) {
+            return (Self { size: item, stride, count: run.count }, 1);
+        }
+        let step = |pair: &[Run]| pair[1].offsets[TARGET] - pair[0].offsets[TARGET];
+        let stride = runs.get(..2).map_or(size as isize, step);
+        let alike = |pair: &&[Run]| pair[1].count == run.count && step(pair) == stride;
+        let count = 1 + runs.windows(2).take_while(alike).count();
+        (Self { size, stride, count }, count)
+    }
+}
+
+struct Fill {
+    from: *mut u8,
+    words: Words,
+    axis: Repeat,
+    coordinates: Range<usize>,
+}
+
+struct FillWith<T>(Fill, PhantomData<T>);
+
+impl<T: Plain> RawKernel for FillWith<T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Fill { from, words, axis, coordinates } = self.0;
+        for i in 0..words.count as isize {
+            // SAFETY: `Copies::fill`'s caller vouches for all places of these words, which have this size.
+            unsafe {
+                let first = from.offset(i * words.stride);
+                let word = first.cast::<T>().read_unaligned();
+                if axis.stride == size_of::<T>() as isize {
+                    // The same loop, where the compiler sees that places are adjacent.
+                    let to = first.cast::<T>();
+                    for coordinate in coordinates.clone() {
+                        to.add(coordinate).write_unaligned(word);
+                    }
+                } else {
+                    for coordinate in coordinates.clone() {
+                        let place = first.offset(coordinate as isize * axis.stride);
+                        place.cast::<T>().write_unaligned(word);
+                    }
+                }
+            }
+        }
+    }
+}

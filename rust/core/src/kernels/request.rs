@@ -1,0 +1,169 @@
+//! What a cast is asked for, and what follows from that alone.
+
+#![deny(unsafe_code)]
+
+use crate::codec::decode::OddIntegerDecoder;
+use crate::codec::lane::Lane;
+use crate::codec::options::{NanRule, Options, Overflow, Rounding};
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::format::{FloatSpec, Format, Kind, Specials};
+
+/// What a route is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// A real format.
+    pub(crate) source: Format,
+    /// A real format.
+    pub(crate) target: Format,
+    /// Overflow and NaN have results: what is refused is looked for beside.
+    pub(crate) options: Options,
+    pub(crate) scaled: bool,
+    /// The scale of all elements, if there is one for all and it is known.
+    pub(crate) factor: Option<f64>,
+    /// Somebody asks what happened to single elements.
+    pub(crate) tells: bool,
+    /// There are so many elements that it pays to look at a factor more closely.
+    pub(crate) many: bool,
+}
+
+/// From so many elements on there are many.
+pub(crate) const MANY: usize = 1 << 12;
+
+/// How wide the lanes between decoding and encoding are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// float32's.
+    Narrow,
+    /// float64's.
+    Wide,
+    /// The 64-bit integer itself.
+    Word { signed: bool },
+    /// The exact product with a scale.
+    Exact,
+}
+
+impl Request {
+    /// For the two formats, and nothing besides.
+    pub(crate) fn plain(source: Format, target: Format) -> Self {
+        let options = Options::default();
+        Self { source, target, options, scaled: false, factor: None, tells: false, many: false }
+    }
+
+    /// The rounding in force; the default one where there is nothing to round.
+    pub(crate) fn rounding(&self) -> Rounding {
+        let rounding = self.options.rounding.unwrap_or(self.default_rounding());
+        if self.widens() { self.default_rounding() } else { rounding }
+    }
+
+    /// Whether every value of the source is one of the target.
+    fn widens(&self) -> bool {
+        let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
+        // The target's last exponent has no numbers; a source's may have.
+        let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
+        let in_range = source.specials == Specials::Ieee || last(source) < last(target);
+        !self.scaled && target.specials == Specials::Ieee && in_range && source.fits_in(&target)
+    }
+
+    /// What numpy does.
+    fn default_rounding(&self) -> Rounding {
+        if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
+    }
+
+    /// Whether the language's own conversion of machine types is what is asked for.
+    pub(crate) fn is_native(&self) -> bool {
+        let clamps = self.options.overflow == Overflow::Saturate;
+        // Conversions to floats need no clamp if they cannot reach beyond the range; float64 to float32 can.
+        let in_range = match (self.source.float(), self.target.float()) {
+            (None, None) => !clamps || self.is_widening(),
+            (Some(_), Some(_)) => self.keeps_specials(),
+            _ => true,
+        };
+        // There is nothing to round between integers, nor in whether a number is zero.
+        let is_exact = self.integer_ends() || self.target.kind() == Kind::Bool;
+        let rounds = is_exact || self.rounding() == self.default_rounding();
+        in_range && rounds && !self.scaled && !self.tells
+    }
+
+    /// Whether the target holds every integer of the source.
+    fn is_widening(&self) -> bool {
+        let (source, target) = (self.source.integer_range(), self.target.integer_range());
+        source.zip(target).is_some_and(|(source, target)| target.0 <= source.0 && source.1 <= target.1)
+    }
+
+    /// Whether values of the target's own format pass through unchanged.
+    pub(crate) fn keeps_specials(&self) -> bool {
+        let infinity = self.target.float().and_then(|spec| spec.infinity_code());
+        let saturates = self.options.overflow == Overflow::Saturate && infinity.is_some();
+        !saturates && self.options.nan != NanRule::Zero
+    }
+
+    /// Whether the fast encoders may be used: nearest-even, and nobody asks for flags.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.rounding() == Rounding::NearestEven && !self.tells
+    }
+
+    /// Whether both ends are integers or bools.
+    pub(crate) fn integer_ends(&self) -> bool {
+        self.source.integer_range().is_some() && self.target.integer_range().is_some()
+    }
+
+    /// Which pivot the cast takes.
+    pub(crate) fn choice(&self) -> Choice {
+        let is_word = |format: Format| format.row().bits == 64 && format.integer_range().is_some();
+        let wide_target = self.target.row().bits == 64;
+        if self.scaled {
+            let exact = wide_target || is_word(self.source);
+            return if exact { Choice::Exact } else { Choice::Wide };
+        }
+        // Rounding to odd keeps what a direction needs to know, not what a probability is made of.
+        let stochastic = self.rounding() == Rounding::Stochastic;
+        if is_word(self.source) && (wide_target || stochastic) {
+            let signed = self.source.kind() == Kind::Integer { signed: true };
+            return Choice::Word { signed };
+        }
+        let powers = |spec: FloatSpec| spec.specials == Specials::ExponentOnly;
+        let narrow = rounds_from::<Binary32>(self.target)
+            || (self.is_fast() && self.target.float().is_some_and(powers));
+        let rounds_odd =
+            |spec: FloatSpec| spec.mantissa_bits + 3 <= OddIntegerDecoder::<Binary32, true>::KEPT;
+        let narrow_source = holds_exactly::<Binary32>(self.source)
+            || (!stochastic && self.source.row().bits == 32 && self.target.float().is_some_and(rounds_odd));
+        if narrow_source && narrow { Choice::Narrow } else { Choice::Wide }
+    }
+}
+
+/// Whether every value of a format is a value of the pivot.
+pub(crate) fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
+    let pivot = pivot_spec::<P>();
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot),
+        Kind::Bool | Kind::Integer { .. } => format.row().bits <= P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// Whether a format can be rounded to from the pivot's lanes: no wider, and no code below the pivot's normal range
+/// that is not a subnormal of its own.
+fn rounds_from<P: FloatPivot>(format: Format) -> bool {
+    match format.kind() {
+        Kind::Float(spec) => spec.fits_in(&pivot_spec::<P>()) && spec.specials != Specials::ExponentOnly,
+        Kind::Bool | Kind::Integer { .. } => format.row().bits < P::MANTISSA,
+        Kind::Complex { .. } => false,
+    }
+}
+
+/// The pivot as a format.
+pub(crate) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
+    FloatSpec {
+        signed: true,
+        exponent_bits: <P::Lane as Lane>::WIDTH - 1 - P::MANTISSA,
+        mantissa_bits: P::MANTISSA,
+        bias: P::BIAS as i32,
+        specials: Specials::Ieee,
+    }
+}
+
+/// The format that is the pivot.
+pub(crate) fn pivot_format<P: FloatPivot>() -> Option<Format> {
+    Format::all().find(|format| format.float() == Some(pivot_spec::<P>()))
+}

@@ -1,0 +1,238 @@
+//! float32 and float64 to each other and to integers, as the machine does it.
+//!
+//! What the general route computes, from fewer instructions: hardware conversions, with NaN made canonical, and
+//! truncation into integers, clamped, NaN giving 0.
+
+use std::marker::PhantomData;
+
+use super::stage::{Span, Stage};
+use crate::codec::encode::unclamped_range;
+use crate::codec::options::Overflow;
+use crate::codec::pivot::{narrow, widen};
+use crate::cpu::{Level, RawKernel};
+use crate::format::{Format, Kind};
+use crate::plain::Plain;
+
+/// An elementwise conversion between machine types.
+trait Convert<T>: Plain {
+    fn convert(self) -> T;
+}
+
+impl Convert<f64> for f32 {
+    #[inline(always)]
+    fn convert(self) -> f64 {
+        f64::from_bits(widen(self.to_bits()))
+    }
+}
+
+impl Convert<f32> for f64 {
+    #[inline(always)]
+    fn convert(self) -> f32 {
+        f32::from_bits(narrow(self.to_bits()))
+    }
+}
+
+/// A number between two limits; NaN gives the lower one. Written as the comparisons that are one instruction each, where
+/// `clamp` and `max` also look for NaN.
+macro_rules! clamp {
+    ($number:expr, $low:expr, $high:expr) => {{
+        let above = if $number > $low { $number } else { $low };
+        if above < $high { above } else { $high }
+    }};
+}
+
+macro_rules! truncate {
+    ($($float:ty => $($integer:ty)*;)*) => {$($(
+        impl Convert<$integer> for $float {
+            #[inline(always)]
+            fn convert(self) -> $integer {
+                const LOW: $float = <$integer>::MIN as $float;
+                // The limit itself, or the float below it where only the next power of two is a float.
+                const ROUNDED: $float = <$integer>::MAX as $float;
+                const FITS: bool = ROUNDED as i128 == <$integer>::MAX as i128;
+                const HIGH: $float = if FITS { ROUNDED } else { ROUNDED.next_down() };
+                let clamped = clamp!(self, LOW, HIGH);
+                // SAFETY: LOW <= clamped <= HIGH, both of which are in the integer's range, and it is not NaN.
+                let truncated = unsafe { clamped.to_int_unchecked::<$integer>() };
+                let whole = if !FITS && self > HIGH { <$integer>::MAX } else { truncated };
+                if self.is_nan() { 0 } else { whole }
+            }
+        }
+    )*)*};
+}
+truncate! {
+    f32 => i32 i64 u32 u64;
+    f64 => i32 i64 u32 u64;
+}
+
+/// The low bits of an integer between limits of 16 bits or fewer. Said once more after a truncation, where it changes
+/// nothing, it shows the compiler that vectors may be packed by saturation.
+#[inline(always)]
+fn low_bits(whole: i32, low: i32, high: i32) -> u16 {
+    whole.clamp(low, high) as u16
+}
+
+macro_rules! truncate_short {
+    ($($float:ty => $($integer:ty)*;)*) => {$($(
+        impl Convert<$integer> for $float {
+            #[inline(always)]
+            fn convert(self) -> $integer {
+                let number = if self.is_nan() { 0.0 } else { self };
+                let clamped = clamp!(number, <$integer>::MIN as $float, <$integer>::MAX as $float);
+                // SAFETY: it is between the limits of the integer, which are within those of i32.
+                let whole = unsafe { clamped.to_int_unchecked::<i32>() };
+                low_bits(whole, <$integer>::MIN as i32, <$integer>::MAX as i32) as $integer
+            }
+        }
+    )*)*};
+}
+truncate_short! {
+    f32 => i8 i16 u8 u16;
+    f64 => i8 i16 u8 u16;
+}
+
+macro_rules! truth {
+    ($($float:ty)*) => {$(
+        impl Convert<bool> for $float {
+            #[inline(always)]
+            fn convert(self) -> bool {
+                self != 0.0
+            }
+        }
+    )*};
+}
+truth!(f32 f64);
+
+struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
+
+impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Span { source, target, count, .. } = self.0;
+        let (source, target) = (source.cast::<S>(), target.cast::<T>());
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+            unsafe { target.add(i).write_unaligned(source.add(i).read_unaligned().convert()) };
+        }
+    }
+}
+
+struct Floats<S, T>(PhantomData<fn(S) -> T>);
+
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Convert<T>, T> Stage for Floats<S, T> {
+    unsafe fn run(&self, level: Level, span: Span) {
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ConvertLoop::<S, T>(span, PhantomData)) };
+    }
+}
+
+fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
+    Box::new(Floats::<S, T>(PhantomData))
+}
+
+/// Truncation into integers of fewer bits than the byte that they are stored in.
+#[derive(Clone, Copy)]
+struct ToByte<F> {
+    /// Numbers between the two, neither included, keep the low bits of their truncation, which an i32 holds.
+    below: F,
+    above: F,
+    /// What the others become: the limits of the format.
+    low: i32,
+    high: i32,
+    code_mask: i32,
+}
+
+struct ToByteLoop<F>(ToByte<F>, Span);
+
+macro_rules! to_byte {
+    ($($float:ty)*) => {$(
+        impl RawKernel for ToByteLoop<$float> {
+            type Output = ();
+
+            #[inline(always)]
+            unsafe fn run(self) {
+                let Self(ToByte { below, above, low, high, code_mask }, span) = self;
+                let Span { source, target, count, .. } = span;
+                let source = source.cast::<$float>();
+                for i in 0..count {
+                    // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+                    let number = unsafe { source.add(i).read_unaligned() };
+                    let inside = if (number > below) & (number < above) { number } else { 0.0 };
+                    // SAFETY: it is 0, or its truncation is in the range of i32 (`boxed`).
+                    let whole = unsafe { inside.to_int_unchecked::<i32>() };
+                    let whole = if number <= below { low } else { whole };
+                    let whole = if number >= above { high } else { whole };
+                    let code = low_bits(whole & code_mask, 0, i8::MAX.into()) as u8;
+                    // SAFETY: as above.
+                    unsafe { target.add(i).write(code) };
+                }
+            }
+        }
+
+        // SAFETY: the loop writes one result for each element.
+        unsafe impl Stage for ToByte<$float> {
+            unsafe fn run(&self, level: Level, span: Span) {
+                // SAFETY: the caller's promise.
+                unsafe { level.run_raw(ToByteLoop(*self, span)) };
+            }
+        }
+
+        impl ToByte<$float> {
+            fn boxed(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
+                let (low, high) = target.integer_range()?;
+                let (first, last) = unclamped_range(target, overflow)?;
+                // One more than the last is a power of two, and so a float; one less than the first may round to it.
+                let (below, above) = ((first - 1) as $float, (last + 1) as $float);
+                Some(Box::new(Self {
+                    below: if below == first as $float { below.next_down() } else { below },
+                    above,
+                    low: low as i32,
+                    high: high as i32,
+                    code_mask: i32::from(u8::MAX >> (8 - target.row().bits)),
+                }))
+            }
+        }
+    )*};
+}
+to_byte!(f32 f64);
+
+/// The stage from a machine float to bool, NaN being true, or to an integer.
+fn to_integer<S>(target: Format) -> Option<Box<dyn Stage>>
+where
+    S: Convert<i8> + Convert<i16> + Convert<i32> + Convert<i64>,
+    S: Convert<u8> + Convert<u16> + Convert<u32> + Convert<u64> + Convert<bool> + 'static,
+{
+    Some(match (target.kind(), target.row().bits) {
+        (Kind::Bool, _) => boxed::<S, bool>(),
+        (Kind::Integer { signed: true }, 8) => boxed::<S, i8>(),
+        (Kind::Integer { signed: false }, 8) => boxed::<S, u8>(),
+        (Kind::Integer { signed: true }, 16) => boxed::<S, i16>(),
+        (Kind::Integer { signed: true }, 32) => boxed::<S, i32>(),
+        (Kind::Integer { signed: true }, 64) => boxed::<S, i64>(),
+        (Kind::Integer { signed: false }, 16) => boxed::<S, u16>(),
+        (Kind::Integer { signed: false }, 32) => boxed::<S, u32>(),
+        (Kind::Integer { signed: false }, 64) => boxed::<S, u64>(),
+        _ => return None,
+    })
+}
+
+/// The stage from float32 elements or lanes.
+pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
+    match (target.row().bits, target.kind()) {
+        (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
+        (..8, Kind::Integer { .. }) => ToByte::<f32>::boxed(target, overflow),
+        _ => to_integer::<f32>(target),
+    }
+}
+
+/// The stage from float64 elements.
+pub(crate) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
+    match (target.row().bits, target.kind()) {
+        (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
+        (..8, Kind::Integer { .. }) => ToByte::<f64>::boxed(target, overflow),
+        _ => to_integer::<f64>(target),
+    }
+}

@@ -1,0 +1,136 @@
+//! The machine's own integers, converted by the language: Rust's `as` has exactly castwise's defaults.
+//!
+//! Integers wrap into integers, and round to nearest even into floats. Bools and integers of fewer bits than they are
+//! stored in are bytes once their value is found. Float sources are in [`super::from_float`].
+
+use std::marker::PhantomData;
+
+use num_traits::AsPrimitive;
+
+use super::stage::{Span, Stage};
+use crate::codec::decode::IntegerValue;
+use crate::cpu::{Level, RawKernel};
+use crate::format::{Format, Kind};
+use crate::plain::Plain;
+
+/// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
+struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
+
+struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
+
+impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> RawKernel
+    for ConvertLoop<S, T, NARROW>
+{
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self(value, Span { source, target, count, .. }, _) = self;
+        let (source, target) = (source.cast::<S>(), target.cast::<T>());
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
+            unsafe {
+                let bits = source.add(i).read_unaligned();
+                let number = if NARROW { bits.worth(value) } else { bits };
+                target.add(i).write_unaligned(number.as_());
+            }
+        }
+    }
+}
+
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage
+    for Convert<S, T, NARROW>
+{
+    unsafe fn run(&self, level: Level, span: Span) {
+        // SAFETY: the caller's promise.
+        unsafe { level.run_raw(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData)) };
+    }
+}
+
+/// A machine integer, which `as` converts to machine types; to integers by their width alone.
+trait Native:
+    Plain
+    + AsPrimitive<u8>
+    + AsPrimitive<u16>
+    + AsPrimitive<u32>
+    + AsPrimitive<u64>
+    + AsPrimitive<f32>
+    + AsPrimitive<f64>
+{
+    const UNSIGNED: bool = false;
+    /// From this many bytes on, the sign matters; without one, always.
+    const WIDENS_FROM: usize = if Self::UNSIGNED { 0 } else { size_of::<Self>() };
+
+    /// What its bits are worth; only those of a byte may have some to spare.
+    #[inline(always)]
+    fn worth(self, _value: IntegerValue<u8>) -> Self {
+        self
+    }
+
+    /// The stage to a target format, if that is a machine type.
+    fn to<const NARROW: bool>(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+        fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool>(
+            source: Format,
+        ) -> Box<dyn Stage> {
+            Box::new(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
+        }
+        Some(match (target.kind(), target.row().bits) {
+            (Kind::Integer { .. }, 8) if Self::UNSIGNED || NARROW => convert::<Self, u8, NARROW>(source),
+            (Kind::Integer { .. }, 16) if Self::WIDENS_FROM < 2 => convert::<Self, u16, NARROW>(source),
+            (Kind::Integer { .. }, 32) if Self::WIDENS_FROM < 4 => convert::<Self, u32, NARROW>(source),
+            (Kind::Integer { .. }, 64) if Self::WIDENS_FROM < 8 => convert::<Self, u64, NARROW>(source),
+            (Kind::Float(_), 32) => convert::<Self, f32, NARROW>(source),
+            (Kind::Float(_), 64) => convert::<Self, f64, NARROW>(source),
+            _ => return None,
+        })
+    }
+}
+
+impl Native for i8 {
+    #[inline(always)]
+    fn worth(self, value: IntegerValue<u8>) -> Self {
+        value.of(self as u8) as Self
+    }
+}
+impl Native for u8 {
+    const UNSIGNED: bool = true;
+
+    #[inline(always)]
+    fn worth(self, value: IntegerValue<u8>) -> Self {
+        value.of(self)
+    }
+}
+impl Native for i16 {}
+impl Native for i32 {}
+impl Native for i64 {}
+impl Native for u16 {
+    const UNSIGNED: bool = true;
+}
+impl Native for u32 {
+    const UNSIGNED: bool = true;
+}
+impl Native for u64 {
+    const UNSIGNED: bool = true;
+}
+
+/// The stage for a pair whose source is an integer or bool, if the target is a machine type.
+pub(crate) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
+    // What is no wider has the low bits, whatever the sign.
+    let cuts = matches!(target.kind(), Kind::Integer { .. }) && target.row().bits <= source.row().bits;
+    let signed = source.kind() == Kind::Integer { signed: true } && !cuts;
+    source.integer_range()?;
+    match (signed, source.row().bits) {
+        (true, 8) => i8::to::<false>(source, target),
+        (true, ..8) => i8::to::<true>(source, target),
+        (true, 16) => i16::to::<false>(source, target),
+        (true, 32) => i32::to::<false>(source, target),
+        (true, 64) => i64::to::<false>(source, target),
+        (false, 8) if source.kind() != Kind::Bool => u8::to::<false>(source, target),
+        (false, ..=8) => u8::to::<true>(source, target),
+        (false, 16) => u16::to::<false>(source, target),
+        (false, 32) => u32::to::<false>(source, target),
+        (false, 64) => u64::to::<false>(source, target),
+        _ => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! Sources of a byte by tables of 256 entries in registers.
+
+use super::table::Table;
+use crate::cpu::Level;
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::kernels::vectors::vector_loop::{InSteps, Step};
+use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
+
+/// The stage for a request without a factor, where codes of the source are all that decides, on a level with tables.
+pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let Request { source, target, scaled, tells, .. } = *request;
+    let has_tables = !matches!(Vectors::of(level), Vectors::None);
+    // Integers have shorter ways to integers and to wide floats.
+    let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
+    if !has_tables || !pays || scaled || tells {
+        return None;
+    }
+    of_table(&Table::new(request)?, target.item_size(), level)
+}
+
+/// The stage for results of this size, if at most their last two bytes vary.
+fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    if let Some(stage) = with_nibbles!(level, vectors => super::line::stage(vectors, table, size)) {
+        return stage;
+    }
+    let planes = &table.planes;
+    let low = size.saturating_sub(2);
+    if planes[..low].iter().flatten().any(|&byte| byte != 0) {
+        return None;
+    }
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
+        _ => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
+    })?
+}
+
+/// The stage for a request with one factor, where there are so many elements that a table of their own pays.
+pub(crate) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let size = request.target.item_size();
+    if !request.scaled || request.tells || !request.many {
+        return None;
+    }
+    let table = Table::new(request)?;
+    Some(once(&table, size, level).unwrap_or_else(|| table.one_by_one(size)))
+}
+
+/// The stage for results of this size from a table of one call, but for the widest.
+fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
+    let [a, b, c, d, ..] = table.planes;
+    with_tables!(level, vectors: V => match size {
+        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(a))),
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([a, b]))),
+        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([a, b, c, d]))),
+        _ => None,
+    })?
+}
+
+type Bytes = [u8; TABLE_BYTES];
+
+/// From a byte to a byte.
+#[derive(Clone, Copy)]
+struct ToByte(Bytes);
+
+/// From a byte to several, of which only the last two are ever set.
+#[derive(Clone, Copy)]
+struct ToMore([Bytes; 2]);
+
+/// From a byte to four.
+#[derive(Clone, Copy)]
+struct ToFour([Bytes; 4]);
+
+impl<V: Tables> Step<V, 1> for ToByte {
+    const FROM: usize = 1;
+    type Ready = V::Table;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and a whole plane.
+        unsafe { V::load_table(&self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn step(table: Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::lookup(table, V::load(source))] }
+    }
+}
+
+impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 2];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe { [V::load_table(&self.0[0]), V::load_table(&self.0[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn step([low, high]: Self::Ready, source: *const u8) -> [V::Integers; SIZE] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::load(source);
+            V::spread::<SIZE>(V::lookup(low, codes), V::lookup(high, codes))
+        }
+    }
+}
+
+impl<V: Tables> Step<V, 4> for ToFour {
+    const FROM: usize = 1;
+    type Ready = [V::Table; 4];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract, and whole planes.
+        unsafe {
+            let [a, b, c, d] = &self.0;
+            [V::load_table(a), V::load_table(b), V::load_table(c), V::load_table(d)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn step([a, b, c, d]: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let codes = V::crosswise(V::load(source));
+            let (a, b) = (V::lookup(a, codes), V::lookup(b, codes));
+            V::interleave([a, b, V::lookup(c, codes), V::lookup(d, codes)])
+        }
+    }
+}

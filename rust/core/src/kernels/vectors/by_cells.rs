@@ -1,0 +1,240 @@
+//! Floats of 16 and 32 bits to bytes by [`Cells`], on levels with tables.
+
+use super::cells::{Cells, Sign, Special};
+use super::shapes::upper_spec;
+use super::steps::{CELLS, SIGN};
+use super::to_byte::{Codes, boxed, sign, with_signs};
+use super::upper_source::{Floats, Singles, Upper, UpperHalves};
+use crate::codec::upper::MANTISSA;
+use crate::cpu::Level;
+use crate::format::FloatSpec;
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{Tables, with_tables};
+
+/// The stage from upper halves to the target of a request, if it has cells in which codes go up once.
+pub(super) fn of_upper_halves<F: Floats>(
+    request: &Request,
+    source: F,
+    level: Level,
+) -> Option<Box<dyn Stage>> {
+    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_uppers(request, level)?, source))?
+}
+
+/// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
+pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_uppers(request, level)?, Singles))?
+}
+
+/// The cells of upper halves, for what becomes of them: a factor is the source's.
+fn of_uppers(request: &Request, level: Level) -> Option<Cells> {
+    // One bit to round by, one for what was cut off.
+    request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
+    Cells::of(&upper_spec(), &Request { scaled: false, factor: None, ..*request }, level)
+}
+
+/// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
+pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    if request.scaled && !request.many {
+        return None;
+    }
+    with_tables!(level, vectors: V => {
+        let cells = &Cells::of(&words, request, level)?;
+        match cells.more_bounds {
+            None => signed::<V, _, ONCE>(vectors, cells, UpperHalves),
+            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, cells, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(vectors, cells, UpperHalves),
+        }
+    })?
+}
+
+/// The stage of cells in which codes go up so.
+fn signed<V: Tables, F: Floats, const UPS: u8>(
+    vectors: V,
+    cells: &Cells,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    if cells.away.is_some() != (UPS == AWAY) {
+        return None;
+    }
+    match cells.sign {
+        Sign::Top => Some(boxed(vectors, source, ByCells::<{ sign::TOP }, UPS>(*cells))),
+        Sign::SignlessZero => Some(boxed(vectors, source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells))),
+        // Formats of so few bits have no cells in which codes go up twice.
+        Sign::Below(_) if UPS < TWICE => {
+            Some(boxed(vectors, source, ByCells::<{ sign::BELOW }, UPS>(*cells)))
+        }
+        Sign::Below(_) => None,
+    }
+}
+
+/// In a cell, codes go up once at most; or they do, and those of one sign are rounded away from zero; or they go up
+/// twice at most.
+const ONCE: u8 = 0;
+const AWAY: u8 = 1;
+const TWICE: u8 = 2;
+/// The same in cells of no more words than a nibble has numbers: bytes have room for two bounds.
+const TWICE_IN_FEW: u8 = 3;
+
+const NIBBLE: u32 = 4;
+
+/// Cells whose signs are of a kind, and in which codes go up in a way.
+#[derive(Clone, Copy)]
+struct ByCells<const SIGN_KIND: u8, const UPS: u8>(Cells);
+
+/// Cells in registers.
+#[derive(Clone, Copy)]
+struct Ready<V: Tables> {
+    codes: V::ShortTable,
+    bounds: V::ShortTable,
+    more_bounds: V::ShortTable,
+    lowest: V::Integers,
+    limit: V::Integers,
+    factor: V::Integers,
+    ordinary: V::Integers,
+    /// Words that are rounded away from zero are negative.
+    flips: bool,
+    /// The most that codes are, if some would be more.
+    most: V::Integers,
+    limits: bool,
+    sign: u8,
+    /// Whether infinities or NaN are not what overflows become.
+    is_special: bool,
+    special: Special,
+}
+
+impl<V: Tables> Ready<V> {
+    /// The numbers of the cells of magnitudes, with the rests behind the point.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn place(&self, magnitude: V::Integers) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let distance = V::sub_saturated16(V::min16(magnitude, self.limit), self.lowest);
+            V::mul16(distance, self.factor)
+        }
+    }
+
+    /// Which words are rounded away from zero, and magnitudes from which these are one less.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn away(&self, half: Upper<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // With their sign the right way round, they are what is above zero.
+            let turned = if self.flips { V::add16(half.odd, V::splat16(SIGN)) } else { half.odd };
+            let away = V::above16(turned, V::splat16(0));
+            (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
+        }
+    }
+
+    /// Puts infinities and NaN right.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[cold]
+    #[inline(always)]
+    unsafe fn replace(
+        &self,
+        code: V::Integers,
+        magnitudes: [V::Integers; 2],
+        tops: V::Integers,
+    ) -> V::Integers {
+        let Special { ordinary, infinity, infinity_codes, nan_codes } = self.special;
+        let mut code = code;
+        for (bound, codes) in [(ordinary, infinity_codes), (infinity, nan_codes)] {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let [low, high] = magnitudes;
+                let (low, high) = (V::above16(low, V::splat16(bound)), V::above16(high, V::splat16(bound)));
+                let special = V::choose8(V::top8(tops), V::splat8(codes[1]), V::splat8(codes[0]));
+                code = V::choose8(V::join(low, high), special, code);
+            }
+        }
+        code
+    }
+}
+
+impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KIND, UPS> {
+    type Ready = Ready<V>;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Ready<V> {
+        let cells = &self.0;
+        let mut bounds = cells.bounds;
+        if UPS == TWICE_IN_FEW {
+            for (bound, more) in bounds.iter_mut().zip(cells.more_bounds.iter().flatten()) {
+                *bound = *bound >> NIBBLE << NIBBLE | more >> NIBBLE;
+            }
+        }
+        // SAFETY: the trait's contract.
+        unsafe {
+            Ready {
+                codes: V::load_short_table(&cells.codes),
+                bounds: V::load_short_table(&bounds),
+                more_bounds: V::load_short_table(cells.more_bounds.as_ref().unwrap_or(&cells.bounds)),
+                lowest: V::splat16(cells.lowest),
+                limit: V::splat16(cells.limit),
+                factor: V::splat16(cells.factor),
+                ordinary: V::splat16(cells.special.ordinary),
+                flips: cells.away.is_some_and(|away| away.negative),
+                most: V::splat8(cells.away.map_or(u8::MAX, |away| away.most)),
+                limits: cells.away.is_some_and(|away| away.limits),
+                sign: if let Sign::Below(bit) = cells.sign { bit } else { TOP_BIT },
+                is_special: cells.special.ordinary < SIGN - 1,
+                special: cells.special,
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(
+        ready: Ready<V>,
+        [first, second]: [Upper<V::Integers>; 2],
+        _one: V::Integers,
+    ) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let magnitude = V::splat16(!SIGN);
+            let (low, high) = (V::and(first.odd, magnitude), V::and(second.odd, magnitude));
+            let (mut start, mut next) = (low, high);
+            let mut away = None;
+            if UPS == AWAY {
+                let more = [ready.away(first, low), ready.away(second, high)];
+                (start, next) = (more[0].1, more[1].1);
+                away = Some(V::join(more[0].0, more[1].0));
+            }
+            let (rest, cell) = V::unzip8(ready.place(start), ready.place(next));
+            let bound = V::lookup_short(ready.bounds, cell);
+            let up = V::above8(rest, bound);
+            let mut code = V::increment8(up, V::lookup_short(ready.codes, cell));
+            if UPS == TWICE {
+                code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, cell)), code);
+            }
+            if UPS == TWICE_IN_FEW {
+                // The lower nibbles of rests are zero, so that those of bounds do not matter.
+                let bound = V::mul16(bound, V::splat16(1 << NIBBLE));
+                code = V::increment8(V::above8(rest, bound), code);
+            }
+            if let Some(away) = away {
+                code = V::increment8(away, code);
+                if ready.limits {
+                    code = V::min8(code, ready.most);
+                }
+            }
+            let tops = V::unzip8(first.cut, second.cut).1;
+            code = with_signs::<V, SIGN_KIND>(code, tops, ready.sign);
+            if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.ordinary)) {
+                return ready.replace(code, [low, high], tops);
+            }
+            code
+        }
+    }
+}
+
+const TOP_BIT: u8 = 1 << 7;
+const _: () = assert!(CELLS == crate::simd::SHORT_TABLE_BYTES, "a cell for each entry");

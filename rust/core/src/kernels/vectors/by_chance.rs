@@ -1,0 +1,245 @@
+//! Floats of 16 and 32 bits to narrower ones in the rounding by chance, draws and all, in registers.
+//!
+//! ```text
+//! draw     as crate::codec::random has it, for as many lanes as a register has
+//! places   the bits of a magnitude; below the smallest normal result, as many last places of that as it holds
+//! sum      places + as many of the draw's top bits as there are bits to drop
+//! code     (sum >> bits dropped) - the exponents below the result's, but no more than what overflows become
+//! ```
+//! That is what the general route computes (see [`crate::codec::stochastic`]) unless
+//! * places were cut off, and those that are left make, with the draw, all ones below the code: a carry from what was cut
+//!   off would reach it;
+//! * or it is NaN.
+//!
+//! Both are seldom, and left to the general route, a register at a time.
+//!
+//! Sources of 16 bits end with zeros, where no carry comes from: the top 16 bits of their draws are enough, which the last
+//! step of a draw leaves alone. Unless they are so small that other bits lie there: then the whole draws are taken.
+
+use std::marker::PhantomData;
+
+use super::chance_codes::{Bytes, Results, Rule, Uppers, Words};
+use super::lane_draws::Draws;
+use super::shapes::Shape;
+use super::shapes::shape_of;
+use super::to_single::four;
+use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
+use crate::codec::random::Keys;
+use crate::cpu::{Level, RawKernel};
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Span;
+use crate::simd::{Chance, with_vectors};
+
+/// A cast that draws by itself.
+///
+/// # Safety
+/// It asks `general` for elements of the span alone.
+pub(crate) unsafe trait ByChance: Send + Sync {
+    /// Casts the elements of a span, whose indices have one upper half, and lower ones from `first` on. `general` casts
+    /// some of them, so many from one on, in the general way.
+    ///
+    /// # Safety
+    /// The elements of the span are readable and writable, and source and target do not overlap.
+    unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize));
+}
+
+const SIGN: u32 = 1 << 31;
+const TOP: u16 = 1 << 15;
+const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
+
+/// A rule in registers.
+#[derive(Clone, Copy)]
+struct Ready<V: Chance> {
+    rule: Rule,
+    smallest: V::Singles,
+    below_code: V::Integers,
+}
+
+impl<V: Chance> Ready<V> {
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn new(rule: Rule) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                rule,
+                smallest: V::singles(V::splat32(rule.smallest.to_bits())),
+                below_code: V::splat32((1 << rule.dropped) - 1),
+            }
+        }
+    }
+
+    /// The results of as many elements as a register has bytes, unless something of them is undecided.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointer.
+    #[inline(always)]
+    unsafe fn block<F: Floats, R: Results<V, SIZE>, const SIZE: usize, const WHOLE: bool>(
+        &self,
+        floats: F,
+        draws: Draws<V>,
+        source: *const u8,
+    ) -> Block<[V::Integers; SIZE]> {
+        let not_drawn = u32::BITS - self.rule.dropped;
+        // SAFETY: the caller's promise; each quarter of the elements lies in a quarter of their bytes.
+        unsafe {
+            // Words have signs on top.
+            let (mut sums, words);
+            if F::SHIFTED {
+                words = [V::load(source), V::load(source.add(V::BYTES))];
+                let (low, high) = (V::and(words[0], V::splat16(!TOP)), V::and(words[1], V::splat16(!TOP)));
+                if V::any16(V::above16(V::max16(low, high), V::splat16(INFINITY))) {
+                    return Block::General;
+                }
+                // Zeros come after all others.
+                let less = V::splat16(u16::MAX);
+                let least = V::min16(V::add16(low, less), V::add16(high, less));
+                if !WHOLE && V::any_below16(least, V::splat16(self.rule.tiny)) {
+                    return Block::Whole;
+                }
+                let odd = V::splat32(u32::MAX << 16);
+                sums = [V::raised(low), V::and(low, odd), V::raised(high), V::and(high, odd)];
+            } else {
+                let [a, b, c, d] = four::<V, F>(floats, source);
+                if V::any_nan(a, b) | V::any_nan(c, d) {
+                    return Block::General;
+                }
+                sums = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
+                words = if F::SIZE == 2 {
+                    [V::load(source), V::load(source.add(V::BYTES))]
+                } else {
+                    [V::unzip16(sums[0], sums[1]).1, V::unzip16(sums[2], sums[3]).1]
+                };
+            }
+            for (register, sum) in sums.iter_mut().enumerate() {
+                let draw = V::shr32_by(draws.of::<WHOLE>(register), not_drawn);
+                if !R::SHIFTED {
+                    if !F::SHIFTED {
+                        *sum = V::and(*sum, V::splat32(!SIGN));
+                    }
+                    *sum = V::fixed_below(*sum, self.smallest);
+                }
+                *sum = V::add32(*sum, draw);
+            }
+            if WHOLE && V::any_have(sums, self.below_code) {
+                return Block::General;
+            }
+            Block::Results(R::results(&self.rule, sums, words, F::SHIFTED))
+        }
+    }
+}
+
+/// What a block came to.
+enum Block<T> {
+    Results(T),
+    /// Whole draws are needed.
+    Whole,
+    /// The general route is.
+    General,
+}
+
+/// The loop on one level.
+struct InBlocks<V, F, R, const SIZE: usize> {
+    source: F,
+    rule: Rule,
+    vectors: V,
+    results: PhantomData<R>,
+}
+
+struct BlockLoop<'a, V, F, R, const SIZE: usize> {
+    blocks: &'a InBlocks<V, F, R, SIZE>,
+    span: Span,
+    keys: Keys,
+    first: u32,
+    general: &'a dyn Fn(usize, usize),
+}
+
+impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
+    for BlockLoop<'_, V, F, R, SIZE>
+{
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { blocks: &InBlocks { source: floats, rule, .. }, span, keys, first, general } = self;
+        let Span { source, target, count, .. } = span;
+        if count < V::BYTES {
+            return general(0, count);
+        }
+        // SAFETY: `InBlocks` runs this on the level, and its caller vouches for `count` elements at the pointers.
+        unsafe {
+            let ready = Ready::<V>::new(rule);
+            let mut draws = Draws::<V>::new(keys, first, F::SHIFTED);
+            let mut start = 0;
+            while start < count {
+                if count - start < V::BYTES {
+                    // Some of the last ones are cast again.
+                    start = count - V::BYTES;
+                    draws = Draws::<V>::new(keys, first.wrapping_add(start as u32), F::SHIFTED);
+                }
+                let from = source.add(start * F::SIZE);
+                let mut block = if F::SIZE == 2 || R::SHIFTED {
+                    ready.block::<F, R, SIZE, false>(floats, draws, from)
+                } else {
+                    ready.block::<F, R, SIZE, true>(floats, draws, from)
+                };
+                if matches!(block, Block::Whole) {
+                    block = ready.block::<F, R, SIZE, true>(floats, draws, from);
+                }
+                if let Block::Results(results) = block {
+                    for (part, result) in results.into_iter().enumerate() {
+                        V::store(target.add(start * SIZE + part * V::BYTES), result);
+                    }
+                } else {
+                    general(start, V::BYTES);
+                }
+                draws = draws.next();
+                start += V::BYTES;
+            }
+        }
+    }
+}
+
+// SAFETY: a block ends with the span, or before; a span that is shorter than one is asked for whole.
+unsafe impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance
+    for InBlocks<V, F, R, SIZE>
+{
+    unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize)) {
+        let kernel = BlockLoop { blocks: self, span, keys, first, general };
+        // SAFETY: the caller's promise.
+        unsafe { self.vectors.run(kernel) };
+    }
+}
+
+/// What casts for a request by itself on a level, if there is something.
+pub(crate) fn by_chance(request: &Request, level: Level) -> Option<Box<dyn ByChance>> {
+    let rule = Rule::new(request)?;
+    with_vectors!(level, vectors => match shape_of(&request.source.float()?)? {
+        Shape::Single => to(vectors, request, rule, Singles),
+        Shape::UpperHalf => to(vectors, request, rule, UpperHalves),
+        Shape::IeeeHalf => to(vectors, request, rule, IeeeHalves),
+    })?
+}
+
+fn to<V: Chance, F: Floats>(
+    vectors: V,
+    request: &Request,
+    rule: Rule,
+    source: F,
+) -> Option<Box<dyn ByChance>> {
+    match (shape_of(&request.target.float()?), request.target.item_size()) {
+        (Some(Shape::UpperHalf), _) => Some(boxed::<V, F, Uppers, 2>(vectors, source, rule)),
+        (Some(Shape::IeeeHalf), _) if F::SIZE == 4 => Some(boxed::<V, F, Words, 2>(vectors, source, rule)),
+        (None, 1) => Some(boxed::<V, F, Bytes, 1>(vectors, source, rule)),
+        _ => None,
+    }
+}
+
+fn boxed<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize>(
+    vectors: V,
+    source: F,
+    rule: Rule,
+) -> Box<dyn ByChance> {
+    Box::new(InBlocks::<V, F, R, SIZE> { source, rule, vectors, results: PhantomData })
+}

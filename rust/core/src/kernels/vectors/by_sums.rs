@@ -1,0 +1,129 @@
+//! Floats to 8 bits or fewer by *sums*, on levels without long tables: the machine rounds what is added to a number so
+//! large that but a few bits of it are left.
+//!
+//! ```text
+//! power    the exponent of the float, or that of the target's smallest normal number
+//! anchor   one and a half times the power whose last bit is worth what the target's last one is worth at that exponent
+//! rounded  (float + anchor) - anchor: the first sum is rounded to nearest even, the second is exact
+//! code     the upper bits of rounded, from the target's last one on
+//! ```
+//! All of it happens so far below that the target's smallest normal number is that of float32: what is subnormal there
+//! has the bits that its code has, as all others have. Where codes end, larger ones are brought down to the last.
+
+use super::to_byte::{sign, sign_of, with_signs};
+use super::upper_source::Floats;
+use super::vector_loop::{InSteps, Step, quarters};
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::codec::upper::UpperRule;
+use crate::cpu::Level;
+use crate::format::FloatSpec;
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{Sums, with_nibbles};
+
+/// The constants of one target.
+#[derive(Clone, Copy)]
+struct Grid {
+    /// The bits of its smallest normal number.
+    smallest: u32,
+    /// Added to the bits of a power, they make an anchor, far below.
+    anchor: u32,
+    /// By how much that is below.
+    factor: f32,
+    /// Bits of a mantissa that it does not have.
+    shift: u32,
+}
+
+impl Grid {
+    /// The constants, or `None` where this way does not apply.
+    fn new(spec: &FloatSpec) -> Option<Self> {
+        const MANTISSA: u32 = Binary32::MANTISSA;
+        const HALF: u32 = 1 << (MANTISSA - 1);
+        // Exponents: of its smallest normal number, and by how much that goes down.
+        let smallest = 1 - spec.bias;
+        let down = f32::MIN_EXP - 1 - smallest;
+        let shift = MANTISSA.checked_sub(spec.mantissa_bits)?;
+        // Anchors of infinities are finite, and the factor is normal.
+        let anchored = down + (shift as i32) < 0 && smallest <= 0;
+        // Ties go to even codes, which are not even multiples where there is no mantissa.
+        (anchored && spec.mantissa_bits > 0).then(|| Self {
+            smallest: 2f32.powi(smallest).to_bits(),
+            anchor: ((down + shift as i32) << MANTISSA).cast_unsigned().wrapping_add(HALF),
+            factor: 2f32.powi(down),
+            shift,
+        })
+    }
+}
+
+/// From floats to bytes, whose signs are of a kind that [`sign`] tells.
+#[derive(Clone, Copy)]
+struct BySums<F, const SIGN: u8> {
+    source: F,
+    grid: Grid,
+    rule: UpperRule,
+}
+
+impl<V: Sums, F: Floats, const SIGN: u8> Step<V, 1> for BySums<F, SIGN> {
+    const FROM: usize = F::SIZE;
+    type Ready = (Self, [V::Integers; 3]);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        let Grid { smallest, anchor, factor, .. } = self.grid;
+        // SAFETY: the trait's contract.
+        (*self, unsafe { [V::splat32(smallest), V::splat32(anchor), V::splat32(factor.to_bits())] })
+    }
+
+    #[inline(always)]
+    unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        let Self { source: floats, grid: Grid { shift, .. }, rule } = this;
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. Not by `map`, into
+        // whose closures instructions of a level are not inlined.
+        unsafe {
+            let (a, b) = (floats.middling_singles::<V>(a), floats.middling_singles::<V>(b));
+            let (c, d) = (floats.middling_singles::<V>(c), floats.middling_singles::<V>(d));
+            let low = V::words(
+                V::shr32(V::rounded_by_sums(a, constants), shift),
+                V::shr32(V::rounded_by_sums(b, constants), shift),
+            );
+            let high = V::words(
+                V::shr32(V::rounded_by_sums(c, constants), shift),
+                V::shr32(V::rounded_by_sums(d, constants), shift),
+            );
+            let magnitude = V::splat16((u32::MAX >> 1 >> shift) as u16);
+            let code = V::bytes(V::and(low, magnitude), V::and(high, magnitude));
+            let tops = V::signs([a, b, c, d]);
+            let mut code = with_signs::<V, SIGN>(V::min8(code, V::splat8(rule.most)), tops, rule.sign);
+            if rule.nan_is_special && V::any_nan_of_four([a, b, c, d]) {
+                let nan = V::choose8(V::top8(tops), V::splat8(rule.nan[1]), V::splat8(rule.nan[0]));
+                code = V::choose8(V::nan8([a, b, c, d]), nan, code);
+            }
+            [V::in_sequence(code)]
+        }
+    }
+}
+
+/// The stage on a level, if this is its way, and the target's.
+pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
+    // Upper halves are there without any work, and twice as many in a register.
+    if F::SHIFTED || request.rounding() != Rounding::NearestEven {
+        return None;
+    }
+    let spec = request.target.float()?;
+    let rule = UpperRule::new(&spec, &request.options, request.rounding())
+        .filter(|rule| rule.infinity[0] == rule.most)?;
+    let grid = Grid::new(&spec)?;
+    with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
+}
+
+fn signed<V: Sums, F: Floats>(vectors: V, source: F, grid: Grid, rule: UpperRule) -> Box<dyn Stage> {
+    match sign_of(&rule) {
+        sign::TOP => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::TOP }> { source, grid, rule }),
+        sign::SIGNLESS_ZERO => {
+            InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule })
+        }
+        _ => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::BELOW }> { source, grid, rule }),
+    }
+}

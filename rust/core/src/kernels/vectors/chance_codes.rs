@@ -1,0 +1,206 @@
+//! The codes of the rounding by chance, from sums (see [`super::by_chance`]).
+
+use super::shapes::Shape;
+use super::shapes::shape_of;
+use crate::codec::encode::SpecialCodes;
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::codec::upper::MANTISSA;
+use crate::format::Specials;
+use crate::kernels::request::Request;
+use crate::simd::Chance;
+
+/// The constants of one target.
+#[derive(Clone, Copy)]
+pub(super) struct Rule {
+    /// Bits that are dropped.
+    pub(super) dropped: u32,
+    /// The smallest normal result.
+    pub(super) smallest: f32,
+    /// The code of what is just below it, but for its exponent.
+    pub(super) rebias: u32,
+    /// The code of overflows.
+    pub(super) limit: u32,
+    /// Upper halves whose magnitudes, but for zero, are not above this need whole draws.
+    pub(super) tiny: u16,
+    /// Zero has no sign.
+    pub(super) signless_zero: bool,
+}
+
+impl Rule {
+    /// The constants, or `None` where this way does not apply.
+    pub(super) fn new(request: &Request) -> Option<Self> {
+        let (source, spec) = (request.source.float()?, request.target.float()?);
+        let rounding = request.rounding();
+        let codes = SpecialCodes::new(&spec, &request.options, rounding);
+        let dropped = Binary32::MANTISSA.checked_sub(spec.mantissa_bits)?;
+        // The exponent field of the smallest normal.
+        let lowest = Binary32::BIAS + 1 - i64::from(spec.bias);
+        let limit = codes.infinity[0];
+        // Halves are multiples of 2^-24: if no more than the top 16 bits of a draw lie above that, none is too small.
+        let is_half = shape_of(&source) == Some(Shape::IeeeHalf);
+        let has_room = spec.bias + spec.mantissa_bits as i32 >= 9;
+        let applies = rounding == Rounding::Stochastic
+            && spec.signed
+            && spec.specials != Specials::ExponentOnly
+            && spec.sign_bit() == 1 << (8 * request.target.item_size() - 1)
+            && !request.scaled
+            && !request.tells
+            && dropped > 0
+            && (lowest > 1 || shape_of(&spec) == Some(Shape::UpperHalf))
+            && (limit == spec.max_code() || limit == spec.max_code() + 1)
+            && (!is_half || has_room);
+        let power = |field: i64| f32::from_bits((field << Binary32::MANTISSA) as u32);
+        applies.then(|| Self {
+            dropped,
+            smallest: power(lowest),
+            rebias: ((lowest - 1) << spec.mantissa_bits) as u32,
+            limit: limit as u32,
+            tiny: (((lowest - i64::from(u32::BITS - dropped)).max(0) << MANTISSA) as u16).saturating_sub(1),
+            signless_zero: codes.zero[1] == 0,
+        })
+    }
+}
+
+const TOP: u16 = 1 << 15;
+const TOP_BYTE: u8 = 1 << 7;
+
+/// What becomes of sums.
+///
+/// # Safety
+/// The operation needs the level's features.
+pub(super) trait Results<V: Chance, const SIZE: usize>: Send + Sync + 'static {
+    /// Whether results have the exponents of singles, and signs need not be taken apart.
+    const SHIFTED: bool = false;
+    /// Codes, in the order of memory, from sums, and words with their signs on top.
+    unsafe fn results(
+        rule: &Rule,
+        sums: [V::Integers; 4],
+        signs: [V::Integers; 2],
+        paired: bool,
+    ) -> [V::Integers; SIZE];
+}
+
+/// Codes of a byte.
+pub(super) struct Bytes;
+
+/// Codes of 16 bits.
+pub(super) struct Words;
+
+/// Upper halves of singles.
+pub(super) struct Uppers;
+
+impl<V: Chance> Results<V, 1> for Bytes {
+    #[inline(always)]
+    unsafe fn results(
+        rule: &Rule,
+        sums: [V::Integers; 4],
+        signs: [V::Integers; 2],
+        paired: bool,
+    ) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = uppers::<V>(sums, paired);
+            let mut code = V::unzip8(word::<V>(rule, low), word::<V>(rule, high)).0;
+            let mut tops = V::unzip8(signs[0], signs[1]).1;
+            if rule.signless_zero {
+                tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
+            }
+            code = V::or_masked(code, tops, V::splat8(TOP_BYTE));
+            [V::in_order(code)]
+        }
+    }
+}
+
+/// Codes from the upper halves of sums.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn word<V: Chance>(rule: &Rule, upper: V::Integers) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let places = V::shr16_by(upper, rule.dropped - u16::BITS);
+        V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), V::splat16(rule.limit as u16))
+    }
+}
+
+impl<V: Chance> Results<V, 2> for Words {
+    #[inline(always)]
+    unsafe fn results(
+        rule: &Rule,
+        sums: [V::Integers; 4],
+        signs: [V::Integers; 2],
+        _paired: bool,
+    ) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (a, b) = (code::<V>(rule, sums[0]), code::<V>(rule, sums[1]));
+            let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
+            let top = V::splat16(TOP);
+            [V::or_masked(V::unzip16(a, b).0, signs[0], top), V::or_masked(V::unzip16(c, d).0, signs[1], top)]
+        }
+    }
+}
+
+impl<V: Chance> Results<V, 2> for Uppers {
+    const SHIFTED: bool = true;
+
+    #[inline(always)]
+    unsafe fn results(
+        rule: &Rule,
+        sums: [V::Integers; 4],
+        _signs: [V::Integers; 2],
+        paired: bool,
+    ) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = uppers::<V>(sums, paired);
+            [limited::<V>(rule, low), limited::<V>(rule, high)]
+        }
+    }
+}
+
+/// The code of a sum, without a sign.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn code<V: Chance>(rule: &Rule, sum: V::Integers) -> V::Integers {
+    let Rule { dropped, rebias, limit, .. } = *rule;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let code = V::sub32(V::shr32_by(sum, dropped), V::splat32(rebias));
+        V::min32(code, V::splat32(limit))
+    }
+}
+
+/// Words whose magnitudes are limited.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn limited<V: Chance>(rule: &Rule, words: V::Integers) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = V::and(words, V::splat16(!TOP));
+        V::or_masked(V::min16(magnitude, V::splat16(rule.limit as u16)), words, V::splat16(TOP))
+    }
+}
+
+/// The upper halves of four registers; if they are `paired`, of every second one between those before.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn uppers<V: Chance>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if paired {
+            let odd = V::splat32(u32::MAX << 16);
+            [V::or_masked(V::shr32::<16>(a), b, odd), V::or_masked(V::shr32::<16>(c), d, odd)]
+        } else {
+            [V::unzip16(a, b).1, V::unzip16(c, d).1]
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Pairs that whole vectors take from source to target in one step, where the level has vectors.
+//!
+//! Formats are found by their layout: float32, float32 with a shorter mantissa, and the half that machines convert
+//! themselves on one side; those and floats of 8 bits or fewer on the other.
+
+#![deny(unsafe_code)]
+
+use super::by_cells;
+use super::by_sums;
+use super::enclosed::{Enclosed, Factor};
+use super::equal_factor::equal_factor;
+use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::shapes::{Shape, shape_of};
+use super::through_singles;
+use super::to_byte;
+use super::to_half;
+use super::to_single;
+use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::codec::upper::MANTISSA;
+use crate::cpu::Level;
+use crate::format::Specials;
+use crate::kernels::request::{Request, pivot_format};
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{Vector, with_vectors};
+
+/// The stage from source to target on a level, if there is one.
+pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    with_vectors!(level, vectors => on(vectors, request))?
+}
+
+/// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the
+/// lanes come from does not matter, if only they are as good as exact.
+pub(crate) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    if request.tells || request.target.item_size() > 2 {
+        return None;
+    }
+    // From here on they are what is cast.
+    let source = pivot_format::<P>()?;
+    let request = Request { source, scaled: false, factor: None, ..*request };
+    if P::MANTISSA == Binary64::MANTISSA {
+        with_vectors!(level, vectors => from(vectors, &request, Doubles))?
+    } else {
+        with_vectors!(level, vectors => from_singles(vectors, &request))?
+    }
+}
+
+fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    let spec = request.source.float().filter(|_| !request.tells)?;
+    let shape = shape_of(&spec)?;
+    if request.scaled {
+        let cells =
+            if shape == Shape::Single { None } else { by_cells::of_words(request, spec, vectors.level()) };
+        return cells.or_else(|| match shape {
+            Shape::Single => scaled(vectors, request, Singles),
+            Shape::UpperHalf => scaled(vectors, request, UpperHalves),
+            Shape::IeeeHalf => scaled(vectors, request, IeeeHalves),
+        });
+    }
+    if request.source == request.target && shape != Shape::Single {
+        return to_half::recoded_stage(vectors, request);
+    }
+    match shape {
+        Shape::Single => from_singles(vectors, request),
+        Shape::UpperHalf => from(vectors, request, UpperHalves),
+        Shape::IeeeHalf => {
+            by_cells::of_words(request, spec, vectors.level()).or_else(|| from(vectors, request, IeeeHalves))
+        }
+    }
+}
+
+/// From float32, with any options.
+fn from_singles<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    usual(vectors, request, Singles).or_else(|| match shape_of(&request.target.float()?) {
+        Some(Shape::Single) => to_single::limited_stage(vectors, request),
+        Some(shape) => to_half::rounded_stage(vectors, request, shape),
+        None => by_cells::away_from_zero(request, vectors.level())
+            .or_else(|| to_byte::rounded_stage(vectors, request)),
+    })
+}
+
+/// In one loop with the usual options, else through float32.
+fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    // Shifting is all there is to do, which the compiler's own loop does best.
+    let shifts = F::SHIFTED && request.keeps_specials();
+    if shifts && shape_of(&request.target.float()?) == Some(Shape::Single) {
+        return None;
+    }
+    usual(vectors, request, source).or_else(|| through(vectors, request, source))
+}
+
+/// With the options that most casts have.
+fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    match shape_of(&request.target.float()?) {
+        Some(Shape::Single) if request.keeps_specials() => Some(to_single::stage(vectors, source)),
+        Some(Shape::Single) => None,
+        Some(Shape::UpperHalf) => to_half::to_upper(vectors, request, source),
+        Some(Shape::IeeeHalf) => to_half::to_ieee(vectors, request, source),
+        None => to_byte(vectors, request, source),
+    }
+}
+
+/// To bytes, in the best way of a level.
+fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    // IEEE halves have cells of their own.
+    let has_cells = F::SIZE != IeeeHalves::SIZE || F::SHIFTED;
+    let cells = if has_cells { by_cells::of_upper_halves(request, source, vectors.level()) } else { None };
+    cells
+        .or_else(|| by_sums::stage(request, source, vectors.level()))
+        .or_else(|| to_byte::stage(vectors, request, source))
+}
+
+/// Through a tile of float32, which are as good as exact.
+fn through<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let single = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
+    Some(through_singles::stage(vectors, source, from_singles(vectors, &single)?, request.target))
+}
+
+/// With one factor for all, which is not so extreme that products are.
+fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    let (target, factor) = (request.target.float()?, request.factor?);
+    let single = factor as f32;
+    let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
+    if !single.is_normal() || !nearest {
+        return None;
+    }
+    let is_single = f64::from(single) == factor;
+    let shape = shape_of(&target);
+    if shape == Some(Shape::Single) {
+        if request.rounding() != Rounding::NearestEven {
+            return None;
+        }
+        // The machine's own product is rounded once, and to where it goes.
+        return if is_single {
+            to_single(vectors, request, Rounded { source, factor: single })
+        } else {
+            enclosed(vectors, request, source, factor)
+        };
+    }
+    // Their smallest subnormal is far above what a product of singles loses.
+    let is_coarse = target.specials != Specials::ExponentOnly
+        && target.bias + (target.mantissa_bits as i32) < Binary32::BIAS as i32 / 2;
+    if shape.is_none() && !is_coarse {
+        return None;
+    }
+    let ties = match shape {
+        Some(Shape::UpperHalf) => Ties::OF_UPPER,
+        Some(_) => Ties::OF_HALVES,
+        None => Ties::OF_BYTES,
+    };
+    let decided = Decided::new(source, factor, ties);
+    if F::SIZE == Singles::SIZE {
+        let stage = usual(vectors, request, decided);
+        return stage.or_else(|| through(vectors, request, decided));
+    }
+    // Upper halves are rounded to odd first.
+    let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
+    let looks = request.many.then(|| request.source.float()).flatten();
+    let Some(equal) = looks.and_then(|source| equal_factor(&source, grid, factor)) else {
+        // What tiny products are off by is lost.
+        return if is_single && shape != Some(Shape::UpperHalf) {
+            through(vectors, request, Times::<F, false> { source, factor })
+        } else {
+            through(vectors, request, decided)
+        };
+    };
+    let rounded = Rounded { source, factor: equal };
+    let in_one = match shape {
+        Some(Shape::UpperHalf) => {
+            to_half::to_upper(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
+        }
+        Some(_) => to_half::to_ieee(vectors, request, rounded),
+        None => by_cells::of_upper_halves(request, rounded, vectors.level())
+            .or_else(|| by_sums::stage(request, rounded, vectors.level())),
+    };
+    let factor = f64::from(equal);
+    in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))
+}
+
+/// To float32, with any options.
+fn to_single<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    if request.keeps_specials() {
+        Some(to_single::stage(vectors, source))
+    } else {
+        through(vectors, request, source)
+    }
+}
+
+/// With a factor that no float32 holds, to float32.
+fn enclosed<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+    factor: f64,
+) -> Option<Box<dyn Stage>> {
+    let significant = request.source.float()?.mantissa_bits + 1;
+    match Factor::new(factor) {
+        Some(factor) if F::SIZE == 4 => to_single(vectors, request, Enclosed::<F, false> { source, factor }),
+        Some(factor) if factor.is_decided(significant, vectors.level()) => {
+            to_single(vectors, request, Enclosed::<F, true> { source, factor })
+        }
+        _ => to_single(vectors, request, Wide { source, factor }),
+    }
+}

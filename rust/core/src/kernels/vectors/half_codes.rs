@@ -1,0 +1,198 @@
+//! Words of 16 bits from float32: its upper half, or IEEE half precision.
+
+use super::upper_source::{Floats, pair};
+use crate::codec::encode::SpecialCodes;
+use crate::codec::options::Rounding;
+use crate::kernels::request::Request;
+use crate::simd::{Vector, rounding};
+
+/// What becomes of special values: the codes of the target's, in words.
+#[derive(Clone, Copy)]
+pub(super) struct Specials {
+    /// The magnitude of infinity.
+    infinity: u16,
+    /// Magnitudes above are brought down to this.
+    limit: u16,
+    /// NaN, and which bits of it are its sign's.
+    nan: u16,
+    nan_sign: u16,
+    /// Lower halves above are rounded up, by sign.
+    bound: [u16; 2],
+    /// The bit of the upper half that decides ties, if any does.
+    even: u16,
+}
+
+const SIGN: u16 = 1 << 15;
+
+impl Specials {
+    /// Whether magnitudes are anything but infinite where they overflow.
+    pub(super) fn limits(&self) -> bool {
+        self.limit != self.infinity
+    }
+
+    /// Those of the target of a request.
+    pub(super) fn of(request: &Request) -> Option<Self> {
+        const NEVER: u16 = u16::MAX;
+        let (spec, rounding) = (request.target.float()?, request.rounding());
+        let codes = SpecialCodes::new(&spec, &request.options, rounding);
+        let [nan, negative_nan] = codes.nan.map(|code| code as u16);
+        Some(Self {
+            infinity: spec.infinity_code()? as u16,
+            limit: codes.infinity[0] as u16,
+            nan,
+            nan_sign: nan ^ negative_nan,
+            bound: match rounding {
+                Rounding::NearestEven => [SIGN; 2],
+                Rounding::NearestAway => [SIGN - 1; 2],
+                Rounding::TowardsPositive => [0, NEVER],
+                Rounding::TowardsNegative => [NEVER, 0],
+                Rounding::TowardsZero | Rounding::Stochastic => [NEVER; 2],
+            },
+            even: u16::from(rounding == Rounding::NearestEven),
+        })
+    }
+}
+
+/// What makes a register of words from floats.
+///
+/// # Safety
+/// The operation needs the level's features, and as many elements at the source.
+pub(super) trait Halves: Copy + Send + Sync + 'static {
+    /// Codes, `one` being 1 in every word. With `CLAMP`, magnitudes are limited.
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+        specials: Specials,
+        floats: F,
+        source: *const u8,
+        one: V::Integers,
+    ) -> V::Integers;
+}
+
+/// Limits magnitudes of codes that may be infinite.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn limited<V: Vector, const CLAMP: bool>(specials: Specials, codes: V::Integers) -> V::Integers {
+    if !CLAMP {
+        return codes;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = V::and(codes, V::splat16(!SIGN));
+        V::or_masked(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
+    }
+}
+
+/// Limits magnitudes, and gives NaN its code.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn finish<V: Vector, const CLAMP: bool>(
+    specials: Specials,
+    codes: V::Integers,
+    is_nan: V::Mask16,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let nan = V::or_masked(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
+        V::choose16(is_nan, nan, limited::<V, CLAMP>(specials, codes))
+    }
+}
+
+/// The same for words among which NaN is to be seen.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn finish_words<V: Vector, const CLAMP: bool>(
+    specials: Specials,
+    codes: V::Integers,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = V::and(codes, V::splat16(!SIGN));
+        finish::<V, CLAMP>(specials, codes, V::above16(magnitude, V::splat16(specials.infinity)))
+    }
+}
+
+/// Two registers of singles, for IEEE half precision rounded to nearest.
+///
+/// # Safety
+/// The level's features, and as many elements at the pointer.
+#[inline(always)]
+unsafe fn middling_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 2] {
+    let second = source.wrapping_add(V::BYTES / 4 * F::SIZE);
+    // SAFETY: the caller's promise.
+    unsafe { [floats.middling_singles::<V>(source), floats.middling_singles::<V>(second)] }
+}
+
+/// IEEE half precision, in one of the [`rounding`]s.
+#[derive(Clone, Copy)]
+pub(super) struct IeeeCodes<const ROUNDING: i32>;
+
+/// In the default one.
+pub(super) type NearestIeeeCodes = IeeeCodes<{ rounding::NEAREST_EVEN }>;
+
+impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
+    #[inline(always)]
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+        specials: Specials,
+        floats: F,
+        source: *const u8,
+        _one: V::Integers,
+    ) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
+                middling_pair::<V, F>(floats, source)
+            } else {
+                pair::<V, F>(floats, source)
+            };
+            let codes = V::halves::<ROUNDING>(first, second);
+            if !V::any_nan(first, second) {
+                return limited::<V, CLAMP>(specials, codes);
+            }
+            finish_words::<V, CLAMP>(specials, codes)
+        }
+    }
+}
+
+/// Upper halves in any rounding that is no matter of chance; with `NEAREST_EVEN` that is the rounding.
+#[derive(Clone, Copy)]
+pub(super) struct UpperCodes<const NEAREST_EVEN: bool>;
+
+impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
+    /// One more than what is cut to where what decides is above a bound.
+    #[inline(always)]
+    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+        specials: Specials,
+        floats: F,
+        source: *const u8,
+        one: V::Integers,
+    ) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if NEAREST_EVEN && let Some(codes) = floats.nearest_upper::<V>(source, one) {
+                return limited::<V, CLAMP>(specials, codes);
+            }
+            let [first, second] = pair::<V, F>(floats, source);
+            let (low, high) = V::unzip16(V::bits(first), V::bits(second));
+            // Up if the lower half is above the middle, or on it below an odd upper half.
+            let (even, bound) = if NEAREST_EVEN {
+                (one, V::splat16(SIGN))
+            } else {
+                let [bound, negative_bound] = specials.bound;
+                let negative = V::above16(V::splat16(0), high);
+                let bound = V::choose16(negative, V::splat16(negative_bound), V::splat16(bound));
+                (V::splat16(specials.even), bound)
+            };
+            let decisive = V::or_masked(low, high, even);
+            let codes = V::add16(high, V::min16(V::sub_saturated16(decisive, bound), one));
+            let magnitude = V::and(high, V::splat16(!SIGN));
+            let odd = V::or(magnitude, V::min16(low, one));
+            let is_nan = V::above16(odd, V::splat16(specials.infinity));
+            finish::<V, CLAMP>(specials, V::choose16(is_nan, high, codes), is_nan)
+        }
+    }
+}

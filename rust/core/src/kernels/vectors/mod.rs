@@ -1,0 +1,40 @@
+//! Pairs that whole registers take from source to target in one step, on levels that have the instructions.
+//! `direct` says which of two floats, `native` which of what the machine converts itself (to integers and float64 too);
+//! `vector_loop` is the loop of all of them.
+
+pub(crate) mod by_cells;
+pub(crate) mod by_chance;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
+)]
+pub(crate) mod by_sums;
+pub(crate) mod cells;
+pub(crate) mod chance_codes;
+pub(crate) mod direct;
+pub(crate) mod enclosed;
+pub(crate) mod equal_factor;
+pub(crate) mod factor;
+pub(crate) mod half_codes;
+pub(crate) mod lane_draws;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "compilers know the instructions of other levels"
+    )
+)]
+pub(crate) mod low_bytes;
+pub(crate) mod native;
+pub(crate) mod shapes;
+pub(crate) mod steps;
+pub(crate) mod through_singles;
+pub(crate) mod to_byte;
+pub(crate) mod to_double;
+pub(crate) mod to_half;
+pub(crate) mod to_integer;
+pub(crate) mod to_single;
+pub(crate) mod upper_source;
+pub(crate) mod vector_loop;

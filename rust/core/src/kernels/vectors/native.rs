@@ -1,0 +1,47 @@
+//! What machines convert themselves, under default options: floats to integers, and to float64.
+
+#![deny(unsafe_code)]
+
+use super::shapes::{Shape, shape_of};
+use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
+use super::{through_singles, to_double, to_integer};
+use crate::codec::pivot::Binary64;
+use crate::cpu::Level;
+use crate::format::{FloatSpec, Format, Kind};
+use crate::kernels::request::pivot_spec;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{Whole, with_vectors};
+
+/// The stage from floats on a level, if it has one.
+pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<dyn Stage>> {
+    let spec = source.float()?;
+    with_vectors!(level, vectors => on(vectors, &spec, target))?
+}
+
+fn on<V: Whole>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
+    if *source == pivot_spec::<Binary64>() {
+        return to(vectors, Doubles, target);
+    }
+    match shape_of(source)? {
+        Shape::Single => to(vectors, Singles, target),
+        Shape::UpperHalf => {
+            to(vectors, UpperHalves, target).or_else(|| through(vectors, UpperHalves, target))
+        }
+        Shape::IeeeHalf => to(vectors, IeeeHalves, target).or_else(|| through(vectors, IeeeHalves, target)),
+    }
+}
+
+fn to<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+    match (target.kind(), target.row().bits) {
+        (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
+        (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
+            Some(to_double::stage(vectors, source))
+        }
+        _ => None,
+    }
+}
+
+/// Through float32, as seldom as it is asked for.
+fn through<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+    Some(through_singles::stage(vectors, source, to(vectors, Singles, target)?, target))
+}

@@ -1,0 +1,229 @@
+//! Where codes of a byte go up along words of 16 bits, or along their products with a factor.
+//!
+//! A factor above zero keeps words in their order, so that codes go up along them, each at the first word whose product
+//! reaches the bound below that code. The bounds are few, a quotient is next to the first word of each, and whether a
+//! product reaches it is known exactly: the sign of a fused multiplication and subtraction is.
+
+#![deny(unsafe_code)]
+
+use crate::codec::pivot::{Binary64, FloatPivot};
+use crate::cpu::Kernel;
+use crate::format::FloatSpec;
+
+/// The most cells that words are cut into.
+pub(crate) const CELLS: usize = 192;
+
+/// The sign bit of a word.
+pub(super) const SIGN: u16 = 1 << 15;
+
+/// A word whose code is not that of the word before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Up {
+    pub(super) word: u16,
+    pub(super) code: u8,
+}
+
+/// Looks for the first word of each code.
+pub(super) struct Steps<'a> {
+    pub(super) factor: f64,
+    pub(super) words: &'a FloatSpec,
+    pub(super) target: FloatSpec,
+    /// The last code.
+    pub(super) last: u16,
+    /// Codes go up halfway between numbers, and not at numbers.
+    pub(super) nearest: bool,
+    /// What is where codes go up has the upper one, below odd codes too.
+    pub(super) ties_go_up: bool,
+    /// Room for as many as there are codes of a sign.
+    pub(super) found: &'a mut [Up],
+}
+
+impl Kernel for Steps<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let Self { factor, words, target, last, nearest, ties_go_up, found } = self;
+        let (inverse, infinity) = (1.0 / factor, (u32::from(SIGN) - (1 << words.mantissa_bits)) as u16);
+        // Between two codes is a code of a format with one more bit.
+        let ties = FloatSpec { mantissa_bits: target.mantissa_bits + 1, ..target };
+        let bound = |code: u16| number(&ties, 2 * code - u16::from(nearest));
+        let word_below = |code: u16| below(words, bound(code) * inverse).min(infinity);
+        // Cells are so large at least, or too many.
+        let size = (word_below(last).saturating_sub(word_below(1)) / CELLS as u16 + 1).next_power_of_two();
+        let (binade, normal) = (1 << target.mantissa_bits, 1 << words.mantissa_bits);
+        for code in 1..=last {
+            // Twice the tie of a code of the binade below, and twice its words, as long as both are normal.
+            let half = if code > 2 * binade { found[usize::from(code - binade - 1)].word } else { 0 };
+            let word = if half > normal {
+                infinity.min(half + normal)
+            } else {
+                let tie = bound(code);
+                let reaches = |word: u16| {
+                    let beyond = number(words, word).mul_add(factor, -tie);
+                    beyond > 0.0 || (beyond == 0.0 && (ties_go_up || code.is_multiple_of(2)))
+                };
+                let mut word = word_below(code);
+                while word > 0 && reaches(word - 1) {
+                    word -= 1;
+                }
+                while word < infinity && !reaches(word) {
+                    word += 1;
+                }
+                word
+            };
+            if word == infinity {
+                return usize::from(code - 1);
+            }
+            // Of five steps in two cells, three are in one.
+            if code > 4 && word - found[usize::from(code - 5)].word < size {
+                return 0;
+            }
+            found[usize::from(code - 1)] = Up { word, code: code as u8 };
+        }
+        usize::from(last)
+    }
+}
+
+/// What a code below infinity is worth, in a format whose codes go up along magnitudes.
+#[inline(always)]
+fn number(spec: &FloatSpec, code: u16) -> f64 {
+    let (field, fraction) = (code >> spec.mantissa_bits, code & ((1 << spec.mantissa_bits) - 1));
+    let significand = if field > 0 { fraction | 1 << spec.mantissa_bits } else { fraction };
+    let exponent = i32::from(field.max(1)) - spec.bias - spec.mantissa_bits as i32;
+    f64::from(significand) * f64::from_bits(((exponent + Binary64::BIAS as i32) as u64) << Binary64::MANTISSA)
+}
+
+/// The code of the largest number of a format that is not above this one; or, beyond the range, infinity's or more.
+#[inline(always)]
+fn below(spec: &FloatSpec, number: f64) -> u16 {
+    let bits = number.to_bits();
+    let field = (bits >> Binary64::MANTISSA) as i32 - Binary64::BIAS as i32 + spec.bias;
+    let kept = Binary64::MANTISSA - spec.mantissa_bits;
+    if field >= 1 << spec.exponent_bits {
+        return u16::MAX;
+    }
+    if field > 0 {
+        let fraction = bits & ((1 << Binary64::MANTISSA) - 1);
+        return (field as u16) << spec.mantissa_bits | (fraction >> kept) as u16;
+    }
+    let unit = spec.bias + spec.mantissa_bits as i32 - 1;
+    (number * f64::from_bits(((unit + Binary64::BIAS as i32) as u64) << Binary64::MANTISSA)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::Cells;
+    use super::super::shapes::{half_spec, upper_spec};
+    use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
+    use crate::codec::scalar::Scalar;
+    use crate::cpu::Level;
+    use crate::format::Format;
+    use crate::kernels::request::Request;
+
+    const FACTORS: [f64; 14] = [
+        0.1,
+        1.0 / 3.0,
+        1.0,
+        1.5,
+        1.5 + f64::EPSILON,
+        0.75 - f64::EPSILON,
+        2.0,
+        0.125,
+        448.0 / 5.3,
+        90.3,
+        1e-3,
+        57344.0 / 3.1,
+        3e7,
+        1e-6,
+    ];
+
+    const OPTIONS: [(Overflow, NanRule); 4] = [
+        (Overflow::Ieee, NanRule::Keep),
+        (Overflow::Saturate, NanRule::Keep),
+        (Overflow::Ieee, NanRule::Zero),
+        (Overflow::Saturate, NanRule::Zero),
+    ];
+
+    fn roundings() -> impl Iterator<Item = Rounding> {
+        Rounding::NAMES.iter().map(|named| named.1).filter(|&rounding| rounding != Rounding::Stochastic)
+    }
+
+    fn bytes() -> impl Iterator<Item = Format> {
+        Format::all().filter(|format| format.item_size() == 1 && format.float().is_some())
+    }
+
+    /// Compares the cells of a request, if it has some, with what becomes of every word; tells whether it has.
+    fn has_right_cells(request: &Request) -> bool {
+        let words = request.source.float().unwrap();
+        let Some(cells) = Cells::of(&words, request, Level::PORTABLE) else { return false };
+        let Request { source, target, options, factor, .. } = *request;
+        let pair = (source, target);
+        let scalar = Scalar::new(pair, &options, request.rounding(), factor.unwrap_or(1.0)).unwrap();
+        for word in 0..=u16::MAX {
+            let (code, wanted) = (cells.code(word), scalar.convert(u64::from(word)).code as u8);
+            assert_eq!(code, wanted, "{word:#x} {request:?}");
+        }
+        true
+    }
+
+    #[test]
+    fn cells_are_what_becomes_of_every_word() {
+        let mut found = 0;
+        for spec in [upper_spec(), half_spec()] {
+            let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
+            for (target, rounding) in bytes().flat_map(|to| roundings().map(move |rounding| (to, rounding))) {
+                for (overflow, nan) in OPTIONS {
+                    let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
+                    let request = Request { options, ..Request::plain(source, target) };
+                    found += usize::from(has_right_cells(&request));
+                }
+            }
+        }
+        assert!(found > 360, "only {found} requests have cells");
+    }
+
+    #[test]
+    fn cells_are_what_becomes_of_products() {
+        let mut found = 0;
+        for (spec, factor) in
+            [upper_spec(), half_spec()].into_iter().flat_map(|spec| FACTORS.map(|by| (spec, by)))
+        {
+            let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
+            for (target, (overflow, nan)) in bytes().zip(OPTIONS.into_iter().cycle()) {
+                for rounding in roundings() {
+                    let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
+                    let plain = Request::plain(source, target);
+                    let request = Request { options, scaled: true, factor: Some(factor), ..plain };
+                    found += usize::from(has_right_cells(&request));
+                }
+            }
+        }
+        assert!(found > 400, "only {found} requests have cells");
+    }
+
+    #[test]
+    fn every_signed_format_of_a_byte_has_cells() {
+        for target in
+            bytes().filter(|target| target.row().bits == 8 && target.float().is_some_and(|to| to.signed))
+        {
+            let request = Request::plain(target, target);
+            assert!(Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_cells_is_left_to_others() {
+        let named = |name| Format::named(name).unwrap();
+        let of = |target: &'static str, factor: f64| {
+            let plain = Request::plain(named("bfloat16"), named(target));
+            let request = Request { scaled: true, factor: Some(factor), ..plain };
+            Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some()
+        };
+        assert!(of("float8_e4m3fn", 0.1));
+        for factor in [-0.1, 0.0, f64::INFINITY, f64::NAN, 1e-60] {
+            assert!(!of("float8_e4m3fn", factor), "{factor}");
+        }
+        assert!(!of("float8_e8m0fnu", 0.1));
+    }
+}

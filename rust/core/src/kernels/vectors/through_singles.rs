@@ -1,0 +1,50 @@
+//! Floats to float32, and from there to a target: two loops over a tile that stays in the innermost cache, where a loop of
+//! their own would be compiled for each pair.
+
+use std::mem::MaybeUninit;
+
+use super::to_single;
+use super::upper_source::Floats;
+use crate::cpu::Level;
+use crate::format::Format;
+use crate::kernels::stages::stage::{Span, Stage};
+use crate::kernels::tile::{TILE, Tile};
+use crate::simd::Vector;
+
+/// Two stages, of which the first has results of float32.
+struct ThroughSingles {
+    decode: Box<dyn Stage>,
+    encode: Box<dyn Stage>,
+    /// Bytes of a source element, and of a target element.
+    sizes: [usize; 2],
+}
+
+/// The stage from floats, given that from float32 to the target.
+pub(super) fn stage<V: Vector, F: Floats>(
+    vectors: V,
+    source: F,
+    encode: Box<dyn Stage>,
+    target: Format,
+) -> Box<dyn Stage> {
+    let (decode, sizes) = (to_single::stage(vectors, source), [F::SIZE, target.item_size()]);
+    Box::new(ThroughSingles { decode, encode, sizes })
+}
+
+// SAFETY: `encode` does, tile by tile.
+unsafe impl Stage for ThroughSingles {
+    unsafe fn run(&self, level: Level, span: Span) {
+        let mut tile = MaybeUninit::<Tile<f32>>::uninit();
+        let lanes = tile.as_mut_ptr().cast::<u8>();
+        for start in (0..span.count).step_by(TILE) {
+            let count = TILE.min(span.count - start);
+            let source = span.source.wrapping_add(start * self.sizes[0]);
+            let target = span.target.wrapping_add(start * self.sizes[1]);
+            // SAFETY: the caller's promise, for some of the elements; the tile has room for as many lanes, which the
+            // first stage writes and the second reads.
+            unsafe {
+                self.decode.run(level, Span { source, target: lanes, count, ..span });
+                self.encode.run(level, Span { source: lanes, target, count, ..span });
+            }
+        }
+    }
+}

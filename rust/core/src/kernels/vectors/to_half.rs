@@ -1,0 +1,134 @@
+//! float32, its upper half, and IEEE half precision to one another.
+
+use std::marker::PhantomData;
+
+use super::factor::AboveTies;
+use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
+use super::shapes::Shape;
+use super::upper_source::{Floats, Singles};
+use super::vector_loop::{InSteps, Step};
+use crate::codec::options::Rounding;
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{Vector, rounding, unknown_one};
+
+/// From floats to words.
+#[derive(Clone, Copy)]
+struct ToWords<F, H, const CLAMP: bool> {
+    source: F,
+    specials: Specials,
+    halves: PhantomData<H>,
+}
+
+impl<V: Vector, F: Floats, H: Halves, const CLAMP: bool> Step<V, 2> for ToWords<F, H, CLAMP> {
+    const FROM: usize = F::SIZE;
+    type Ready = (Self, V::Integers);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (*self, unsafe { V::splat16(u16::from(unknown_one())) })
+    }
+
+    #[inline(always)]
+    unsafe fn step((this, one): Self::Ready, source: *const u8) -> [V::Integers; 2] {
+        let Self { source: floats, specials, .. } = this;
+        let second = source.wrapping_add(V::BYTES / 2 * F::SIZE);
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            [
+                H::words::<V, F, CLAMP>(specials, floats, source, one),
+                H::words::<V, F, CLAMP>(specials, floats, second, one),
+            ]
+        }
+    }
+}
+
+/// From words to words of the same format, with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct Recoded(Specials);
+
+impl<V: Vector> Step<V, 2> for Recoded {
+    const FROM: usize = 2;
+    type Ready = Specials;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Specials {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn step(specials: Specials, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe {
+            [
+                finish_words::<V, true>(specials, V::load(source)),
+                finish_words::<V, true>(specials, V::load(source.add(V::BYTES))),
+            ]
+        }
+    }
+}
+
+/// The stage from a format of 16 bits to itself.
+pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    Some(InSteps::<V, _, 2>::boxed(vectors, Recoded(Specials::of(request)?)))
+}
+
+/// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
+pub(super) fn to_upper<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    Some(words::<V, F, UpperCodes<true>, false>(vectors, source, usual_specials(request)?))
+}
+
+/// The stage to IEEE halves, likewise.
+pub(super) fn to_ieee<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
+    Some(words::<V, F, NearestIeeeCodes, false>(vectors, source, usual_specials(request)?))
+}
+
+fn usual_specials(request: &Request) -> Option<Specials> {
+    let is_usual = request.rounding() == Rounding::NearestEven;
+    Specials::of(request).filter(|specials| is_usual && !specials.limits())
+}
+
+/// The stage from float32 in any rounding that is no matter of chance, with magnitudes limited.
+pub(super) fn rounded_stage<V: Vector>(
+    vectors: V,
+    request: &Request,
+    target: Shape,
+) -> Option<Box<dyn Stage>> {
+    let specials = Specials::of(request)?;
+    match (target, request.rounding()) {
+        (_, Rounding::Stochastic) | (Shape::Single, _) => None,
+        (Shape::UpperHalf, _) => Some(words::<V, _, UpperCodes<false>, true>(vectors, Singles, specials)),
+        (Shape::IeeeHalf, Rounding::NearestEven) => {
+            Some(words::<V, _, NearestIeeeCodes, true>(vectors, Singles, specials))
+        }
+        (Shape::IeeeHalf, Rounding::NearestAway) => {
+            Some(words::<V, _, NearestIeeeCodes, true>(vectors, AboveTies(Singles), specials))
+        }
+        (Shape::IeeeHalf, Rounding::TowardsZero) => {
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_ZERO }>, true>(vectors, Singles, specials))
+        }
+        (Shape::IeeeHalf, Rounding::TowardsPositive) => {
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, Singles, specials))
+        }
+        (Shape::IeeeHalf, Rounding::TowardsNegative) => {
+            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, Singles, specials))
+        }
+    }
+}
+
+fn words<V: Vector, F: Floats, H: Halves, const CLAMP: bool>(
+    vectors: V,
+    source: F,
+    specials: Specials,
+) -> Box<dyn Stage> {
+    InSteps::<V, _, 2>::boxed(vectors, ToWords::<F, H, CLAMP> { source, specials, halves: PhantomData })
+}

@@ -1,0 +1,124 @@
+//! Floats to integers of up to 64 bits, but for the longest without a sign: truncated, clamped, NaN giving 0.
+
+use super::upper_source::Floats;
+use super::vector_loop::{InSteps, Step, quarters};
+use crate::kernels::stages::stage::Stage;
+use crate::simd::Whole;
+
+/// From floats to integers, with a sign or without.
+#[derive(Clone, Copy)]
+struct ToIntegers<F, const SIGNED: bool>(F);
+
+impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
+    /// Integers of 32 bits, four registers of them.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointer.
+    #[inline(always)]
+    unsafe fn whole<V: Whole>(self, source: *const u8) -> [V::Integers; 4] {
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+        // SAFETY: the caller's promise. Not by `map`, into whose closures instructions of a level are not inlined.
+        unsafe {
+            [
+                self.0.truncated::<V>(a),
+                self.0.truncated::<V>(b),
+                self.0.truncated::<V>(c),
+                self.0.truncated::<V>(d),
+            ]
+        }
+    }
+}
+
+impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
+    const FROM: usize = F::SIZE;
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::to_bytes::<SIGNED>(this.whole::<V>(source))] }
+    }
+}
+
+impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
+    const FROM: usize = F::SIZE;
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [a, b, c, d] = this.whole::<V>(source);
+            [V::to_words::<SIGNED>([a, b]), V::to_words::<SIGNED>([c, d])]
+        }
+    }
+}
+
+impl<V: Whole, F: Floats> Step<V, 4> for ToIntegers<F, true> {
+    const FROM: usize = F::SIZE;
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe { this.whole::<V>(source) }
+    }
+}
+
+impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
+    const FROM: usize = F::SIZE;
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 8] {
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (a, b) = (floats.doubles::<V>(a), floats.doubles::<V>(b));
+            let (c, d) = (floats.doubles::<V>(c), floats.doubles::<V>(d));
+            let first = V::truncated64([a[0], a[1], b[0], b[1]]);
+            let second = V::truncated64([c[0], c[1], d[0], d[1]]);
+            [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
+        }
+    }
+}
+
+/// The stage to an integer of so many bits, with a sign or without.
+pub(super) fn stage<V: Whole, F: Floats>(
+    vectors: V,
+    source: F,
+    bits: u32,
+    signed: bool,
+) -> Option<Box<dyn Stage>> {
+    match (bits, signed) {
+        (8, true) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (8, false) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))),
+        // Sources of 16 bits go to wider ones through float32.
+        _ if F::SIZE == 2 => None,
+        (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),
+        (32, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (64, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
+        _ => None,
+    }
+}

@@ -1,0 +1,109 @@
+//! Floats of 16 and 32 bits to float32.
+
+use super::upper_source::{Floats, Singles};
+use super::vector_loop::{InSteps, Step, quarters};
+use crate::codec::encode::SpecialCodes;
+use crate::codec::options::Rounding;
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::Vector;
+
+/// From floats to singles with canonical NaN.
+#[derive(Clone, Copy)]
+struct ToSingles<F> {
+    source: F,
+    nan: u32,
+}
+
+impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, V::Integers);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (self.source, unsafe { V::splat32(self.nan) })
+    }
+
+    #[inline(always)]
+    unsafe fn step((floats, nan): Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe { canonical::<V>(four::<V, F>(floats, source), nan) }
+    }
+}
+
+/// Four registers of singles. Not by `map`, into whose closures instructions of a level are not inlined.
+///
+/// # Safety
+/// The level's features, and as many elements at the pointer.
+#[inline(always)]
+pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 4] {
+    let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+    // SAFETY: the caller's promise.
+    unsafe {
+        [floats.singles::<V>(a), floats.singles::<V>(b), floats.singles::<V>(c), floats.singles::<V>(d)]
+    }
+}
+
+/// Singles with another in place of NaN, which are seldom.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn canonical<V: Vector>(singles: [V::Singles; 4], nan: V::Integers) -> [V::Integers; 4] {
+    let [a, b, c, d] = singles;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V::any_nan(a, b) || V::any_nan(c, d) {
+            return [V::canonical(a, nan), V::canonical(b, nan), V::canonical(c, nan), V::canonical(d, nan)];
+        }
+        [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
+    }
+}
+
+/// float32 with magnitudes limited and another NaN.
+#[derive(Clone, Copy)]
+struct ToLimited {
+    limit: u32,
+    nan: u32,
+    nan_sign: u32,
+}
+
+impl<V: Vector> Step<V, 4> for ToLimited {
+    const FROM: usize = 4;
+    type Ready = [V::Integers; 3];
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] }
+    }
+
+    #[inline(always)]
+    unsafe fn step(constants: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [a, b, c, d] = four::<V, _>(Singles, source);
+            [
+                V::limited(a, constants),
+                V::limited(b, constants),
+                V::limited(c, constants),
+                V::limited(d, constants),
+            ]
+        }
+    }
+}
+
+/// The stage to singles as they are, but for NaN.
+pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
+    InSteps::<V, _, 4>::boxed(vectors, ToSingles { source, nan: Binary32::QUIET_NAN })
+}
+
+/// The stage from float32 to itself, with magnitudes limited and another NaN.
+pub(super) fn limited_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
+    let [nan, negative_nan] = codes.nan.map(|code| code as u32);
+    let limit = codes.infinity[0] as u32;
+    Some(InSteps::<V, _, 4>::boxed(vectors, ToLimited { limit, nan, nan_sign: nan ^ negative_nan }))
+}

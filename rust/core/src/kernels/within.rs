@@ -1,0 +1,115 @@
+//! Whether all codes lie within bounds: a look at the source, which finds nothing in most arrays.
+
+use std::marker::PhantomData;
+
+use crate::cpu::{Level, RawKernel};
+use crate::kernels::stages::stage::Storage;
+
+/// Bounds of codes, as numbers whose order is that of the values that are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Within {
+    /// The bits that are looked at.
+    pub(crate) mask: u64,
+    /// Bits that are turned over: the sign of integers.
+    pub(crate) flip: u64,
+    /// Taken from what that gives.
+    pub(crate) base: u64,
+    /// The lowest that is within, but for 0, which always is. Above 1 only where nothing is flipped or taken away.
+    pub(crate) low: u64,
+    /// The highest.
+    pub(crate) high: u64,
+    /// Bytes of a code.
+    pub(crate) size: usize,
+}
+
+impl Within {
+    /// Whether all of `count` dense codes in native byte order are within.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn holds(&self, level: Level, codes: *const u8, count: usize) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.size {
+                1 => level.run_raw(Holds::<u8, ORDERED>(*self, codes, count, PhantomData)),
+                2 => self.run::<u16>(level, codes, count),
+                4 => self.run::<u32>(level, codes, count),
+                _ => self.run::<u64>(level, codes, count),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Within::holds`].
+    unsafe fn run<T>(self, level: Level, codes: *const u8, count: usize) -> bool
+    where
+        Holds<T, PLAIN>: RawKernel<Output = bool>,
+        Holds<T, LOW>: RawKernel<Output = bool>,
+        Holds<T, ORDERED>: RawKernel<Output = bool>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.low > 1, self.flip | self.base) {
+                (true, _) => level.run_raw(Holds::<T, LOW>(self, codes, count, PhantomData)),
+                (false, 0) => level.run_raw(Holds::<T, PLAIN>(self, codes, count, PhantomData)),
+                (false, _) => level.run_raw(Holds::<T, ORDERED>(self, codes, count, PhantomData)),
+            }
+        }
+    }
+}
+
+/// What numbers are found from codes, and compared with.
+const PLAIN: u8 = 0;
+/// Also with the lowest.
+const LOW: u8 = 1;
+/// Bits are turned over, and the base is taken away.
+const ORDERED: u8 = 2;
+
+struct Holds<T, const WAY: u8>(Within, *const u8, usize, PhantomData<T>);
+
+macro_rules! holds {
+    ($($word:ty)*) => {$(
+        impl<const WAY: u8> RawKernel for Holds<$word, WAY> {
+            type Output = bool;
+
+            #[inline(always)]
+            unsafe fn run(self) -> bool {
+                let Self(Within { mask, flip, base, low, high, .. }, codes, count, _) = self;
+                let codes = codes.cast::<$word>();
+                let (mask, flip, base) = (mask as $word, flip as $word, base as $word);
+                let (mut largest, mut smallest): ($word, $word) = (0, 0);
+                for i in 0..count {
+                    // SAFETY: `i < count`, for which `Within::holds`'s caller has made the pointer valid.
+                    let code = unsafe { codes.add(i).read_unaligned() };
+                    let mut number = code & mask;
+                    if WAY == ORDERED {
+                        number = (number ^ flip).wrapping_sub(base);
+                    }
+                    largest = largest.max(number);
+                    if WAY == LOW {
+                        // The smaller the number, the larger its negation; but zero's is zero.
+                        smallest = smallest.max(number.wrapping_neg());
+                    }
+                }
+                let negated = (low as $word).wrapping_neg().widen::<u64>();
+                largest.widen::<u64>() <= high && (WAY != LOW || smallest.widen::<u64>() <= negated)
+            }
+        }
+    )*};
+}
+holds!(u8 u16 u32 u64);
+
+/// The first number from `start` on and below `end` of which something is true that stays true for those after it; else
+/// `end`.
+pub(crate) fn first_in(start: u64, end: u64, is_true: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (start, end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_true(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}

@@ -1,0 +1,296 @@
+//! Everything that is decided about a cast before an element is looked at. Decided once for each pair of formats, level
+//! and set of options.
+
+pub(crate) mod guard;
+pub(crate) mod operands;
+
+use std::cell::RefCell;
+use std::io::{Write, stderr};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cached_once::CachedOnce;
+use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
+use crate::cpu::{DefaultEnvironment, InstructionSet, Level};
+use crate::error::Error;
+use crate::format::Format;
+use crate::kernels::request::{MANY, Request};
+use crate::layout::Layout;
+use crate::plan::guard::Guard;
+use crate::plan::operands::Parts;
+use crate::report::watch::Watch;
+use crate::route::Route;
+
+/// What a cast is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) source: Format,
+    pub(crate) target: Format,
+    /// The seed is none of a plan's business, and 0.
+    options: Options,
+    report: bool,
+    scale: Scale,
+}
+
+/// What elements are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    No,
+    /// A factor for each, or one that it does not pay to look at.
+    Each,
+    /// One factor, its bits; whether there are [`MANY`] elements.
+    One(u64, bool),
+}
+
+/// From this many elements on, it pays to decide for one factor alone.
+const FACTOR_FROM: usize = 1 << 5;
+
+impl Ask {
+    /// For `count` elements; `factor` is the one for all, if they are scaled, and there is one.
+    pub(crate) fn new(
+        (source, target): (Format, Format),
+        options: &Options,
+        (scaled, factor): (bool, Option<f64>),
+        (report, count): (bool, usize),
+    ) -> Self {
+        let scale = match factor.filter(|_| scaled && count >= FACTOR_FROM) {
+            Some(factor) => Scale::One(factor.to_bits(), count >= MANY),
+            None if scaled => Scale::Each,
+            None => Scale::No,
+        };
+        Self { source, target, options: Options { seed: 0, ..*options }, report, scale }
+    }
+
+    /// For plain casts.
+    pub(crate) fn plain(source: Format, target: Format) -> Self {
+        Self::new((source, target), &Options::default(), (false, None), (false, 0))
+    }
+
+    /// What routes are asked for: results for everything.
+    fn request(&self, parts: &Parts) -> Request {
+        let Options { rounding, overflow, nan, seed } = self.options;
+        let overflow = if overflow == Overflow::Raise { Overflow::Ieee } else { overflow };
+        let nan = if nan == NanRule::Raise { NanRule::Keep } else { nan };
+        let (factor, many) = match self.scale {
+            Scale::One(bits, many) => (Some(f64::from_bits(bits)), many),
+            _ => (None, false),
+        };
+        Request {
+            source: parts.source,
+            target: parts.target,
+            options: Options { rounding, overflow, nan, seed },
+            scaled: self.scale != Scale::No,
+            factor,
+            tells: false,
+            many,
+        }
+    }
+
+    /// The number of its options among all that have no factor.
+    fn variant(&self) -> Option<usize> {
+        let scaled = match self.scale {
+            Scale::No => 0,
+            Scale::Each => 1,
+            Scale::One(..) => return None,
+        };
+        let rounding = self.options.rounding.map_or(0, |rounding| 1 + rounding as usize);
+        let digits = [
+            (rounding, 1 + Rounding::COUNT),
+            (self.options.overflow as usize, Overflow::COUNT),
+            (self.options.nan as usize, NanRule::COUNT),
+            (usize::from(self.report), 2),
+            (scaled, 2),
+        ];
+        Some(digits.into_iter().fold(0, |number, (digit, base)| number * base + digit))
+    }
+}
+
+/// How many numbers [`Ask::variant`] gives.
+const VARIANTS: usize = (1 + Rounding::COUNT) * Overflow::COUNT * NanRule::COUNT * 2 * 2;
+
+/// The plans of a pair of formats on a level.
+type Variants = CachedOnce<Plan, VARIANTS>;
+
+static PLANS: CachedOnce<Variants, { InstructionSet::COUNT * Format::COUNT * Format::COUNT }> =
+    CachedOnce::new();
+
+/// The plans with a factor that a thread has made last, each with what it was made for.
+#[derive(Default)]
+struct RecentPlans {
+    plans: [Option<(Ask, Rc<Plan>)>; 4],
+    /// Where the next one goes.
+    next: usize,
+}
+
+thread_local! {
+    static RECENT: RefCell<RecentPlans> = RefCell::default();
+}
+
+/// Whether plans are written to the standard error as they are found.
+static LOG: AtomicBool = AtomicBool::new(false);
+
+/// Writes the plan of each cast to the standard error, as [`super::explain`] says it, on one line; or no longer.
+pub fn log_casts(on: bool) {
+    LOG.store(on, Ordering::Relaxed);
+}
+
+#[cold]
+fn log(found: Result<&Plan, &Error>) {
+    if let Ok(plan) = found {
+        // Nobody listens where it cannot be written.
+        let _ = writeln!(stderr(), "castwise: {}", plan.describe().replace('\n', "; "));
+    }
+}
+
+/// What was decided.
+pub(crate) struct Plan {
+    pub(crate) parts: Parts,
+    /// From sources to results.
+    pub(crate) route: Route,
+    /// What is refused.
+    pub(crate) guard: Option<Guard>,
+    /// What is found out for a report.
+    pub(crate) watch: Option<Watch>,
+}
+
+/// A plan that stays, or one with a factor.
+pub(crate) enum Found {
+    Kept(&'static Plan),
+    Recent(Rc<Plan>),
+}
+
+impl Deref for Found {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        match self {
+            Self::Kept(plan) => plan,
+            Self::Recent(plan) => plan,
+        }
+    }
+}
+
+impl Plan {
+    /// The plan for what is asked, on the level in use.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for complex to real.
+    #[inline]
+    pub(crate) fn find(ask: &Ask) -> Result<Found, Error> {
+        let found = match ask.variant() {
+            Some(variant) => Self::kept(ask, variant).map(Found::Kept),
+            None => Self::recent(ask).map(Found::Recent),
+        };
+        if LOG.load(Ordering::Relaxed) {
+            log(found.as_deref());
+        }
+        found
+    }
+
+    /// The plan of a plain cast on the level in use.
+    ///
+    /// # Errors
+    /// As for [`Plan::find`].
+    #[inline]
+    pub(crate) fn plain(source: Format, target: Format) -> Result<&'static Self, Error> {
+        let found = Self::kept(&Ask::plain(source, target), 0);
+        if LOG.load(Ordering::Relaxed) {
+            log(found.as_deref());
+        }
+        found
+    }
+
+    #[inline]
+    fn kept(ask: &Ask, variant: usize) -> Result<&'static Self, Error> {
+        let level = Level::active();
+        let place =
+            (level.set() as usize * Format::COUNT + ask.source.index()) * Format::COUNT + ask.target.index();
+        let known = PLANS.get(place).and_then(|plans| plans.get(variant));
+        known.map_or_else(|| Self::make_kept(ask, level, (place, variant)), Ok)
+    }
+
+    #[cold]
+    fn make_kept(ask: &Ask, level: Level, (place, variant): (usize, usize)) -> Result<&'static Self, Error> {
+        let plan = Self::new(ask, level)?;
+        let plans = PLANS.get(place).unwrap_or_else(|| PLANS.store(place, Variants::new()));
+        Ok(plans.store(variant, plan))
+    }
+
+    fn recent(ask: &Ask) -> Result<Rc<Self>, Error> {
+        let level = Level::active();
+        RECENT.with_borrow_mut(|RecentPlans { plans, next }| {
+            let is_it = |known: &&(Ask, Rc<Self>)| known.0 == *ask && known.1.route.level == level;
+            if let Some((_, plan)) = plans.iter().flatten().find(is_it) {
+                return Ok(Rc::clone(plan));
+            }
+            let plan = Rc::new(Self::new(ask, level)?);
+            plans[*next] = Some((*ask, Rc::clone(&plan)));
+            *next = (*next + 1) % plans.len();
+            Ok(plan)
+        })
+    }
+
+    /// Says what was decided, a line for each part.
+    pub(crate) fn describe(&self) -> String {
+        let Self { parts, route, guard, watch } = self;
+        let level = route.level.name();
+        let mut lines = vec![format!("{} -> {} on {level}", parts.source.name(), parts.target.name())];
+        if parts.components == 2 {
+            lines.push("each of the two parts of complex numbers".to_owned());
+        }
+        if parts.real_to_complex {
+            lines.push("imaginary parts of +0".to_owned());
+        }
+        lines.push(format!("route: {}", route.describe()));
+        if let Some(guard) = guard {
+            let look =
+                if guard.safe.is_some() { "a look at the codes, and where that is not enough " } else { "" };
+            lines.push(format!("refuses: {look}{}", guard.close.describe()));
+        }
+        if let Some(watch) = watch {
+            lines.push(format!("reports: {}", watch.describe()));
+        }
+        lines.join("\n")
+    }
+
+    /// Decides.
+    ///
+    /// # Errors
+    /// As for [`Plan::find`].
+    fn new(ask: &Ask, level: Level) -> Result<Self, Error> {
+        DefaultEnvironment::compute((ask, level), |(ask, level)| {
+            let parts = Parts::of(ask.source, ask.target)?;
+            let request = ask.request(&parts);
+            let guard = Guard::new(&request, &ask.options, level)?;
+            let watch = if ask.report { Some(Watch::new(&request, level)?) } else { None };
+            let tells = watch.as_ref().is_some_and(Watch::needs_flags);
+            let route = Route::new(&Request { tells, ..request }, level)?;
+            Ok(Self { parts, route, guard, watch })
+        })
+    }
+
+    /// Whether nothing but the results of unscaled elements is asked for, and those do not depend on places.
+    pub(crate) fn is_simple(&self) -> bool {
+        let Route { scaled, draws, .. } = self.route;
+        self.guard.is_none() && self.watch.is_none() && !scaled && !draws
+    }
+
+    /// Bytes of a source element.
+    pub(crate) fn source_size(&self) -> usize {
+        self.parts.source.item_size() * self.parts.components
+    }
+
+    /// Bytes of a target element.
+    pub(crate) fn target_size(&self) -> usize {
+        let parts = if self.parts.real_to_complex { 2 } else { self.parts.components };
+        self.parts.target.item_size() * parts
+    }
+
+    /// The layout of dense elements.
+    pub(crate) fn dense(&self, count: usize) -> Layout {
+        let components = self.parts.components;
+        let [from, to] = [self.source_size(), self.target_size()].map(|size| size / components);
+        Layout::dense(count * components, from, to)
+    }
+}

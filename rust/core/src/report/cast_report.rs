@@ -1,0 +1,102 @@
+//! The account of what a cast lost.
+
+#![deny(unsafe_code)]
+
+use std::ops::AddAssign;
+
+use super::square_sum::SquareSum;
+
+/// Counts and errors of one cast, or of several merged by `+=`.
+///
+/// Merging is associative and commutative to the last bit: every field is a count, a maximum, a minimum, or an
+/// [`SquareSum`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CastReport {
+    /// Elements (components, for complex formats).
+    pub count: u64,
+    /// Elements whose value is preserved; NaN to NaN and infinity to infinity count.
+    pub exact: u64,
+    /// Values beyond the target's range that became infinity or NaN, or an integer that wrapped.
+    pub overflowed: u64,
+    /// Values beyond the target's range that became its limit.
+    pub saturated: u64,
+    /// Nonzero finite values within the range that became zero.
+    pub underflowed: u64,
+    /// Results that are nonzero subnormals of the target.
+    pub subnormal: u64,
+    /// NaN among the sources.
+    pub nan_in: u64,
+    /// NaN among the results.
+    pub nan_out: u64,
+    /// Infinities among the sources.
+    pub inf_in: u64,
+    /// Largest finite magnitude among the sources (after scaling); 0 if there is none.
+    pub amax: f64,
+    /// Smallest nonzero finite magnitude among the sources (after scaling); 0 if there is none.
+    pub amin_nonzero: f64,
+    /// Largest difference between a finite source and its finite result.
+    pub max_abs_error: f64,
+    /// Largest such difference relative to a nonzero source.
+    pub max_rel_error: f64,
+    /// Sum of squares of the sources that are finite with a finite result.
+    pub signal: SquareSum,
+    /// Sum of squares of the errors of the same.
+    pub noise: SquareSum,
+}
+
+impl CastReport {
+    /// Signal to quantization-noise ratio in decibels: infinite without error, NaN without signal.
+    #[must_use]
+    pub fn sqnr_db(&self) -> f64 {
+        if self.signal.is_empty() {
+            return f64::NAN;
+        }
+        10.0 * (self.signal.log10() - self.noise.log10())
+    }
+}
+
+/// The smaller, where 0 stands for "none".
+pub(crate) fn smallest_nonzero(a: f64, b: f64) -> f64 {
+    if a == 0.0 || (b != 0.0 && b < a) { b } else { a }
+}
+
+impl AddAssign<&Self> for CastReport {
+    fn add_assign(&mut self, other: &Self) {
+        self.count += other.count;
+        self.exact += other.exact;
+        self.overflowed += other.overflowed;
+        self.saturated += other.saturated;
+        self.underflowed += other.underflowed;
+        self.subnormal += other.subnormal;
+        self.nan_in += other.nan_in;
+        self.nan_out += other.nan_out;
+        self.inf_in += other.inf_in;
+        self.amax = self.amax.max(other.amax);
+        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
+        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
+        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
+        self.signal += &other.signal;
+        self.noise += &other.noise;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_error_the_ratio_is_infinite() {
+        let mut report = CastReport::default();
+        report.signal.add_square_of(3.0);
+        assert_eq!(report.sqnr_db(), f64::INFINITY);
+        assert!(CastReport::default().sqnr_db().is_nan());
+    }
+
+    #[test]
+    fn nothing_is_not_the_smallest() {
+        let mut report = CastReport::default();
+        report += &CastReport { amin_nonzero: 2.0, ..CastReport::default() };
+        report += &CastReport::default();
+        assert_eq!(report.amin_nonzero, 2.0);
+    }
+}

@@ -1,0 +1,98 @@
+//! Watching casts from formats of a byte: how often each code occurs tells everything.
+
+use super::cast_report::{CastReport, smallest_nonzero};
+use super::measure::{Meter, MeterScratch};
+use crate::cpu::Level;
+
+/// Codes of a byte.
+pub(super) const CODES: usize = 1 << u8::BITS;
+
+/// From this many elements on it is quicker to count codes than to look at values.
+pub(super) const COUNT_FROM: usize = 1 << 14;
+
+/// Counts next to each other are added to by turns, so that equal codes in a row do not wait for each other.
+const TURNS: usize = 4;
+
+/// How often each code occurred.
+pub(super) struct Histogram([[u64; CODES]; TURNS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([[0; CODES]; TURNS])
+    }
+}
+
+impl Histogram {
+    /// Counts codes.
+    ///
+    /// # Safety
+    /// `count` of them are readable.
+    pub(super) unsafe fn count(&mut self, codes: *const u8, count: usize) {
+        let Self([first, second, third, fourth]) = self;
+        let words = count / 8;
+        for i in 0..words {
+            // SAFETY: the caller's promise.
+            let word = unsafe { codes.add(8 * i).cast::<u64>().read_unaligned() };
+            let code = |place: u32| usize::from((word >> (8 * place)) as u8);
+            for half in [0, 4] {
+                first[code(half)] += 1;
+                second[code(half + 1)] += 1;
+                third[code(half + 2)] += 1;
+                fourth[code(half + 3)] += 1;
+            }
+        }
+        for i in 8 * words..count {
+            // SAFETY: the caller's promise.
+            first[usize::from(unsafe { codes.add(i).read() })] += 1;
+        }
+    }
+
+    /// Adds the account of what was counted: of each code, given its results and flags, as often as it occurred.
+    ///
+    /// # Safety
+    /// The results of all codes, of so many bytes, are readable at the pointer.
+    pub(super) unsafe fn tell(
+        &self,
+        meter: &Meter,
+        level: Level,
+        (results, size): (*const u8, usize),
+        flags: &[u8],
+        scratch: &mut MeterScratch,
+        report: &mut CastReport,
+    ) {
+        for (code, flag) in flags.iter().enumerate().take(CODES) {
+            let times = self.0.iter().map(|counts| counts[code]).sum();
+            if times == 0 {
+                continue;
+            }
+            let (source, mut one) = (code as u8, CastReport::default());
+            // SAFETY: one element on either side: the code, and its result among those of all codes.
+            unsafe {
+                let ends = (&raw const source, results.add(code * size));
+                meter.measure(level, ends, None, std::slice::from_ref(flag), scratch, &mut one);
+            }
+            report.add_times(&one, times);
+        }
+    }
+}
+
+impl CastReport {
+    /// Adds an account so many times.
+    fn add_times(&mut self, other: &Self, times: u64) {
+        self.count += other.count * times;
+        self.exact += other.exact * times;
+        self.overflowed += other.overflowed * times;
+        self.saturated += other.saturated * times;
+        self.underflowed += other.underflowed * times;
+        self.subnormal += other.subnormal * times;
+        self.nan_in += other.nan_in * times;
+        self.nan_out += other.nan_out * times;
+        self.inf_in += other.inf_in * times;
+        self.amax = self.amax.max(other.amax);
+        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
+        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
+        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
+        self.signal.add_times(&other.signal, times);
+        self.noise.add_times(&other.noise, times);
+    }
+}

@@ -1,0 +1,154 @@
+//! Watching a cast: what each tile lost, added to a [`CastReport`], by way of float64 and the encoder's flags.
+
+use super::cast_report::CastReport;
+use super::squares;
+use super::tally::{Account, Columns};
+use crate::codec::pivot::{Binary64, Pivot, SignedWord, UnsignedWord};
+use crate::codec::reference;
+use crate::cpu::Level;
+use crate::format::{Format, Kind};
+use crate::kernels::stages::assemble;
+use crate::kernels::stages::stage::{Span, Stage};
+use crate::kernels::tile::Tile;
+
+/// Values of a format as float64, with the rest where float64 does not hold them.
+enum Values {
+    /// They are float64.
+    Same,
+    Exact(Box<dyn Stage>),
+    Signed,
+    Unsigned,
+}
+
+impl Values {
+    fn new(format: Format) -> Self {
+        match (format.row().bits, format.kind()) {
+            (64, Kind::Integer { signed: true }) => Self::Signed,
+            (64, Kind::Integer { signed: false }) => Self::Unsigned,
+            _ => assemble::decoder::<Binary64>(format).map_or(Self::Same, Self::Exact),
+        }
+    }
+
+    /// Whether float64 holds them, and there is never a rest.
+    fn is_exact(&self) -> bool {
+        matches!(self, Self::Same | Self::Exact(_))
+    }
+
+    /// Writes the value of each code as a sum of two float64, of which the second is zero already.
+    ///
+    /// # Safety
+    /// `codes` is valid for as many elements as the slices are long.
+    unsafe fn read(&self, level: Level, codes: *const u8, near: &mut [f64], rest: &mut [f64]) {
+        let target = near.as_mut_ptr().cast::<u8>();
+        match self {
+            // SAFETY: the caller's promise for the codes; `near` is ours.
+            Self::Same => unsafe { codes.copy_to_nonoverlapping(target, size_of_val(near)) },
+            Self::Exact(stage) => {
+                let span = Span { source: codes, target, count: near.len(), ..Span::EMPTY };
+                // SAFETY: the caller's promise for the codes; `near` is ours.
+                unsafe { stage.run(level, span) };
+            }
+            // SAFETY: the caller's promise.
+            Self::Signed => unsafe { split::<SignedWord>(codes, near, rest) },
+            // SAFETY: the caller's promise.
+            Self::Unsigned => unsafe { split::<UnsignedWord>(codes, near, rest) },
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Values::read`].
+unsafe fn split<P: Pivot<Bits = u64>>(codes: *const u8, near: &mut [f64], rest: &mut [f64]) {
+    for (i, (near, rest)) in near.iter_mut().zip(rest).enumerate() {
+        // SAFETY: the caller's promise.
+        let word = unsafe { codes.cast::<u64>().add(i).read_unaligned() };
+        (*near, *rest) = P::to_f64_pair(word);
+    }
+}
+
+/// Compares the tiles of one cast.
+pub(crate) struct Meter {
+    source: Values,
+    target: Values,
+    smallest_normal: f64,
+    wraps: bool,
+}
+
+impl Meter {
+    /// For a pair of real formats; `wraps` if values beyond the range wrap.
+    pub(crate) fn new(source: Format, target: Format, wraps: bool) -> Self {
+        // The code after the largest subnormal; without subnormals nothing is below the smallest normal.
+        let smallest_normal = target
+            .float()
+            .filter(|spec| spec.mantissa_bits > 0)
+            .map_or(0.0, |spec| reference::value_of(&spec, 1 << spec.mantissa_bits));
+        Self { source: Values::new(source), target: Values::new(target), smallest_normal, wraps }
+    }
+
+    /// Adds the account of one tile.
+    ///
+    /// # Safety
+    /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
+    pub(crate) unsafe fn measure(
+        &self,
+        level: Level,
+        (source, target): (*const u8, *const u8),
+        scales: Option<&[f64]>,
+        flags: &[u8],
+        scratch: &mut MeterScratch,
+        report: &mut CastReport,
+    ) {
+        let count = flags.len();
+        let tiles = [&mut scratch.near, &mut scratch.rest, &mut scratch.result, &mut scratch.result_rest];
+        let [near, rest, result, result_rest] = tiles.map(|tile| &mut tile.0[..count]);
+        let exact = self.source.is_exact() && self.target.is_exact() && scales.is_none();
+        if !exact {
+            rest.fill(0.0);
+            result_rest.fill(0.0);
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.source.read(level, source, near, rest);
+            self.target.read(level, target, result, result_rest);
+        }
+        if let Some(scales) = scales {
+            for ((near, rest), &scale) in near.iter_mut().zip(&mut *rest).zip(scales) {
+                let product = *near * scale;
+                *rest = near.mul_add(scale, -product) + *rest * scale;
+                *rest = if rest.is_finite() { *rest } else { 0.0 };
+                // Beyond float64, at either end, the account stops at its limits: a finite value stays one.
+                let finite = near.is_finite() && scale.is_finite();
+                let vanished = product == 0.0 && *near != 0.0 && scale != 0.0;
+                *near = match product {
+                    _ if finite && product.is_infinite() => f64::MAX.copysign(product),
+                    _ if vanished => f64::from_bits(1).copysign(product),
+                    _ => product,
+                };
+            }
+        }
+        let errors = &mut scratch.errors.0[..count];
+        let quotients = &mut scratch.quotients.0[..count];
+        let rests = (!exact).then_some((&*rest, &*result_rest));
+        let columns =
+            Columns { sources: &mut *near, results: result, rests, errors: &mut *errors, quotients, flags };
+        let (smallest_normal, wraps) = (self.smallest_normal, self.wraps);
+        let [roots, lost] = level.run(Account { columns, report, smallest_normal, wraps });
+        let full = count.next_multiple_of(squares::LANES);
+        let filled_up = |tile: &'_ mut Tile<f64>| tile.0[count..full].fill(0.0);
+        [&mut scratch.near, &mut scratch.errors].into_iter().for_each(filled_up);
+        let (near, errors) = (&scratch.near.0[..full], &scratch.errors.0[..full]);
+        squares::add_doubles(&mut report.signal, level, near, roots.largest, roots.smallest_nonzero);
+        squares::add_doubles(&mut report.noise, level, errors, lost.largest, lost.smallest_nonzero);
+    }
+}
+
+/// The columns of one tile, kept between tiles.
+#[derive(Default)]
+pub(crate) struct MeterScratch {
+    near: Tile<f64>,
+    rest: Tile<f64>,
+    result: Tile<f64>,
+    result_rest: Tile<f64>,
+    errors: Tile<f64>,
+    quotients: Tile<f64>,
+}

@@ -1,0 +1,252 @@
+//! The one decision of a cast: which stages its elements pass through. No loops here.
+//!
+//! | route | stages | when |
+//! |---|---|---|
+//! | copy | none | same format, and nothing to change |
+//! | lookup | one | codes of a byte, on a level with tables of 256 entries |
+//! | table | one | many codes of a byte, times one factor |
+//! | native | one, after decoding to float32 | floats to machine types and integers of few bits, and between machine types, under default options |
+//! | integer | one | integers or bools on both ends |
+//! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
+//! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |
+
+pub(crate) mod work;
+
+use crate::codec::lane::Lane;
+use crate::codec::options::{Overflow, Rounding};
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
+use crate::cpu::Level;
+use crate::error::Error;
+use crate::format::Kind;
+use crate::kernels::request::{Choice, Request, pivot_spec};
+use crate::kernels::stages::assemble;
+use crate::kernels::stages::stage::{Scale, Stage};
+use crate::kernels::stages::{cut, from_float};
+use crate::kernels::stages::{from_integer, integer};
+use crate::kernels::tables::lookup;
+use crate::kernels::vectors::by_chance::{ByChance, by_chance};
+use crate::kernels::vectors::{direct, low_bytes, native};
+
+/// What happens to each tile.
+pub(crate) struct Route {
+    /// What its stages were chosen for.
+    pub(crate) level: Level,
+    /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
+    pub(crate) decode: Option<Box<dyn Stage>>,
+    /// Bytes of a lane between the stages.
+    pub(crate) lane_size: usize,
+    /// Lanes times scales, in place.
+    pub(crate) scale: Option<Box<dyn Stage>>,
+    /// Lanes to target bytes.
+    pub(crate) encode: Option<Box<dyn Stage>>,
+    /// The encoder writes a flag per element.
+    pub(crate) flags: bool,
+    /// Scales are read, by the scale stage or the encoder.
+    pub(crate) scaled: bool,
+    /// Draws are read.
+    pub(crate) draws: bool,
+    /// Does all that the stages do for dense elements, and draws by itself.
+    pub(crate) by_chance: Option<Box<dyn ByChance>>,
+    pub(crate) source_size: usize,
+    pub(crate) target_size: usize,
+}
+
+impl Route {
+    /// Decides.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for complex formats, which the caller takes apart into real ones.
+    // Not inlined: constants of kernels are computed here, in the environment that the caller has set.
+    #[inline(never)]
+    pub(crate) fn new(request: &Request, level: Level) -> Result<Self, Error> {
+        if request.source == request.target && !request.scaled && request.keeps_specials() {
+            return Ok(Self::empty(request, level));
+        }
+        Self::through_stages(request, level)
+    }
+
+    /// Without stages.
+    fn empty(request: &Request, level: Level) -> Self {
+        let Request { source, target, scaled, .. } = *request;
+        Self {
+            level,
+            decode: None,
+            lane_size: source.item_size(),
+            scale: None,
+            encode: None,
+            flags: false,
+            scaled,
+            draws: false,
+            by_chance: None,
+            source_size: source.item_size(),
+            target_size: target.item_size(),
+        }
+    }
+
+    /// Decides for stages, even where a copy would have the same results, because they tell of NaN.
+    ///
+    /// # Errors
+    /// As for [`Route::new`].
+    pub(crate) fn through_stages(request: &Request, level: Level) -> Result<Self, Error> {
+        let mut route = Self::empty(request, level);
+        let tables = lookup::stage(request, level).or_else(|| lookup::scaled_stage(request, level));
+        if let Some(stage) = tables {
+            return Ok(Self { encode: Some(stage), scaled: false, ..route });
+        }
+        let Request { source, target, .. } = *request;
+        route.choose(request).ok_or(Error::Unsupported { source, target })?;
+        Ok(route)
+    }
+
+    /// Fills in the stages.
+    fn choose(&mut self, request: &Request) -> Option<()> {
+        let Request { source, target, options, .. } = *request;
+        if request.is_native() && self.go_native(request) {
+            return Some(());
+        }
+        if request.integer_ends() && !request.scaled {
+            let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
+            if wraps && !request.tells {
+                let pair = (source, target);
+                self.encode =
+                    cut::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
+            }
+            if self.encode.is_none() {
+                self.encode = integer::stage(source, target, options.overflow);
+                self.flags = true;
+            }
+            return Some(());
+        }
+        if let Some(stage) = direct::stage(request, self.level) {
+            self.encode = Some(stage);
+            // A factor is part of the stage.
+            self.scaled = false;
+            return Some(());
+        }
+        self.route(request)
+    }
+
+    /// Says which loops elements pass through.
+    pub(crate) fn describe(&self) -> String {
+        let drawn = self.by_chance.is_some().then(|| "draws in registers; else ".to_owned());
+        let stages =
+            [&self.decode, &self.scale, &self.encode].into_iter().flatten().map(|stage| stage.name());
+        let stages: Vec<_> = stages.collect();
+        let stages = if stages.is_empty() { "a copy".to_owned() } else { stages.join(", then ") };
+        drawn.unwrap_or_default() + &stages
+    }
+
+    /// Whether nothing is to be done to elements.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.decode.is_none() && self.encode.is_none()
+    }
+
+    /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
+    fn go_native(&mut self, request: &Request) -> bool {
+        let Request { source, target, options, .. } = *request;
+        if target.kind() == Kind::Bool && !request.keeps_specials() {
+            return false;
+        }
+        self.encode = native::stage(source, target, self.level);
+        if self.encode.is_some() {
+            return true;
+        }
+        self.encode = match source.float() {
+            None => from_integer::stage(source, target)
+                .map(|stage| low_bytes::stage((source, target), self.level, stage)),
+            Some(spec) if spec == pivot_spec::<Binary64>() => {
+                from_float::from_float64(target, options.overflow)
+            }
+            Some(spec) if spec == pivot_spec::<Binary32>() => {
+                from_float::from_float32(target, options.overflow)
+            }
+            Some(_) => None,
+        };
+        // Single floats and narrower; float64 they become by decoding alone.
+        if self.encode.is_none()
+            && source.float().is_some_and(|_| source.row().bits < 32)
+            && target.float().is_none()
+        {
+            self.encode = from_float::from_float32(target, options.overflow);
+            // Narrower floats pass through float32, which holds them exactly.
+            self.decode = assemble::decoder::<Binary32>(source);
+            self.lane_size = size_of::<f32>();
+        }
+        self.encode.is_some()
+    }
+
+    /// Fills in the stages of the pivot route.
+    fn route(&mut self, request: &Request) -> Option<()> {
+        match request.choice() {
+            Choice::Narrow => {
+                self.decode = assemble::decoder::<Binary32>(request.source);
+                self.through_float::<Binary32>(request)
+            }
+            Choice::Wide => {
+                self.decode = assemble::decoder::<Binary64>(request.source);
+                self.through_float::<Binary64>(request)
+            }
+            Choice::Word { signed: true } => self.finish(request, assemble::encoder::<SignedWord>(request)),
+            Choice::Word { signed: false } => {
+                self.finish(request, assemble::encoder::<UnsignedWord>(request))
+            }
+            Choice::Exact => {
+                let encode = match (request.source.row().bits, request.source.kind()) {
+                    (64, Kind::Integer { signed: true }) => assemble::product_encoder::<SignedWord>(request),
+                    (64, Kind::Integer { signed: false }) => {
+                        assemble::product_encoder::<UnsignedWord>(request)
+                    }
+                    _ => {
+                        self.decode = assemble::decoder::<Binary64>(request.source);
+                        assemble::product_encoder::<Binary64>(request)
+                    }
+                };
+                self.lane_size = 8;
+                self.finish(request, encode)
+            }
+        }
+    }
+
+    fn through_float<P: FloatPivot>(&mut self, request: &Request) -> Option<()> {
+        self.lane_size = (<P::Lane as Lane>::WIDTH / 8) as usize;
+        if self.scaled {
+            self.scale = Some(Box::new(Scale));
+        }
+        let spec = request.target.float();
+        let is_pivot = spec == Some(pivot_spec::<P>());
+        if is_pivot && !request.tells && !self.scaled && request.keeps_specials() {
+            return Some(());
+        }
+        if let Some(stage) = direct::from_lanes::<P>(request, self.level) {
+            self.encode = Some(stage);
+            return Some(());
+        }
+        let is_single = spec == Some(pivot_spec::<Binary32>());
+        if self.lane_size == size_of::<f64>() && is_single && request.is_fast() && request.keeps_specials() {
+            self.encode = from_float::from_float64(request.target, request.options.overflow);
+            return Some(());
+        }
+        if let Some(fast) = assemble::fast_encoder::<P>(request) {
+            self.encode = Some(fast);
+            self.draw(request);
+            if self.draws && self.lane_size == size_of::<f32>() {
+                self.by_chance = by_chance(request, self.level);
+            }
+            return Some(());
+        }
+        self.finish(request, assemble::encoder::<P>(request))
+    }
+
+    /// The general encoders always tell what happened; nobody may listen.
+    fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
+        self.flags = true;
+        self.draw(request);
+        self.encode = Some(encode?);
+        Some(())
+    }
+
+    /// Notes whether the encoder reads random numbers.
+    fn draw(&mut self, request: &Request) {
+        self.draws = request.rounding() == Rounding::Stochastic;
+    }
+}

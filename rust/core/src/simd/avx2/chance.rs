@@ -1,0 +1,63 @@
+//! The operations of [`Chance`].
+
+use std::arch::x86_64 as arch;
+
+use super::vector::Avx2;
+use crate::simd::chance::{Chance, EXPONENT};
+use crate::simd::vector::{Vector, operations};
+
+type Integers = arch::__m256i;
+
+impl Chance for Avx2 {
+    operations! {
+        fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
+        fn xor(a: Integers, b: Integers) -> Integers { arch::_mm256_xor_si256(a, b) }
+        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi32(a, b) }
+        fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm256_sub_epi32(a, b) }
+        fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi32(a, b) }
+        fn min32(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu32(a, b) }
+        fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
+        fn shr32_by(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
+        fn shr16_by(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
+        fn fixed_below(a: Integers, power: arch::__m256) -> Integers {
+            let single = arch::_mm256_castsi256_ps(a);
+            let below = arch::_mm256_cmpgt_epi32(arch::_mm256_castps_si256(power), a);
+            // Rounded up, or down: if up, it is one too many.
+            let sum = arch::_mm256_add_ps(single, power);
+            let up = arch::_mm256_cmp_ps::<{ arch::_CMP_GT_OQ }>(arch::_mm256_sub_ps(sum, power), single);
+            let cut = arch::_mm256_add_epi32(arch::_mm256_castps_si256(sum), arch::_mm256_castps_si256(up));
+            let fixed = arch::_mm256_sub_epi32(cut, Self::splat32(EXPONENT));
+            arch::_mm256_blendv_epi8(a, fixed, below)
+        }
+        fn any_have(all: [Integers; 4], bits: Integers) -> bool {
+            let [a, b, c, d] = all;
+            let low = arch::_mm256_or_si256(lacks_none(a, bits), lacks_none(b, bits));
+            let high = arch::_mm256_or_si256(lacks_none(c, bits), lacks_none(d, bits));
+            arch::_mm256_movemask_epi8(arch::_mm256_or_si256(low, high)) != 0
+        }
+        fn any_below16(a: Integers, bound: Integers) -> bool {
+            let reaches = arch::_mm256_cmpeq_epi16(arch::_mm256_max_epu16(a, bound), a);
+            arch::_mm256_movemask_epi8(reaches) != -1
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr32<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe { Self::shr32_by(a, COUNT) }
+    }
+}
+
+/// Which lanes have all of these bits.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn lacks_none(a: Integers, bits: Integers) -> Integers {
+    // SAFETY: the caller's promise.
+    unsafe { arch::_mm256_cmpeq_epi32(arch::_mm256_and_si256(a, bits), bits) }
+}

@@ -1,0 +1,54 @@
+//! The operations of [`Sums`].
+
+use std::arch::x86_64 as arch;
+
+use super::vector::Avx2;
+use crate::simd::sums::Sums;
+use crate::simd::vector::{Vector, operations};
+
+type Integers = arch::__m256i;
+type Singles = arch::__m256;
+
+impl Sums for Avx2 {
+    operations! {
+        fn rounded_by_sums(a: Singles, smallest_anchor_factor: [Integers; 3]) -> Integers {
+            let [smallest, anchor, factor] = smallest_anchor_factor;
+            let power = arch::_mm256_and_si256(Self::bits(a), Self::splat32(f32::INFINITY.to_bits()));
+            let power = arch::_mm256_max_epu32(power, smallest);
+            let anchor = Self::singles(arch::_mm256_add_epi32(power, anchor));
+            let sum = arch::_mm256_fmadd_ps(a, Self::singles(factor), anchor);
+            Self::bits(arch::_mm256_sub_ps(sum, anchor))
+        }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
+        fn words(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi32(a, b) }
+        fn bytes(low: Integers, high: Integers) -> Integers { arch::_mm256_packus_epi16(low, high) }
+        fn signs(a: [Singles; 4]) -> Integers {
+            let [a, b, c, d] = a;
+            let low = arch::_mm256_packs_epi32(Self::bits(a), Self::bits(b));
+            arch::_mm256_packs_epi16(low, arch::_mm256_packs_epi32(Self::bits(c), Self::bits(d)))
+        }
+        fn nan8(a: [Singles; 4]) -> Integers {
+            let [a, b, c, d] = a;
+            Self::signs([is_nan(a, a), is_nan(b, b), is_nan(c, c), is_nan(d, d)])
+        }
+        fn any_nan_of_four(a: [Singles; 4]) -> bool {
+            let [a, b, c, d] = a;
+            arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))) != 0
+        }
+        fn in_sequence(a: Integers) -> Integers {
+            arch::_mm256_permutevar8x32_epi32(a, arch::_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+        }
+    }
+}
+
+/// Which lanes of either register are NaN.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn is_nan(a: Singles, b: Singles) -> Singles {
+    // SAFETY: the caller's promise.
+    unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
+}

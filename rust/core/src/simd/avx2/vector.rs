@@ -1,0 +1,464 @@
+//! Registers of 256 bits.
+
+use std::arch::x86_64 as arch;
+
+use crate::cpu::level::{self, Level, RawKernel};
+use crate::simd::vector::{Nibbles, Vector, operations, up_above_middle};
+
+/// AVX2 with F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(pub(in crate::simd) Level);
+
+type Integers = arch::__m256i;
+type Singles = arch::__m256;
+
+/// The order of 64-bit lanes after two registers have been packed into one, half by half.
+const UNPACKED: i32 = 0b11_01_10_00;
+
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Avx2 {
+    const BYTES: usize = 32;
+    const STREAMS: bool = true;
+    type Integers = Integers;
+    type Singles = Singles;
+    // All bits of a lane, or none.
+    type Mask8 = Integers;
+    type Mask16 = Integers;
+
+    fn level(self) -> Level {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
+        unsafe { level::run_avx2(kernel) }
+    }
+
+    operations! {
+        fn load(source: *const u8) -> Integers { arch::_mm256_loadu_si256(source.cast()) }
+        fn store(target: *mut u8, a: Integers) { arch::_mm256_storeu_si256(target.cast(), a) }
+        fn stream(target: *mut u8, a: Integers) { arch::_mm256_stream_si256(target.cast(), a) }
+        fn fence() { arch::_mm_sfence() }
+        fn splat8(value: u8) -> Integers { arch::_mm256_set1_epi8(value as i8) }
+        fn splat16(value: u16) -> Integers { arch::_mm256_set1_epi16(value as i16) }
+        fn splat32(value: u32) -> Integers { arch::_mm256_set1_epi32(value as i32) }
+        fn and(a: Integers, b: Integers) -> Integers { arch::_mm256_and_si256(a, b) }
+        fn or(a: Integers, b: Integers) -> Integers { arch::_mm256_or_si256(a, b) }
+        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
+            arch::_mm256_or_si256(a, arch::_mm256_and_si256(b, mask))
+        }
+        fn add8(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi8(a, b) }
+        fn add16(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi16(a, b) }
+        fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm256_adds_epu8(a, b) }
+        fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epu8(a, b) }
+        fn sub_saturated16(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epu16(a, b) }
+        fn min8(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu8(a, b) }
+        fn min16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu16(a, b) }
+        fn max16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu16(a, b) }
+        fn max32(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu32(a, b) }
+        fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
+        fn shl_each16(a: Integers, counts: Integers) -> Integers {
+            // A power of two for each count, from a table of bytes. Those of upper bytes meet zero.
+            let powers = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
+                1, 2, 4, 8, 16, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            ));
+            arch::_mm256_maddubs_epi16(a, arch::_mm256_shuffle_epi8(powers, counts))
+        }
+        fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
+            let (even, odd) = unzip16_by_halves(a, b);
+            (Self::in_order(even), Self::in_order(odd))
+        }
+        fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
+            // Quarters at the places from which they are packed in order.
+            let quarters = |low: usize, high: usize| {
+                let quarter = |index: usize| arch::_mm_loadu_si128(source.add(16 * index).cast());
+                arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(quarter(low)), quarter(high))
+            };
+            unzip16_by_halves(quarters(0, 2), quarters(1, 3))
+        }
+        fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
+            let low = arch::_mm256_set1_epi16(0xff);
+            let even = arch::_mm256_packus_epi16(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+            let odd = arch::_mm256_packus_epi16(arch::_mm256_srli_epi16::<8>(a), arch::_mm256_srli_epi16::<8>(b));
+            (even, odd)
+        }
+        fn in_order(a: Integers) -> Integers { arch::_mm256_permute4x64_epi64::<UNPACKED>(a) }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
+            let by_halves = arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+            Self::in_order(arch::_mm256_castps_si256(by_halves))
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            Self::in_order(arch::_mm256_unpacklo_epi64(a, b))
+        }
+        fn above16(a: Integers, b: Integers) -> Integers { arch::_mm256_cmpgt_epi16(a, b) }
+        fn top8(a: Integers) -> Integers { arch::_mm256_cmpgt_epi8(arch::_mm256_setzero_si256(), a) }
+        fn join(low: Integers, high: Integers) -> Integers {
+            arch::_mm256_packs_epi16(low, high)
+        }
+        fn choose8(mask: Integers, yes: Integers, no: Integers) -> Integers {
+            arch::_mm256_blendv_epi8(no, yes, mask)
+        }
+        fn choose16(mask: Integers, yes: Integers, no: Integers) -> Integers {
+            arch::_mm256_blendv_epi8(no, yes, mask)
+        }
+        fn bits(a: Singles) -> Integers { arch::_mm256_castps_si256(a) }
+        fn singles(a: Integers) -> Singles { arch::_mm256_castsi256_ps(a) }
+        fn load_upper(source: *const u8) -> Singles {
+            let wide = arch::_mm256_cvtepu16_epi32(arch::_mm_loadu_si128(source.cast()));
+            arch::_mm256_castsi256_ps(arch::_mm256_slli_epi32::<16>(wide))
+        }
+        fn load_halves(source: *const u8) -> Singles {
+            arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(source.cast()))
+        }
+        fn load_doubles(source: *const u8) -> Singles {
+            let cut = Self::load_middling_doubles(source);
+            // In the order of numbers with a sign, so that those below the smallest are above all others.
+            let magnitude = Self::and(Self::bits(cut), Self::splat32(FIRST_SIGN - 1));
+            let above = arch::_mm256_add_epi32(magnitude, Self::splat32(FIRST_SIGN - SMALLEST_NORMAL));
+            let beyond = arch::_mm256_cmpgt_epi32(above, Self::splat32(FIRST_SIGN + NORMAL_NUMBERS - 1));
+            let beyond = arch::_mm256_movemask_ps(Self::singles(beyond));
+            if beyond != 0 && beyond & !zeros(source) != 0 {
+                let low = odd_single(arch::_mm256_loadu_pd(source.cast()));
+                return arch::_mm256_set_m128(odd_single(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast())), low);
+            }
+            cut
+        }
+        fn load_middling_doubles(source: *const u8) -> Singles {
+            arch::_mm256_set_m128(short_single(source.add(Self::BYTES)), short_single(source))
+        }
+        fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm256_fmadd_ps(a, b, c) }
+        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+            let product = arch::_mm256_mul_ps(a, b);
+            let error = arch::_mm256_fmsub_ps(a, b, product);
+            // Not where it is NaN: the product of an infinity is exact.
+            let inexact = arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_ps());
+            let inexact = arch::_mm256_castps_si256(inexact);
+            let bits = arch::_mm256_castps_si256(product);
+            // Away from zero it was rounded where the signs differ: all bits set are one less.
+            let away = arch::_mm256_xor_si256(bits, arch::_mm256_castps_si256(error));
+            let less = arch::_mm256_and_si256(inexact, arch::_mm256_srai_epi32::<31>(away));
+            let one = arch::_mm256_srli_epi32::<31>(inexact);
+            let odd = arch::_mm256_or_si256(arch::_mm256_add_epi32(bits, less), one);
+            arch::_mm256_castsi256_ps(odd)
+        }
+        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+            let low = double_product_to_odd(arch::_mm256_castps256_ps128(a), b);
+            let high = double_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
+            arch::_mm256_set_m128(high, low)
+        }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = double_product(arch::_mm256_castps256_ps128(a), b);
+            let high = double_product(arch::_mm256_extractf128_ps::<1>(a), b);
+            arch::_mm256_set_m128(high, low)
+        }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
+            let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
+            let near = arch::_mm256_cmpeq_epi32(there, zero);
+            let is_zero = arch::_mm256_castps_si256(arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(
+                a,
+                arch::_mm256_setzero_ps(),
+            ));
+            // Whether every bit of the second is one of the first.
+            arch::_mm256_testc_si256(is_zero, near) == 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            let bits = arch::_mm256_castps_si256(a);
+            let exponent = arch::_mm256_and_si256(bits, arch::_mm256_set1_epi32(0x7f80_0000));
+            let small = arch::_mm256_cmpeq_epi32(exponent, arch::_mm256_setzero_si256());
+            let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
+            arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), small) == 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            let bits = arch::_mm256_castps_si256(a);
+            let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
+            let exponent = arch::_mm256_and_si256(bits, infinity);
+            let finite = arch::_mm256_cmpgt_epi32(infinity, exponent);
+            arch::_mm256_castsi256_ps(arch::_mm256_or_si256(bits, arch::_mm256_srli_epi32::<31>(finite)))
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm256_castps_si256(a), arch::_mm256_set1_epi32(i32::MIN));
+            let magnitude = arch::_mm256_min_epu32(arch::_mm256_andnot_si256(sign, bits), limit);
+            let result = Self::or_masked(magnitude, bits, sign);
+            let nan = Self::or_masked(nan, bits, mask);
+            arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
+        }
+        fn nearest_upper(a: Singles, b: Singles, one: Integers) -> Integers {
+            let (low, high) = by_turns(a, b);
+            nearest_upper_by_turns(low, high, one)
+        }
+        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+            // Rounded to nearest twice, which is right but where the first time made a middle.
+            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (low, high) = by_turns(a, b);
+            let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
+            let nan = Self::bits(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b));
+            let doubtful = Self::any16(Self::or(middle, nan));
+            if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
+                return None;
+            }
+            Some(nearest_upper_by_turns(low, high, one))
+        }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
+        }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
+        }
+        fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
+        fn canonical(a: Singles, nan: Integers) -> Integers {
+            let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let sign = arch::_mm256_set1_epi32(i32::MIN);
+            let bits = arch::_mm256_castps_si256(a);
+            let canonical = arch::_mm256_or_si256(arch::_mm256_and_si256(bits, sign), nan);
+            arch::_mm256_blendv_epi8(bits, canonical, arch::_mm256_castps_si256(is_nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
+            let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
+            arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract. The count of this one instruction is signed.
+        unsafe { arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(COUNT as i32)) }
+    }
+}
+
+impl Nibbles for Avx2 {
+    operations! {
+        fn load_words(source: *const u8) -> Integers {
+            arch::_mm256_cvtepu8_epi16(arch::_mm_loadu_si128(source.cast()))
+        }
+        fn load_nibbles(table: &[u8; 16]) -> Integers {
+            arch::_mm256_broadcastsi128_si256(arch::_mm_loadu_si128(table.as_ptr().cast()))
+        }
+        fn lookup_nibbles(table: Integers, indices: Integers) -> Integers {
+            arch::_mm256_shuffle_epi8(table, indices)
+        }
+        fn upper_halves(words: Integers) -> [Integers; 2] {
+            let low = arch::_mm256_cvtepu16_epi32(arch::_mm256_castsi256_si128(words));
+            let high = arch::_mm256_cvtepu16_epi32(arch::_mm256_extracti128_si256::<1>(words));
+            [arch::_mm256_slli_epi32::<16>(low), arch::_mm256_slli_epi32::<16>(high)]
+        }
+    }
+}
+
+/// The even and the odd words of two registers: of the lower halves in the lower ones, of the upper in the upper.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm256_set1_epi32(0xffff);
+        let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+        let odd =
+            arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
+        (even, odd)
+    }
+}
+
+/// The lower and the upper words of two registers of singles, by turns one of the first and of the second: that takes
+/// fewer instructions than to unzip them, and only once are they put in order.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn by_turns(a: Singles, b: Singles) -> (Integers, Integers) {
+    const SECOND: i32 = 0b1010_1010;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = (arch::_mm256_castps_si256(a), arch::_mm256_castps_si256(b));
+        let low = arch::_mm256_blend_epi16::<SECOND>(a, arch::_mm256_slli_epi32::<16>(b));
+        (low, arch::_mm256_blend_epi16::<SECOND>(arch::_mm256_srli_epi32::<16>(a), b))
+    }
+}
+
+/// The nearest upper halves of what [`by_turns`] gives, in order.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn nearest_upper_by_turns(low: Integers, high: Integers, one: Integers) -> Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
+            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+        ));
+        Avx2::in_order(arch::_mm256_shuffle_epi8(up_above_middle::<Avx2>(low, high, one), order))
+    }
+}
+
+/// A register of doubles as singles. Of the lower half of their bits is kept whether there are any, where singles have
+/// place for it: nothing is rounded but what is subnormal or infinite as a single.
+///
+/// # Safety
+/// AVX2, and four doubles at the pointer.
+#[inline(always)]
+unsafe fn short_single(source: *const u8) -> arch::__m128 {
+    const LOWER: i32 = 0b01_01_01_01;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_loadu_si256(source.cast());
+        // With the sign of the lower half: one of its upper two bits, or both, or 0.
+        let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
+        arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
+    }
+}
+
+/// Two registers of doubles as singles, rounded to nearest.
+///
+/// # Safety
+/// AVX2, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn nearest_singles(source: *const u8) -> Singles {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.cast()));
+        arch::_mm256_set_m128(
+            arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast())),
+            low,
+        )
+    }
+}
+
+/// Whether any of the singles is not what two registers of doubles are, or NaN.
+///
+/// # Safety
+/// AVX2, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+        let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(singles));
+        let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(singles));
+        let low = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(low, a);
+        let high = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(high, b);
+        arch::_mm256_movemask_pd(arch::_mm256_or_pd(low, high)) != 0
+    }
+}
+
+/// Which doubles of two registers at a pointer are zero.
+///
+/// # Safety
+/// AVX2, and as many doubles.
+#[cold]
+#[inline(always)]
+unsafe fn zeros(source: *const u8) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+        let zero = arch::_mm256_setzero_pd();
+        let low = arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(a, zero));
+        low | arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(b, zero)) << 4
+    }
+}
+
+/// Products by way of doubles, rounded once.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn double_product(a: arch::__m128, b: f64) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
+        let product = arch::_mm256_mul_pd(wide, b);
+        arch::_mm256_cvtpd_ps(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
+    }
+}
+
+/// Products by way of doubles, rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn double_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
+        let product = arch::_mm256_mul_pd(wide, b);
+        odd_single(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
+    }
+}
+
+/// A rounded number and what it lacks, as the number rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn odd_double(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let zero = arch::_mm256_setzero_pd();
+        // Not where it is NaN: infinities are exact.
+        let inexact = arch::_mm256_castpd_si256(arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, zero));
+        let bits = arch::_mm256_castpd_si256(rounded);
+        // Away from zero it was rounded where the signs differ: all bits set are one less.
+        let signs = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(bits, arch::_mm256_castpd_si256(error)));
+        let ones = arch::_mm256_castsi256_pd(inexact);
+        let away = arch::_mm256_castpd_si256(arch::_mm256_blendv_pd(zero, ones, signs));
+        let one = arch::_mm256_srli_epi64::<63>(inexact);
+        arch::_mm256_castsi256_pd(arch::_mm256_or_si256(arch::_mm256_add_epi64(bits, away), one))
+    }
+}
+
+/// Doubles as singles, both rounded to odd.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn odd_single(a: arch::__m256d) -> arch::__m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let narrow = arch::_mm256_cvtpd_ps(a);
+        let error = arch::_mm256_sub_pd(a, arch::_mm256_cvtps_pd(narrow));
+        let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_pd());
+        let (inexact, signs) = (upper_halves(inexact), upper_halves(error));
+        let bits = arch::_mm_castps_si128(narrow);
+        let away = arch::_mm_srai_epi32::<31>(arch::_mm_xor_si128(bits, signs));
+        let less = arch::_mm_and_si128(inexact, away);
+        let one = arch::_mm_srli_epi32::<31>(inexact);
+        arch::_mm_castsi128_ps(arch::_mm_or_si128(arch::_mm_add_epi32(bits, less), one))
+    }
+}
+
+/// The upper 32 bits of each double.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn upper_halves(a: arch::__m256d) -> arch::__m128i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_castpd_ps(a);
+        let (low, high) = (arch::_mm256_castps256_ps128(a), arch::_mm256_extractf128_ps::<1>(a));
+        arch::_mm_castps_si128(arch::_mm_shuffle_ps::<0b11_01_11_01>(low, high))
+    }
+}
+
+/// The first bits of a float32 with a sign.
+const FIRST_SIGN: u32 = 1 << 31;
+
+/// The bits of the smallest normal float32.
+const SMALLEST_NORMAL: u32 = f32::MIN_POSITIVE.to_bits();
+
+/// How many normal float32 there are above zero.
+const NORMAL_NUMBERS: u32 = f32::INFINITY.to_bits() - SMALLEST_NORMAL;

@@ -1,0 +1,150 @@
+//! The operations of [`Whole`].
+
+use std::arch::x86_64 as arch;
+
+use super::vector::Avx2;
+use crate::simd::vector::{Vector, operations};
+use crate::simd::whole::{TOO_LARGE, Whole};
+
+impl Whole for Avx2 {
+    operations! {
+        fn truncated(a: arch::__m256) -> arch::__m256i {
+            let number = arch::_mm256_and_ps(a, arch::_mm256_cmp_ps::<{ arch::_CMP_ORD_Q }>(a, a));
+            let whole = arch::_mm256_cvttps_epi32(number);
+            // What is out of range became the least: inverted, the greatest.
+            let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
+            arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
+        }
+        fn truncated_doubles(source: *const u8) -> arch::__m256i {
+            let low = truncated_doubles(source);
+            arch::_mm256_set_m128i(truncated_doubles(source.add(Self::BYTES)), low)
+        }
+        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+            let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
+            let largest = arch::_mm256_max_epu32(first, second);
+            // The upper halves of the bits tell, whatever is in the lower ones.
+            let bound = Self::splat32((HALF_WIDTH.to_bits() >> 32) as u32);
+            let small = arch::_mm256_cmpgt_epi32(bound, largest);
+            const UPPER: i32 = 0b1010_1010;
+            if arch::_mm256_movemask_ps(Self::singles(small)) & UPPER == UPPER {
+                return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
+            }
+            [truncated_any(a[0]), truncated_any(a[1]), truncated_any(a[2]), truncated_any(a[3])]
+        }
+        fn doubles(a: arch::__m256) -> [arch::__m256i; 2] {
+            let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
+            let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
+            [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_words<const SIGNED: bool>([a, b]: [arch::__m256i; 2]) -> arch::__m256i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::in_order(if SIGNED {
+                arch::_mm256_packs_epi32(a, b)
+            } else {
+                arch::_mm256_packus_epi32(a, b)
+            })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [arch::__m256i; 4]) -> arch::__m256i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (low, high) = (arch::_mm256_packs_epi32(a, b), arch::_mm256_packs_epi32(c, d));
+            let packed = if SIGNED {
+                arch::_mm256_packs_epi16(low, high)
+            } else {
+                arch::_mm256_packus_epi16(low, high)
+            };
+            arch::_mm256_permutevar8x32_epi32(packed, arch::_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+        }
+    }
+}
+
+/// The middle of the doubles whose last bit is 1: what is added to it is a difference of bits.
+const MIDDLE: f64 = (1u64 << 52 | 1 << 51) as f64;
+
+/// How far they go on either side of it.
+const HALF_WIDTH: f64 = (1u64 << 51) as f64;
+
+/// Towards zero, and without exceptions.
+const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
+
+/// Lanes whose upper halves are the larger ones of two magnitudes'.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn larger(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sign = arch::_mm256_set1_epi64x(i64::MIN);
+        arch::_mm256_max_epu32(arch::_mm256_andnot_si256(sign, a), arch::_mm256_andnot_si256(sign, b))
+    }
+}
+
+/// Doubles that are less than [`HALF_WIDTH`] away from zero, truncated.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn truncated_small(a: arch::__m256i) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let middle = arch::_mm256_set1_pd(MIDDLE);
+        let whole = arch::_mm256_round_pd::<TRUNCATE>(arch::_mm256_castsi256_pd(a));
+        let sum = arch::_mm256_castpd_si256(arch::_mm256_add_pd(whole, middle));
+        arch::_mm256_sub_epi64(sum, arch::_mm256_castpd_si256(middle))
+    }
+}
+
+/// The middle to which the upper halves of integers are added, such that what is in its lower half takes from the
+/// result, when that becomes the upper one, what [`MIDDLE`] adds to it.
+const UPPER_MIDDLE: f64 = MIDDLE - (MIDDLE.to_bits() >> 32) as f64;
+
+/// Any doubles truncated, clamped; NaN gives 0.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
+    const HALF: f64 = (1u64 << 32) as f64;
+    const LEAST: f64 = i64::MIN as f64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_castsi256_pd(a);
+        let number = arch::_mm256_and_pd(a, arch::_mm256_cmp_pd::<{ arch::_CMP_ORD_Q }>(a, a));
+        let too_large = arch::_mm256_set1_pd(-LEAST);
+        let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, too_large);
+        let number = arch::_mm256_max_pd(arch::_mm256_min_pd(number, too_large), arch::_mm256_set1_pd(LEAST));
+        let whole = arch::_mm256_round_pd::<TRUNCATE>(number);
+        // The nearest upper half, and what is left, which may be below zero.
+        let middle = arch::_mm256_set1_pd(UPPER_MIDDLE);
+        let sum = arch::_mm256_fmadd_pd(whole, arch::_mm256_set1_pd(1.0 / HALF), middle);
+        let upper = arch::_mm256_slli_epi64::<32>(arch::_mm256_castpd_si256(sum));
+        let rest =
+            arch::_mm256_fnmadd_pd(arch::_mm256_sub_pd(sum, middle), arch::_mm256_set1_pd(HALF), whole);
+        let lower = arch::_mm256_castpd_si256(arch::_mm256_add_pd(rest, arch::_mm256_set1_pd(MIDDLE)));
+        // What is too large has become the least: inverted, the greatest.
+        arch::_mm256_xor_si256(arch::_mm256_add_epi64(upper, lower), arch::_mm256_castpd_si256(above))
+    }
+}
+
+/// One register of doubles.
+///
+/// # Safety
+/// AVX2, and four doubles at the pointer.
+#[inline(always)]
+unsafe fn truncated_doubles(source: *const u8) -> arch::__m128i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm256_loadu_pd(source.cast());
+        let number = arch::_mm256_and_pd(a, arch::_mm256_cmp_pd::<{ arch::_CMP_ORD_Q }>(a, a));
+        // What is below the range becomes the least by itself.
+        arch::_mm256_cvttpd_epi32(arch::_mm256_min_pd(number, arch::_mm256_set1_pd(i32::MAX.into())))
+    }
+}

@@ -1,0 +1,51 @@
+//! The operations of [`Chance`].
+
+use std::arch::x86_64 as arch;
+
+use super::vector::Avx512;
+use crate::simd::chance::Chance;
+use crate::simd::vector::{Vector, operations};
+
+type Integers = arch::__m512i;
+
+impl Chance for Avx512 {
+    operations! {
+        fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
+        fn xor(a: Integers, b: Integers) -> Integers { arch::_mm512_xor_si512(a, b) }
+        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi32(a, b) }
+        fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm512_sub_epi32(a, b) }
+        fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi32(a, b) }
+        fn min32(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu32(a, b) }
+        fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
+        fn shr32_by(a: Integers, count: u32) -> Integers {
+            arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
+        fn shr16_by(a: Integers, count: u32) -> Integers {
+            arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
+        fn fixed_below(a: Integers, power: arch::__m512) -> Integers {
+            const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
+            // Half the sum with the power is more than what is below it, and no more than what is not.
+            let (single, half) = (arch::_mm512_castsi512_ps(a), arch::_mm512_set1_ps(0.5));
+            let sum = arch::_mm512_fmadd_round_ps::<TRUNCATE>(single, half, arch::_mm512_mul_ps(power, half));
+            arch::_mm512_max_epu32(a, arch::_mm512_castps_si512(sum))
+        }
+        fn any_have(all: [Integers; 4], bits: Integers) -> bool {
+            let [a, b, c, d] = all;
+            let others = arch::_mm512_xor_si512(bits, arch::_mm512_set1_epi32(-1));
+            let (a, b) = (arch::_mm512_or_si512(a, others), arch::_mm512_or_si512(b, others));
+            let (c, d) = (arch::_mm512_or_si512(c, others), arch::_mm512_or_si512(d, others));
+            let most = arch::_mm512_max_epu32(arch::_mm512_max_epu32(a, b), arch::_mm512_max_epu32(c, d));
+            arch::_mm512_cmpeq_epi32_mask(most, arch::_mm512_set1_epi32(-1)) != 0
+        }
+        fn any_below16(a: Integers, bound: Integers) -> bool {
+            arch::_mm512_cmplt_epu16_mask(a, bound) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr32<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe { arch::_mm512_srli_epi32::<COUNT>(a) }
+    }
+}

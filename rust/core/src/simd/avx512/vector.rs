@@ -1,0 +1,462 @@
+//! Registers of 512 bits.
+
+use std::arch::x86_64 as arch;
+
+use crate::cpu::level::{self, Level, RawKernel};
+use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, up_above_middle};
+
+/// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512(pub(in crate::simd) Level);
+
+/// Every second number from the first, for the permutation that takes from two registers.
+const fn every_second<const N: usize>(first: u16) -> [u16; N] {
+    let mut indices = [0; N];
+    let mut i = 0;
+    while i < N {
+        indices[i] = first + 2 * i as u16;
+        i += 1;
+    }
+    indices
+}
+
+const fn bytes(indices: [u16; 64]) -> [u8; 64] {
+    let mut all = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        all[i] = indices[i] as u8;
+        i += 1;
+    }
+    all
+}
+
+static EVEN_WORDS: [u16; 32] = every_second(0);
+static ODD_WORDS: [u16; 32] = every_second(1);
+static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
+static ODD_BYTES: [u8; 64] = bytes(every_second(1));
+
+type Integers = arch::__m512i;
+type Singles = arch::__m512;
+
+/// Towards zero, and without exceptions.
+const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
+
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Avx512 {
+    const BYTES: usize = 64;
+    const STREAMS: bool = true;
+    type Integers = Integers;
+    type Singles = Singles;
+    type Mask8 = arch::__mmask64;
+    type Mask16 = arch::__mmask32;
+
+    fn level(self) -> Level {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
+        unsafe { level::run_avx512(kernel) }
+    }
+
+    operations! {
+        fn load_first(source: *const u8, count: usize) -> Integers {
+            arch::_mm512_maskz_loadu_epi8(first(count), source.cast())
+        }
+        fn store_first(target: *mut u8, a: Integers, count: usize) {
+            arch::_mm512_mask_storeu_epi8(target.cast(), first(count), a);
+        }
+        fn load(source: *const u8) -> Integers { arch::_mm512_loadu_si512(source.cast()) }
+        fn store(target: *mut u8, a: Integers) { arch::_mm512_storeu_si512(target.cast(), a) }
+        fn stream(target: *mut u8, a: Integers) { arch::_mm512_stream_si512(target.cast(), a) }
+        fn fence() { arch::_mm_sfence() }
+        fn splat8(value: u8) -> Integers { arch::_mm512_set1_epi8(value as i8) }
+        fn splat16(value: u16) -> Integers { arch::_mm512_set1_epi16(value as i16) }
+        fn splat32(value: u32) -> Integers { arch::_mm512_set1_epi32(value as i32) }
+        fn and(a: Integers, b: Integers) -> Integers { arch::_mm512_and_si512(a, b) }
+        fn or(a: Integers, b: Integers) -> Integers { arch::_mm512_or_si512(a, b) }
+        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
+            // Rows of the truth table in which `a`, or both others, are set.
+            arch::_mm512_ternarylogic_epi32::<0b1111_1000>(a, b, mask)
+        }
+        fn add8(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi8(a, b) }
+        fn add16(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi16(a, b) }
+        fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm512_adds_epu8(a, b) }
+        fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm512_subs_epu8(a, b) }
+        fn sub_saturated16(a: Integers, b: Integers) -> Integers { arch::_mm512_subs_epu16(a, b) }
+        fn min8(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu8(a, b) }
+        fn min16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu16(a, b) }
+        fn max16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu16(a, b) }
+        fn max32(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu32(a, b) }
+        fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
+        fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
+        fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
+            let even = arch::_mm512_loadu_si512(EVEN_WORDS.as_ptr().cast());
+            let odd = arch::_mm512_loadu_si512(ODD_WORDS.as_ptr().cast());
+            (arch::_mm512_permutex2var_epi16(a, even, b), arch::_mm512_permutex2var_epi16(a, odd, b))
+        }
+        fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
+            let even = arch::_mm512_loadu_si512(EVEN_BYTES.as_ptr().cast());
+            let odd = arch::_mm512_loadu_si512(ODD_BYTES.as_ptr().cast());
+            (arch::_mm512_permutex2var_epi8(a, even, b), arch::_mm512_permutex2var_epi8(a, odd, b))
+        }
+        fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
+            Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
+        }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            arch::_mm512_permutex2var_epi32(a, even, b)
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+            arch::_mm512_permutex2var_epi64(a, even, b)
+        }
+        fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
+        fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
+        fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {
+            arch::_mm512_kunpackd(u64::from(high), u64::from(low))
+        }
+        fn choose8(mask: Self::Mask8, yes: Integers, no: Integers) -> Integers {
+            arch::_mm512_mask_blend_epi8(mask, no, yes)
+        }
+        fn choose16(mask: Self::Mask16, yes: Integers, no: Integers) -> Integers {
+            arch::_mm512_mask_blend_epi16(mask, no, yes)
+        }
+        fn bits(a: Singles) -> Integers { arch::_mm512_castps_si512(a) }
+        fn singles(a: Integers) -> Singles { arch::_mm512_castsi512_ps(a) }
+        fn load_upper(source: *const u8) -> Singles {
+            let wide = arch::_mm512_cvtepu16_epi32(arch::_mm256_loadu_si256(source.cast()));
+            arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(wide))
+        }
+        fn load_halves(source: *const u8) -> Singles {
+            arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
+        }
+        fn load_doubles(source: *const u8) -> Singles {
+            let cut = Self::load_middling_doubles(source);
+            const ZERO_OR_SUBNORMAL: i32 = 0x02 | 0x04 | 0x20;
+            let small = arch::_mm512_fpclass_ps_mask::<ZERO_OR_SUBNORMAL>(cut);
+            if small != 0 {
+                let a = arch::_mm512_loadu_pd(source.cast());
+                let b = arch::_mm512_loadu_pd(source.add(Self::BYTES).cast());
+                if small & any_bits(a, b, i64::MAX) != 0 {
+                    let low = arch::_mm512_castsi256_si512(odd_single(a, 0));
+                    return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_single(b, 0)));
+                }
+            }
+            cut
+        }
+        fn load_middling_doubles(source: *const u8) -> Singles {
+            let low = arch::_mm512_castps256_ps512(short_single(source));
+            arch::_mm512_insertf32x8::<1>(low, short_single(source.add(Self::BYTES)))
+        }
+        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+            // Rounded to nearest twice, which is right but where the first time made a middle.
+            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
+            let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
+            let doubtful = middle != 0 || Self::any_nan(a, b);
+            if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
+                return None;
+            }
+            Some(up_above_middle::<Self>(low, high, one))
+        }
+        fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm512_fmadd_ps(a, b, c) }
+        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+            let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
+            let error = arch::_mm512_fmsub_ps(a, b, product);
+            // Not where it is NaN: the product of an infinity is exact.
+            let inexact = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_ps());
+            let bits = arch::_mm512_castps_si512(product);
+            let odd = arch::_mm512_mask_or_epi32(bits, inexact, bits, arch::_mm512_set1_epi32(1));
+            arch::_mm512_castsi512_ps(odd)
+        }
+        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+            let low = double_product_to_odd(arch::_mm512_castps512_ps256(a), b);
+            let high = double_product_to_odd(arch::_mm512_extractf32x8_ps::<1>(a), b);
+            let low = arch::_mm512_castsi256_si512(low);
+            arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high))
+        }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = double_product(arch::_mm512_castps512_ps256(a), b);
+            let high = double_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
+            let low = arch::_mm512_castps256_ps512(low);
+            arch::_mm512_insertf32x8::<1>(low, high)
+        }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
+        }
+        fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
+        }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let bits = arch::_mm512_castps_si512(a);
+            let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
+            let magnitude = arch::_mm512_set1_epi32(i32::MAX);
+            arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            const SUBNORMAL: i32 = 0x20;
+            arch::_mm512_fpclass_ps_mask::<SUBNORMAL>(a) != 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            const QUIET: i32 = 0x01;
+            const INFINITE: i32 = 0x08 | 0x10;
+            const SIGNALLING: i32 = 0x80;
+            let special = arch::_mm512_fpclass_ps_mask::<{ QUIET | INFINITE | SIGNALLING }>(a);
+            let bits = arch::_mm512_castps_si512(a);
+            let odd = arch::_mm512_mask_or_epi32(bits, !special, bits, arch::_mm512_set1_epi32(1));
+            arch::_mm512_castsi512_ps(odd)
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
+            let magnitude = arch::_mm512_min_epu32(arch::_mm512_andnot_si512(sign, bits), limit);
+            let result = Self::or_masked(magnitude, bits, sign);
+            arch::_mm512_mask_blend_epi32(is_nan, result, Self::or_masked(nan, bits, mask))
+        }
+        fn canonical(a: Singles, nan: Integers) -> Integers {
+            let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
+            let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
+            // Of the first, what the second has, and the third.
+            arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = arch::_mm512_cvtps_ph::<ROUNDING>(a);
+            let high = arch::_mm512_cvtps_ph::<ROUNDING>(b);
+            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
+    }
+}
+
+/// A register of doubles as singles, rounded towards zero. Of the lower half of their bits is kept whether there are any,
+/// where singles have place for it: nothing is cut off but of what is subnormal or too large as a single.
+///
+/// # Safety
+/// AVX-512, and eight doubles at the pointer.
+#[inline(always)]
+unsafe fn short_single(source: *const u8) -> arch::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm512_loadu_si512(source.cast());
+        let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
+        let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
+        arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
+    }
+}
+
+/// Two registers of doubles as singles, rounded to nearest.
+///
+/// # Safety
+/// AVX-512, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn nearest_singles(source: *const u8) -> Singles {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
+        let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
+        arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
+    }
+}
+
+/// Whether any of the singles is not what two registers of doubles are, or NaN.
+///
+/// # Safety
+/// AVX-512, and as many doubles at the pointer.
+#[inline(always)]
+unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) =
+            (arch::_mm512_loadu_pd(source.cast()), arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
+        let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(singles));
+        let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(singles));
+        let low = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(low, a);
+        (low | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(high, b)) != 0
+    }
+}
+
+/// Which doubles of two registers have any of these bits.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn any_bits(a: arch::__m512d, b: arch::__m512d, bits: i64) -> arch::__mmask16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = arch::_mm512_set1_epi64(bits);
+        let low = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(a), bits);
+        let high = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(b), bits);
+        arch::_mm512_kunpackb(high.into(), low.into())
+    }
+}
+
+/// The mask of the first bytes.
+#[inline(always)]
+fn first(count: usize) -> u64 {
+    u64::MAX.checked_shl(count as u32).map_or(u64::MAX, |others| !others)
+}
+
+/// Which bytes of two registers the elements of `SIZE` bytes end with, register by register of them; the bytes before
+/// these are 0, and so are left out.
+struct Spread<const SIZE: usize>;
+
+impl<const SIZE: usize> Spread<SIZE> {
+    const INDICES: [[u8; 64]; SIZE] = {
+        let mut indices = [[0; 64]; SIZE];
+        let mut element = 0;
+        while element < 64 {
+            let last = element * SIZE + SIZE - 1;
+            indices[last / 64][last % 64] = 64 + element as u8;
+            indices[last / 64][last % 64 - 1] = element as u8;
+            element += 1;
+        }
+        indices
+    };
+    const MASK: u64 = {
+        let mut mask = 0;
+        let mut last = SIZE - 1;
+        while last < 64 {
+            mask |= 0b11 << (last - 1);
+            last += SIZE;
+        }
+        mask
+    };
+}
+
+impl Tables for Avx512 {
+    type Table = [Integers; 4];
+    type ShortTable = [Integers; 3];
+
+    operations! {
+        fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> [Integers; 3] {
+            let start = table.as_ptr();
+            [
+                Self::load(start),
+                Self::load(start.add(Self::BYTES)),
+                Self::load(start.add(2 * Self::BYTES)),
+            ]
+        }
+        fn lookup_short(table: [Integers; 3], indices: Integers) -> Integers {
+            let [a, b, c] = table;
+            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
+            arch::_mm512_mask_permutexvar_epi8(low, arch::_mm512_movepi8_mask(indices), indices, c)
+        }
+        fn above8(a: Integers, b: Integers) -> Self::Mask8 { arch::_mm512_cmpgt_epu8_mask(a, b) }
+        fn increment8(mask: Self::Mask8, a: Integers) -> Integers {
+            // All bits set are one less than zero.
+            arch::_mm512_mask_sub_epi8(a, mask, a, arch::_mm512_set1_epi8(-1))
+        }
+        fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
+            let start = table.as_ptr();
+            [
+                Self::load(start),
+                Self::load(start.add(Self::BYTES)),
+                Self::load(start.add(2 * Self::BYTES)),
+                Self::load(start.add(3 * Self::BYTES)),
+            ]
+        }
+        fn lookup(table: [Integers; 4], indices: Integers) -> Integers {
+            let [a, b, c, d] = table;
+            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
+            let high = arch::_mm512_permutex2var_epi8(c, indices, d);
+            arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
+        }
+        fn crosswise(a: Integers) -> Integers {
+            // Four by four, transposed.
+            let order = arch::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            arch::_mm512_permutexvar_epi32(order, a)
+        }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            // Within each 128 bits, which is why the others are crosswise.
+            let [a, b, c, d] = planes;
+            let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
+            let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));
+            [
+                arch::_mm512_unpacklo_epi16(low, next_low),
+                arch::_mm512_unpackhi_epi16(low, next_low),
+                arch::_mm512_unpacklo_epi16(high, next_high),
+                arch::_mm512_unpackhi_epi16(high, next_high),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
+        let mut spread = [low; SIZE];
+        for (result, indices) in spread.iter_mut().zip(&Spread::<SIZE>::INDICES) {
+            // SAFETY: the trait's contract.
+            *result = unsafe {
+                let indices = Self::load(indices.as_ptr());
+                arch::_mm512_maskz_permutex2var_epi8(Spread::<SIZE>::MASK, low, indices, high)
+            };
+        }
+        spread
+    }
+}
+
+/// Products by way of doubles, rounded once.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn double_product(a: arch::__m256, b: f64) -> arch::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
+        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
+        let error = arch::_mm512_fmsub_pd(wide, b, product);
+        // To odd first. Not where it is NaN: the product of an infinity is exact.
+        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
+        let bits = arch::_mm512_castpd_si512(product);
+        let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
+        arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
+    }
+}
+
+/// Products by way of doubles, rounded to odd.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
+        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
+        let error = arch::_mm512_fmsub_pd(wide, b, product);
+        // Not where it is NaN: the product of an infinity is exact.
+        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
+        odd_single(product, inexact)
+    }
+}
+
+/// Doubles as singles rounded to odd; some are known to be inexact.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn odd_single(a: arch::__m512d, inexact: arch::__mmask8) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a);
+        let back = arch::_mm512_cvtps_pd(narrow);
+        let inexact = inexact | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, a);
+        let bits = arch::_mm256_castps_si256(narrow);
+        arch::_mm256_mask_or_epi32(bits, inexact, bits, arch::_mm256_set1_epi32(1))
+    }
+}

@@ -1,0 +1,87 @@
+//! The operations of [`Whole`].
+
+use std::arch::x86_64 as arch;
+
+use super::vector::Avx512;
+use crate::simd::vector::{Tables, Vector, operations};
+use crate::simd::whole::{TOO_LARGE, Whole};
+
+impl Whole for Avx512 {
+    operations! {
+        fn truncated(a: arch::__m512) -> arch::__m512i {
+            let is_number = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_ORD_Q }>(a, a);
+            let whole = arch::_mm512_maskz_cvttps_epi32(is_number, a);
+            let above = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_GE_OQ }>(a, arch::_mm512_set1_ps(TOO_LARGE));
+            arch::_mm512_mask_mov_epi32(whole, above, arch::_mm512_set1_epi32(i32::MAX))
+        }
+        fn truncated_doubles(source: *const u8) -> arch::__m512i {
+            let low = arch::_mm512_castsi256_si512(truncated_doubles(source));
+            arch::_mm512_inserti64x4::<1>(low, truncated_doubles(source.add(Self::BYTES)))
+        }
+        fn truncated64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
+            [truncated64(a[0]), truncated64(a[1]), truncated64(a[2]), truncated64(a[3])]
+        }
+        fn doubles(a: arch::__m512) -> [arch::__m512i; 2] {
+            let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(a));
+            let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(a));
+            [arch::_mm512_castpd_si512(low), arch::_mm512_castpd_si512(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_words<const SIGNED: bool>([a, b]: [arch::__m512i; 2]) -> arch::__m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let packed =
+                if SIGNED { arch::_mm512_packs_epi32(a, b) } else { arch::_mm512_packus_epi32(a, b) };
+            arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [arch::__m512i; 4]) -> arch::__m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (low, high) = (arch::_mm512_packs_epi32(a, b), arch::_mm512_packs_epi32(c, d));
+            let packed = if SIGNED {
+                arch::_mm512_packs_epi16(low, high)
+            } else {
+                arch::_mm512_packus_epi16(low, high)
+            };
+            Self::crosswise(packed)
+        }
+    }
+}
+
+/// One register of doubles, truncated to 64 bits.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = arch::_mm512_castsi512_pd(a);
+        let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
+        let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
+        let large = arch::_mm512_set1_pd(-(i64::MIN as f64));
+        let above = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_GE_OQ }>(number, large);
+        arch::_mm512_mask_mov_epi64(whole, above, arch::_mm512_set1_epi64(i64::MAX))
+    }
+}
+
+/// One register of doubles.
+///
+/// # Safety
+/// AVX-512, and eight doubles at the pointer.
+#[inline(always)]
+unsafe fn truncated_doubles(source: *const u8) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let a = arch::_mm512_loadu_pd(source.cast());
+        let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(a, a);
+        // What is below the range becomes the least by itself.
+        let limited = arch::_mm512_min_pd(a, arch::_mm512_set1_pd(i32::MAX.into()));
+        arch::_mm512_maskz_cvttpd_epi32(is_number, limited)
+    }
+}

@@ -1,0 +1,373 @@
+//! Registers of 128 bits, on aarch64 as it always is.
+//!
+//! Conversions of halves are instructions of its baseline, but intrinsics only of newer compilers: they are written as
+//! such. They round as FPCR says, to nearest even; directed roundings step from there to the neighbour, which takes
+//! four instructions more, where setting FPCR twice for each register would stall.
+
+use std::arch::aarch64 as arch;
+use std::arch::asm;
+
+use crate::cpu::level::{self, Level, RawKernel};
+use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rounding};
+
+/// Advanced SIMD.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Neon(pub(in crate::simd) Level);
+
+type Integers = arch::uint8x16_t;
+type Singles = arch::float32x4_t;
+type Words = arch::uint16x8_t;
+
+const SIGN: u32 = 1 << 31;
+
+// SAFETY: the sizes are those of the registers.
+unsafe impl Vector for Neon {
+    const BYTES: usize = 16;
+    // There are hints that stores should go past the caches, which CPUs are free to ignore; most see by themselves that
+    // whole lines are written.
+    const STREAMS: bool = false;
+    type Integers = Integers;
+    type Singles = Singles;
+    // All bits of a lane, or none.
+    type Mask8 = Integers;
+    type Mask16 = Words;
+
+    fn level(self) -> Level {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
+        unsafe { level::run_portable(kernel) }
+    }
+
+    operations! {
+        fn load(source: *const u8) -> Integers { arch::vld1q_u8(source) }
+        fn store(target: *mut u8, a: Integers) { arch::vst1q_u8(target, a) }
+        fn stream(target: *mut u8, a: Integers) { arch::vst1q_u8(target, a) }
+        fn splat8(value: u8) -> Integers { arch::vdupq_n_u8(value) }
+        fn splat16(value: u16) -> Integers { bytes(arch::vdupq_n_u16(value)) }
+        fn splat32(value: u32) -> Integers { arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(value)) }
+        fn and(a: Integers, b: Integers) -> Integers { arch::vandq_u8(a, b) }
+        fn or(a: Integers, b: Integers) -> Integers { arch::vorrq_u8(a, b) }
+        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
+            arch::vorrq_u8(a, arch::vandq_u8(b, mask))
+        }
+        fn add8(a: Integers, b: Integers) -> Integers { arch::vaddq_u8(a, b) }
+        fn add16(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u16(words(a), words(b))) }
+        fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::vqaddq_u8(a, b) }
+        fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::vqsubq_u8(a, b) }
+        fn sub_saturated16(a: Integers, b: Integers) -> Integers {
+            bytes(arch::vqsubq_u16(words(a), words(b)))
+        }
+        fn min8(a: Integers, b: Integers) -> Integers { arch::vminq_u8(a, b) }
+        fn min16(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u16(words(a), words(b))) }
+        fn max16(a: Integers, b: Integers) -> Integers { bytes(arch::vmaxq_u16(words(a), words(b))) }
+        fn max32(a: Integers, b: Integers) -> Integers {
+            let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
+            arch::vreinterpretq_u8_u32(arch::vmaxq_u32(a, b))
+        }
+        fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(words(a), words(b))) }
+        fn shl_each16(a: Integers, counts: Integers) -> Integers {
+            bytes(arch::vshlq_u16(words(a), arch::vreinterpretq_s16_u8(counts)))
+        }
+        fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
+            (bytes(arch::vuzp1q_u16(words(a), words(b))), bytes(arch::vuzp2q_u16(words(a), words(b))))
+        }
+        fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
+            (arch::vuzp1q_u8(a, b), arch::vuzp2q_u8(a, b))
+        }
+        fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
+            Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
+        }
+        fn even32(a: Integers, b: Integers) -> Integers {
+            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u32_u8(lanes));
+            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
+        }
+        fn even64(a: Integers, b: Integers) -> Integers {
+            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u64_u8(lanes));
+            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
+        }
+        fn above16(a: Integers, b: Integers) -> Words {
+            arch::vcgtq_s16(arch::vreinterpretq_s16_u8(a), arch::vreinterpretq_s16_u8(b))
+        }
+        fn top8(a: Integers) -> Integers { arch::vcltzq_s8(arch::vreinterpretq_s8_u8(a)) }
+        fn join(low: Words, high: Words) -> Integers { arch::vuzp1q_u8(bytes(low), bytes(high)) }
+        fn choose8(mask: Integers, yes: Integers, no: Integers) -> Integers { arch::vbslq_u8(mask, yes, no) }
+        fn choose16(mask: Words, yes: Integers, no: Integers) -> Integers {
+            arch::vbslq_u8(bytes(mask), yes, no)
+        }
+        fn any_nan(a: Singles, b: Singles) -> bool {
+            arch::vminvq_u32(arch::vandq_u32(arch::vceqq_f32(a, a), arch::vceqq_f32(b, b))) == 0
+        }
+        fn any_differ(a: Singles, b: Singles) -> bool {
+            arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
+        }
+        fn any16(mask: Words) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
+        fn bits(a: Singles) -> Integers { arch::vreinterpretq_u8_f32(a) }
+        fn singles(a: Integers) -> Singles { arch::vreinterpretq_f32_u8(a) }
+        fn load_upper(source: *const u8) -> Singles {
+            let wide = arch::vmovl_u16(arch::vreinterpret_u16_u8(arch::vld1_u8(source)));
+            arch::vreinterpretq_f32_u32(arch::vshlq_n_u32::<16>(wide))
+        }
+        fn load_halves(source: *const u8) -> Singles {
+            let halves = arch::vld1_u8(source);
+            let singles: Singles;
+            // The instruction reads one register and writes another; FPCR is the default one.
+            asm!("fcvtl {singles:v}.4s, {halves:v}.4h", singles = lateout(vreg) singles, halves = in(vreg) halves,
+                options(pure, nomem, nostack, preserves_flags));
+            singles
+        }
+        fn load_doubles(source: *const u8) -> Singles {
+            let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
+            let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
+            // The machine rounds to odd itself.
+            arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
+        }
+        fn product(a: Singles, b: Singles) -> Singles { arch::vmulq_f32(a, b) }
+        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::vfmaq_f32(c, a, b) }
+        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+            let product = arch::vmulq_f32(a, b);
+            let error = arch::vfmaq_f32(arch::vnegq_f32(product), a, b);
+            // Not where it is NaN: the product of an infinity is exact.
+            let inexact = arch::vcagtq_f32(error, arch::vdupq_n_f32(0.0));
+            let bits = arch::vreinterpretq_u32_f32(product);
+            // Away from zero it was rounded where the signs differ: all bits set are one less.
+            let signs = arch::veorq_u32(bits, arch::vreinterpretq_u32_f32(error));
+            let less = arch::vandq_u32(inexact, arch::vcltzq_s32(arch::vreinterpretq_s32_u32(signs)));
+            let one = arch::vshrq_n_u32::<31>(inexact);
+            arch::vreinterpretq_f32_u32(arch::vorrq_u32(arch::vaddq_u32(bits, less), one))
+        }
+        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+            // Rounding to odd once more is an instruction.
+            let low = arch::vcvtx_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
+            arch::vcvtx_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
+        }
+        fn double_product(a: Singles, b: f64) -> Singles {
+            let low = arch::vcvt_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
+            arch::vcvt_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
+        }
+        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+            let sum = arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), arch::vreinterpretq_u32_u8(added));
+            let near = arch::vceqzq_u32(arch::vandq_u32(sum, arch::vreinterpretq_u32_u8(clear)));
+            arch::vmaxvq_u32(arch::vbicq_u32(near, arch::vceqzq_f32(a))) != 0
+        }
+        fn any_subnormal(a: Singles) -> bool {
+            let magnitude = arch::vandq_u32(arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(!SIGN));
+            // Zero wraps around.
+            let least = arch::vsubq_u32(magnitude, arch::vdupq_n_u32(1));
+            let largest_subnormal = arch::vdupq_n_u32(0x007f_ffff);
+            arch::vmaxvq_u32(arch::vcltq_u32(least, largest_subnormal)) != 0
+        }
+        fn with_last_bit(a: Singles) -> Singles {
+            let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));
+            let finite = arch::vcltq_u32(arch::vandq_u32(bits, infinity), infinity);
+            arch::vreinterpretq_f32_u32(arch::vorrq_u32(bits, arch::vshrq_n_u32::<31>(finite)))
+        }
+        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+            let [limit, nan, mask] = limit_nan_mask;
+            let (bits, sign) = (Self::bits(a), arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
+            let magnitude = arch::vreinterpretq_u32_u8(arch::vbicq_u8(bits, sign));
+            let limited = arch::vminq_u32(magnitude, arch::vreinterpretq_u32_u8(limit));
+            let result = Self::or_masked(arch::vreinterpretq_u8_u32(limited), bits, sign);
+            let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
+            arch::vbslq_u8(is_number, result, Self::or_masked(nan, bits, mask))
+        }
+        fn canonical(a: Singles, nan: Integers) -> Integers {
+            let bits = arch::vreinterpretq_u8_f32(a);
+            let sign = arch::vandq_u8(bits, arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
+            let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
+            arch::vbslq_u8(is_number, bits, arch::vorrq_u8(sign, nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {}
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+        let codes: Words;
+        // SAFETY: the trait's contract. The instructions read and write registers only, the first while an operand of
+        // the second is still to be read; FPCR is the default one.
+        unsafe {
+            asm!("fcvtn {codes:v}.4h, {a:v}.4s", "fcvtn2 {codes:v}.8h, {b:v}.4s",
+                codes = out(vreg) codes, a = in(vreg) a, b = in(vreg) b,
+                options(pure, nomem, nostack, preserves_flags));
+            if ROUNDING == rounding::NEAREST_EVEN { bytes(codes) } else { directed::<ROUNDING>(codes, a, b) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
+        // SAFETY: the trait's contract. To the left by less than nothing, which the compiler knows to be a shift by a
+        // constant.
+        unsafe { bytes(arch::vshlq_u16(words(a), arch::vdupq_n_s16(-(COUNT as i16)))) }
+    }
+}
+
+#[inline(always)]
+fn words(a: Integers) -> Words {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe { arch::vreinterpretq_u16_u8(a) }
+}
+
+#[inline(always)]
+fn bytes(a: Words) -> Integers {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe { arch::vreinterpretq_u8_u16(a) }
+}
+
+/// Codes of halves that were rounded to nearest, as the directed rounding of the singles they come from. NaN are left.
+#[inline(always)]
+fn directed<const ROUNDING: i32>(codes: Words, a: Singles, b: Singles) -> Integers {
+    let (low, high): (Singles, Singles);
+    // SAFETY: the instructions are part of aarch64. They read and write registers only, the first while the operand of the
+    // second is still to be read; FPCR is the default one.
+    unsafe {
+        asm!("fcvtl {low:v}.4s, {codes:v}.4h", "fcvtl2 {high:v}.4s, {codes:v}.8h",
+            low = out(vreg) low, high = lateout(vreg) high, codes = in(vreg) codes,
+            options(pure, nomem, nostack, preserves_flags));
+        let beyond = |rounded: Singles, exact: Singles| match ROUNDING {
+            rounding::TOWARDS_ZERO => arch::vcagtq_f32(rounded, exact),
+            rounding::TOWARDS_POSITIVE => arch::vcltq_f32(rounded, exact),
+            _ => arch::vcgtq_f32(rounded, exact),
+        };
+        let beyond = Neon::unzip16(
+            arch::vreinterpretq_u8_u32(beyond(low, a)),
+            arch::vreinterpretq_u8_u32(beyond(high, b)),
+        );
+        // All bits set are one less. Magnitudes go down, or up where that is the way of the sign.
+        let signed = arch::vreinterpretq_s16_u16(codes);
+        let down = arch::vdupq_n_u16(u16::MAX);
+        let step = match ROUNDING {
+            rounding::TOWARDS_ZERO => down,
+            rounding::TOWARDS_POSITIVE => arch::vorrq_u16(arch::vcltzq_s16(signed), arch::vdupq_n_u16(1)),
+            _ => arch::vorrq_u16(arch::vcgezq_s16(signed), arch::vdupq_n_u16(1)),
+        };
+        bytes(arch::vaddq_u16(codes, arch::vandq_u16(words(beyond.0), step)))
+    }
+}
+
+/// Products, rounded to odd.
+#[inline(always)]
+fn odd_product(a: arch::float64x2_t, b: f64) -> arch::float64x2_t {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe {
+        let b = arch::vdupq_n_f64(b);
+        let product = arch::vmulq_f64(a, b);
+        let error = arch::vfmaq_f64(arch::vnegq_f64(product), a, b);
+        // Not where it is NaN: infinities are exact.
+        let inexact = arch::vcagtq_f64(error, arch::vdupq_n_f64(0.0));
+        let bits = arch::vreinterpretq_u64_f64(product);
+        // Away from zero it was rounded where the signs differ: all bits set are one less.
+        let signs = arch::veorq_u64(bits, arch::vreinterpretq_u64_f64(error));
+        let less = arch::vandq_u64(inexact, arch::vcltzq_s64(arch::vreinterpretq_s64_u64(signs)));
+        let one = arch::vshrq_n_u64::<63>(inexact);
+        arch::vreinterpretq_f64_u64(arch::vorrq_u64(arch::vaddq_u64(bits, less), one))
+    }
+}
+
+/// Bytes that one instruction looks up.
+const QUARTER: usize = TABLE_BYTES / 4;
+
+impl Tables for Neon {
+    type Table = [arch::uint8x16x4_t; 4];
+    type ShortTable = [arch::uint8x16x4_t; 3];
+
+    operations! {
+        fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable {
+            [0, 1, 2].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
+        }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            let [a, b, c, d] = planes;
+            let (low, high) = (words(arch::vzip1q_u8(a, b)), words(arch::vzip2q_u8(a, b)));
+            let (next_low, next_high) = (words(arch::vzip1q_u8(c, d)), words(arch::vzip2q_u8(c, d)));
+            [
+                bytes(arch::vzip1q_u16(low, next_low)),
+                bytes(arch::vzip2q_u16(low, next_low)),
+                bytes(arch::vzip1q_u16(high, next_high)),
+                bytes(arch::vzip2q_u16(high, next_high)),
+            ]
+        }
+        fn above8(a: Integers, b: Integers) -> Integers { arch::vcgtq_u8(a, b) }
+        fn increment8(mask: Integers, a: Integers) -> Integers {
+            // All bits set are one less than zero.
+            arch::vsubq_u8(a, mask)
+        }
+        fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table {
+            [0, 1, 2, 3].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(table: Self::Table, indices: Integers) -> Integers {
+        entries(table, indices)
+    }
+
+    #[inline(always)]
+    unsafe fn crosswise(a: Integers) -> Integers {
+        a
+    }
+
+    #[inline(always)]
+    unsafe fn lookup_short(table: Self::ShortTable, indices: Integers) -> Integers {
+        entries(table, indices)
+    }
+
+    #[inline(always)]
+    unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let zero = arch::vdupq_n_u8(0);
+            let words = [arch::vzip1q_u8(low, high), arch::vzip2q_u8(low, high)];
+            std::array::from_fn(|part| match SIZE {
+                2 => words[part],
+                4 => behind_zeros16(zero, words[part / 2], part % 2 == 0),
+                8 => {
+                    let singles = behind_zeros16(zero, words[part / 4], part % 4 < 2);
+                    behind_zeros32(zero, singles, part % 2 == 0)
+                }
+                _ => unreachable!("elements take 2, 4 or 8 bytes"),
+            })
+        }
+    }
+}
+
+/// What tables of 64 bytes each, one behind the other, have for each byte; 0 beyond them.
+#[inline(always)]
+fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices: Integers) -> Integers {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe {
+        let quarter = arch::vdupq_n_u8(QUARTER as u8);
+        let mut entries = arch::vqtbl4q_u8(table[0], indices);
+        let mut indices = indices;
+        for part in &table[1..] {
+            // What was before, or is beyond, is no index of this part: its entry stays.
+            indices = arch::vsubq_u8(indices, quarter);
+            entries = arch::vqtbx4q_u8(entries, *part, indices);
+        }
+        entries
+    }
+}
+
+/// The words of a register's lower or upper half, each with a word of zeros before it.
+#[inline(always)]
+fn behind_zeros16(zero: Integers, a: Integers, lower: bool) -> Integers {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe {
+        let (zero, a) = (words(zero), words(a));
+        bytes(if lower { arch::vzip1q_u16(zero, a) } else { arch::vzip2q_u16(zero, a) })
+    }
+}
+
+/// The same of 32 bits.
+#[inline(always)]
+fn behind_zeros32(zero: Integers, a: Integers, lower: bool) -> Integers {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe {
+        let (zero, a) = (arch::vreinterpretq_u32_u8(zero), arch::vreinterpretq_u32_u8(a));
+        let zipped = if lower { arch::vzip1q_u32(zero, a) } else { arch::vzip2q_u32(zero, a) };
+        arch::vreinterpretq_u8_u32(zipped)
+    }
+}

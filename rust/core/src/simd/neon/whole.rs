@@ -1,0 +1,55 @@
+//! The operations of [`Whole`].
+
+use std::arch::aarch64 as arch;
+
+use super::vector::Neon;
+use crate::simd::vector::{Vector, operations};
+use crate::simd::whole::Whole;
+
+type Integers = arch::uint8x16_t;
+
+// Conversions saturate, and make 0 of NaN.
+impl Whole for Neon {
+    operations! {
+        fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }
+        fn truncated_doubles(source: *const u8) -> Integers {
+            let low = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
+            let high = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
+            arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
+        }
+        fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
+            a.map(|part| arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(part))))
+        }
+        fn doubles(a: arch::float32x4_t) -> [Integers; 2] {
+            [arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a)]
+                .map(|half| arch::vreinterpretq_u8_f64(half))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_words<const SIGNED: bool>(a: [Integers; 2]) -> Integers {
+        // SAFETY: the instructions are part of aarch64.
+        unsafe {
+            let [a, b] = a.map(|half| arch::vreinterpretq_s32_u8(half));
+            if SIGNED {
+                arch::vreinterpretq_u8_s16(arch::vqmovn_high_s32(arch::vqmovn_s32(a), b))
+            } else {
+                arch::vreinterpretq_u8_u16(arch::vqmovun_high_s32(arch::vqmovun_s32(a), b))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
+        // SAFETY: the instructions are part of aarch64.
+        unsafe {
+            let [low, high] =
+                [[a, b], [c, d]].map(|half| arch::vreinterpretq_s16_u8(Self::to_words::<true>(half)));
+            if SIGNED {
+                arch::vreinterpretq_u8_s8(arch::vqmovn_high_s16(arch::vqmovn_s16(low), high))
+            } else {
+                arch::vqmovun_high_s16(arch::vqmovun_s16(low), high)
+            }
+        }
+    }
+}

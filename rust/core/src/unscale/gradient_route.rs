@@ -1,0 +1,179 @@
+//! What happens to each tile of gradients: the stages for a pair of formats.
+
+#![deny(unsafe_code)]
+
+use super::finite::Scan;
+use super::fused;
+use super::multiply::{Factor, Multiply, ODD_PRODUCT, PRODUCT, QUOTIENT};
+use crate::codec::options::{Options, Overflow};
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::Error;
+use crate::format::Format;
+use crate::kernels::request::Request;
+use crate::kernels::stages::assemble;
+use crate::kernels::stages::from_float;
+use crate::kernels::stages::stage::Stage;
+use crate::kernels::vectors::direct;
+
+/// What multiplying by divides by a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reciprocal(pub(super) f64);
+
+impl Reciprocal {
+    /// Of a scale, as a float64.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a scale whose reciprocal is zero or infinite as a float32, or no number.
+    pub fn of(scale: f64) -> Result<Self, Error> {
+        let (factor, narrow) =
+            DefaultEnvironment::compute(scale, |scale| (1.0 / scale, (1.0 / scale) as f32));
+        if narrow.is_finite() && narrow.to_bits() << 1 != 0 {
+            return Ok(Self(factor));
+        }
+        Err(Error::InvalidOption {
+            message: format!(
+                "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
+            ),
+        })
+    }
+
+    /// The same, rounded to float32: `torch` and TensorFlow multiply float64 gradients by that too.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn single(scale: f64) -> Result<Self, Error> {
+        let Self(factor) = Self::of(scale)?;
+        Ok(Self(DefaultEnvironment::compute(factor, |factor| f64::from(factor as f32))))
+    }
+}
+
+fn no_float(source: Format, target: Option<Format>) -> Error {
+    let refused = target.filter(|_| source.float().is_some()).unwrap_or(source);
+    Error::InvalidOption {
+        message: format!("a gradient of {refused:?} cannot be unscaled; use real floats."),
+    }
+}
+
+/// What happens to each tile of a pair of formats.
+pub(super) struct Route {
+    pub(super) decode: Option<Box<dyn Stage>>,
+    pub(super) multiply: Option<Box<dyn Multiply>>,
+    pub(super) encode: Option<Box<dyn Stage>>,
+    /// Finds what rounding to the target has made infinite.
+    pub(super) scan: Option<Scan>,
+    /// All of this in one loop, where there is one.
+    pub(super) fused: Option<Box<dyn Multiply>>,
+    /// Lanes are what is written.
+    pub(super) ends_in_lanes: bool,
+    /// Finds the largest magnitude among the lanes.
+    pub(super) lanes: Scan,
+    /// Lanes have 64 bits.
+    pub(super) wide: bool,
+}
+
+/// What happens to each value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operand {
+    /// It is multiplied.
+    Times(f64),
+    /// It is divided.
+    Over(f64),
+}
+
+pub(super) struct Routes {
+    pub(super) operand: Operand,
+    pub(super) overflow: Overflow,
+    pub(super) level: Level,
+    pub(super) known: Vec<(Format, Option<Format>, Route)>,
+}
+
+impl Routes {
+    /// The index of the route of a pair.
+    pub(super) fn find(&mut self, source: Format, target: Option<Format>) -> Result<usize, Error> {
+        let found = self.known.iter().position(|known| (known.0, known.1) == (source, target));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let route = match target {
+            None => Some(Route::look(source)),
+            Some(target) if source.float().is_none() || target.float().is_none() => None,
+            Some(target) if source.row().bits == 64 || target.row().bits == 64 => {
+                let exact = target.row().bits == 64;
+                let multiply: Box<dyn Multiply> = match self.operand {
+                    Operand::Times(factor) if exact => {
+                        Box::new(Factor::<Binary64, PRODUCT>::new(factor.to_bits()))
+                    }
+                    Operand::Times(factor) => {
+                        Box::new(Factor::<Binary64, ODD_PRODUCT>::new(factor.to_bits()))
+                    }
+                    Operand::Over(divisor) => Box::new(Factor::<Binary64, QUOTIENT>::new(divisor.to_bits())),
+                };
+                Route::new::<Binary64>(source, target, multiply, (self.overflow, self.level))
+            }
+            Some(target) => match self.operand {
+                Operand::Times(factor) => {
+                    let factor = factor as f32;
+                    let multiply = Box::new(Factor::<Binary32, PRODUCT>::new(factor.to_bits()));
+                    let plain = self.overflow == Overflow::Ieee;
+                    let fused = if plain { fused::stage(source, target, factor, self.level) } else { None };
+                    Route::new::<Binary32>(source, target, multiply, (self.overflow, self.level))
+                        .map(|route| Route { fused, ..route })
+                }
+                Operand::Over(divisor) => {
+                    let divide = Box::new(Factor::<Binary32, QUOTIENT>::new((divisor as f32).to_bits()));
+                    Route::new::<Binary32>(source, target, divide, (self.overflow, self.level))
+                }
+            },
+        };
+        self.known.push((source, target, route.ok_or_else(|| no_float(source, target))?));
+        Ok(self.known.len() - 1)
+    }
+}
+
+impl Route {
+    /// Only looks at the codes.
+    fn look(source: Format) -> Self {
+        Self {
+            decode: None,
+            multiply: None,
+            encode: None,
+            scan: Scan::new(source),
+            fused: None,
+            ends_in_lanes: false,
+            lanes: Scan::of_lanes::<Binary32>(),
+            wide: false,
+        }
+    }
+
+    fn new<P: FloatPivot>(
+        source: Format,
+        target: Format,
+        multiply: Box<dyn Multiply>,
+        (overflow, level): (Overflow, Level),
+    ) -> Option<Self> {
+        let options = Options { overflow, ..Options::default() };
+        let request = Request { options, ..Request::plain(source, target) };
+        let is_pivot = target.item_size() == size_of::<P::Lane>();
+        let encode = if is_pivot {
+            None
+        } else if target.row().bits == 32 {
+            Some(from_float::from_float64(target, overflow)?)
+        } else {
+            let vectors = direct::from_lanes::<P>(&request, level);
+            let fast = vectors.or_else(|| assemble::fast_encoder::<P>(&request));
+            Some(fast.or_else(|| assemble::encoder::<P>(&request))?)
+        };
+        let scan = if is_pivot { None } else { Scan::new(target) };
+        Some(Self {
+            decode: assemble::decoder::<P>(source),
+            multiply: Some(multiply),
+            encode,
+            scan,
+            fused: None,
+            ends_in_lanes: is_pivot,
+            lanes: Scan::of_lanes::<P>(),
+            wide: size_of::<P::Lane>() == 8,
+        })
+    }
+}

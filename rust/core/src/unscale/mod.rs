@@ -1,0 +1,12 @@
+//! Gradients: unscaled and checked in place, reading each of them once.
+
+mod finite;
+mod fused;
+mod gradient_loop;
+mod gradient_route;
+mod gradients;
+mod half;
+mod multiply;
+
+pub use gradient_route::Reciprocal;
+pub use gradients::{Found, Gradient, quantize, unscale};
