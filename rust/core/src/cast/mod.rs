@@ -56,7 +56,7 @@ pub unsafe fn cast(
     let factor = unsafe { scales.and_then(|scales| scales.only(shape)) };
     let pair = (source.format, target.format);
     let ask = Ask::new(pair, &settings.options, (scales.is_some(), factor), (settings.report, count));
-    let plan = &*Plan::find(&ask)?;
+    let plan = &*Plan::find(&ask, count)?;
     let memory = Memory {
         source: source.pointer,
         target: target.pointer,
@@ -126,7 +126,7 @@ pub fn explain(
     count: usize,
 ) -> Result<String, Error> {
     let ask = Ask::new((source, target), &settings.options, (scaled, factor), (settings.report, count));
-    Ok(Plan::find(&ask)?.describe())
+    Ok(Plan::find(&ask, count)?.describe())
 }
 
 /// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.

@@ -7,14 +7,12 @@ use super::dense::{Dense, run_dense};
 use super::scratch::run_scaled;
 use crate::codec::options::Options;
 use crate::error::Error;
-use crate::kernels::tile::TILE;
 use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Parts, Source, Target};
 use crate::plan::{Ask, Plan};
-use crate::route::Route;
 
-/// As many as are few.
+/// As many as are few: less than a tile.
 const FEW: usize = 512;
 
 /// Elements of up to 16 bytes.
@@ -37,7 +35,8 @@ pub unsafe fn cast_few(
 ) -> Result<bool, Error> {
     let count = shape.iter().product();
     let pair = (source.format, target.format);
-    let plan = Plan::find(&Ask::new(pair, options, (factor.is_some(), factor), (false, count)))?;
+    let ask = Ask::new(pair, options, (factor.is_some(), factor), (false, count));
+    let plan = Plan::find(&ask, count)?;
     let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
     // SAFETY: the caller's promise.
     Ok(unsafe { plan.cast_few(shape, strided.0, strided.1, factor) })
@@ -65,26 +64,23 @@ impl Plan {
     /// whether it did.
     ///
     /// # Safety
-    /// As for [`super::cast()`].
-    // A function of its own, so that none but its callers pay for the stack that it takes.
-    #[inline(never)]
+    /// As for [`crate::cast::cast()`].
+    #[inline]
     pub(crate) unsafe fn cast_few(
         &self,
         shape: &[usize],
-        (source, source_strides): Strided<'_, *const u8>,
-        (target, target_strides): Strided<'_, *mut u8>,
+        source: Strided<'_, *const u8>,
+        target: Strided<'_, *mut u8>,
         factor: Option<f64>,
     ) -> bool {
-        let Some(run) = run(shape, source_strides, target_strides) else { return false };
-        let (size, to_size) = (self.source_size(), self.target_size());
-        let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
+        let Some(run) = run(shape, source.1, target.1) else { return false };
+        let dense = run.is_dense(SOURCE, self.source_size()) && run.is_dense(TARGET, self.target_size());
         let Parts { components, real_to_complex, .. } = self.parts;
-        let Route { level, draws, scaled, .. } = self.route;
-        let most = match (scaled, dense && to_dense) {
+        let most = match (self.route.scaled, dense) {
             // Parts of complex numbers are not scaled here.
             (true, _) => {
                 if components == 1 && !real_to_complex {
-                    FEW.min(TILE)
+                    FEW
                 } else {
                     0
                 }
@@ -92,36 +88,77 @@ impl Plan {
             (false, true) => usize::MAX,
             (false, false) => FEW,
         };
-        if draws || self.watch.is_some() || run.len() > most {
+        if self.route.draws || self.watch.is_some() || run.len() > most {
             return false;
         }
-        if run.len() == 0 {
-            return true;
-        }
-        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
-        let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
-        // SAFETY: the caller's promise for the elements of the run, which are all of them; there is room for those that are
-        // not dense.
+        // SAFETY: the caller's promise for the elements of the run, which are all of them.
+        run.len() == 0
+            || unsafe {
+                if dense {
+                    self.cast_dense(source.0, target.0, run.len(), factor)
+                } else {
+                    self.cast_strided(source.0, target.0, &run, factor)
+                }
+            }
+    }
+
+    /// # Safety
+    /// `count` dense elements are readable at the source and writable at the target, which do not overlap; no more than a
+    /// tile of them, if they are scaled.
+    unsafe fn cast_dense(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        count: usize,
+        factor: Option<f64>,
+    ) -> bool {
+        // SAFETY: the caller's promise.
         unsafe {
-            if !dense {
-                gather(level, (source, Gaps::Read), SOURCE, &[run], (size, false), from);
+            if let Some(guard) = &self.guard {
+                let (level, codes) = (self.route.level, count * self.parts.components);
+                if !guard.safe.is_some_and(|safe| safe.holds(level, source, codes)) {
+                    return false;
+                }
             }
-            let from = if dense { source } else { from };
-            if let Some(guard) = &self.guard
-                && !guard.safe.is_some_and(|safe| safe.holds(level, from, run.len() * components))
-            {
-                return false;
-            }
-            let to = if to_dense { target } else { to };
-            match factor.filter(|_| scaled) {
-                None => self.run(from, to, run.len()),
-                Some(factor) => run_scaled(&self.route, (from, to), run.len(), factor),
-            }
-            if !to_dense {
-                scatter(level, to.cast_const(), target, TARGET, &[run], (to_size, false));
+            match factor.filter(|_| self.route.scaled) {
+                None => self.run(source, target, count),
+                Some(factor) => run_scaled(&self.route, (source, target), count, factor),
             }
         }
         true
+    }
+
+    /// The same by way of rooms for those that are not dense.
+    ///
+    /// # Safety
+    /// The elements of the run, [`FEW`] at most, are readable at the source and writable at the target, which do not
+    /// overlap.
+    // A function of its own, so that others do not pay for the stack that it takes.
+    #[inline(never)]
+    unsafe fn cast_strided(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        run: &Run,
+        factor: Option<f64>,
+    ) -> bool {
+        let (level, size, to_size) = (self.route.level, self.source_size(), self.target_size());
+        let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
+        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
+        let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
+        let to = if to_dense { target } else { to };
+        // SAFETY: the caller's promise; there is room for those that are not dense.
+        unsafe {
+            if !dense {
+                gather(level, (source, Gaps::Read), SOURCE, &[*run], (size, false), from);
+            }
+            let from = if dense { source } else { from };
+            let done = self.cast_dense(from, to, run.len(), factor);
+            if done && !to_dense {
+                scatter(level, to.cast_const(), target, TARGET, &[*run], (to_size, false));
+            }
+            done
+        }
     }
 }
 

@@ -76,8 +76,8 @@ pub(crate) enum Search {
     Only,
 }
 
-/// Bytes of a source that are looked at before they are converted: they stay in the innermost cache.
-const BLOCK: usize = 1 << 14;
+/// Bytes of a source that are looked at before they are converted: they stay in a cache of the core.
+const BLOCK: usize = 1 << 17;
 
 impl Job<'_> {
     /// Carries out positions `start..end`; `start` is a multiple of the layout's tile.

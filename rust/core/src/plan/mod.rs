@@ -37,14 +37,14 @@ pub(crate) struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scale {
     No,
-    /// A factor for each, or one that it does not pay to look at.
+    /// A factor for each, or one that it does not pay to decide for.
     Each,
     /// One factor, its bits; whether there are [`MANY`] elements.
     One(u64, bool),
 }
 
-/// From this many elements on, it pays to decide for one factor alone.
-const FACTOR_FROM: usize = 1 << 5;
+/// Below this many elements, it pays to decide for one factor alone when it comes again.
+const FEW: usize = 1 << 5;
 
 impl Ask {
     /// For `count` elements; `factor` is the one for all, if they are scaled, and there is one.
@@ -54,10 +54,10 @@ impl Ask {
         (scaled, factor): (bool, Option<f64>),
         (report, count): (bool, usize),
     ) -> Self {
-        let scale = match factor.filter(|_| scaled && count >= FACTOR_FROM) {
+        let scale = match factor {
+            _ if !scaled => Scale::No,
             Some(factor) => Scale::One(factor.to_bits(), count >= MANY),
-            None if scaled => Scale::Each,
-            None => Scale::No,
+            None => Scale::Each,
         };
         Self { source, target, options: Options { seed: 0, ..*options }, report, scale }
     }
@@ -121,6 +121,8 @@ struct RecentPlans {
     plans: [Option<(Ask, Rc<Plan>)>; 4],
     /// Where the next one goes.
     next: usize,
+    /// What was asked for a few elements, and not decided for alone.
+    seen: Option<Ask>,
 }
 
 thread_local! {
@@ -172,15 +174,15 @@ impl Deref for Found {
 }
 
 impl Plan {
-    /// The plan for what is asked, on the level in use.
+    /// The plan for what is asked, for `count` elements, on the level in use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
     #[inline]
-    pub(crate) fn find(ask: &Ask) -> Result<Found, Error> {
+    pub(crate) fn find(ask: &Ask, count: usize) -> Result<Found, Error> {
         let found = match ask.variant() {
             Some(variant) => Self::kept(ask, variant).map(Found::Kept),
-            None => Self::recent(ask).map(Found::Recent),
+            None => Self::recent(ask, count < FEW),
         };
         if LOG.load(Ordering::Relaxed) {
             log(found.as_deref());
@@ -217,17 +219,21 @@ impl Plan {
         Ok(plans.store(variant, plan))
     }
 
-    fn recent(ask: &Ask) -> Result<Rc<Self>, Error> {
+    /// The plan for one factor; for a few elements, a plan for any factors until the one comes again.
+    fn recent(ask: &Ask, few: bool) -> Result<Found, Error> {
         let level = Level::active();
-        RECENT.with_borrow_mut(|RecentPlans { plans, next }| {
+        RECENT.with_borrow_mut(|RecentPlans { plans, next, seen }| {
             let is_it = |known: &&(Ask, Rc<Self>)| known.0 == *ask && known.1.route.level == level;
             if let Some((_, plan)) = plans.iter().flatten().find(is_it) {
-                return Ok(Rc::clone(plan));
+                return Ok(Found::Recent(Rc::clone(plan)));
+            }
+            if few && seen.replace(*ask) != Some(*ask) {
+                return Self::find(&Ask { scale: Scale::Each, ..*ask }, 0);
             }
             let plan = Rc::new(Self::new(ask, level)?);
             plans[*next] = Some((*ask, Rc::clone(&plan)));
             *next = (*next + 1) % plans.len();
-            Ok(plan)
+            Ok(Found::Recent(plan))
         })
     }
 
