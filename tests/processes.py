@@ -26,36 +26,30 @@ from typing import Any
 LIMIT = 120  # seconds, after which a program is ended
 USED_BY_CASTWISE = (
     "argparse", "ast", "contextvars", "ctypes", "dataclasses", "errno", "fcntl", "hashlib",
-    "importlib.metadata", "inspect", "math", "ml_dtypes", "mmap", "numpy.typing", "pickle", "re",
+    "inspect", "math", "ml_dtypes", "mmap", "numpy.typing", "pickle", "re",
     "resource", "secrets", "shutil", "stat", "struct", "tempfile", "textwrap", "threading",
     "tomllib", "types", "typing", "unicodedata", "weakref", "zipfile",
 )  # fmt: skip
 
 
 def run_python(
-    *arguments: Any, env: Mapping[str, str] | None = None, stdout: int | None = None
+    *arguments: Any, env: Mapping[str, str] | None = None, forked: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run `python [-W error] (-m module | -c code) arguments`, and wait for its end.
 
-    Standard output is read, or else written to the file descriptor `stdout`.
+    With forked=False it has an interpreter of its own: for tests of how one starts or ends.
     """
     command = [sys.executable, *map(str, arguments)]
     environment = dict(os.environ if env is None else env)
-    if sys.platform != "linux":
+    if not forked or sys.platform != "linux":
         return subprocess.run(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE if stdout is None else stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=LIMIT,
+            command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
         )
     (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
     request = json.dumps([command, environment, os.getcwd()]).encode()
     connection = _server()
-    streams = [write_out if stdout is None else stdout, write_errors]
-    socket.send_fds(connection, [len(request).to_bytes(8, "little")], streams)
+    length = len(request).to_bytes(8, "little")
+    socket.send_fds(connection, [length], [write_out, write_errors])
     connection.sendall(request)
     os.close(write_out)
     os.close(write_errors)

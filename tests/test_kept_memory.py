@@ -15,6 +15,7 @@ import castwise
 import numpy as np
 import pytest
 from numpy._core.multiarray import get_handler_name
+from processes import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="numpy allocates as ever")
 
@@ -152,19 +153,14 @@ def test_a_child_of_a_fork_and_its_parent_do_not_meet() -> None:
     assert alive.tobytes() == want
 
 
-def under(limit: str, program: str) -> subprocess.CompletedProcess[str]:
+def under(limit: str, program: str, forked: bool = True) -> subprocess.CompletedProcess[str]:
     start = (
         "import castwise, numpy as np\n"
         "from numpy._core.multiarray import get_handler_name as name\n"
         f"x = np.ones({COUNT}, np.float32)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", start + program],
-        env=os.environ | {"CASTWISE_KEPT_MEMORY": limit},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {"CASTWISE_KEPT_MEMORY": limit}
+    return run_python("-c", start + program, env=environment, forked=forked)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,8 @@ def under(limit: str, program: str) -> subprocess.CompletedProcess[str]:
 )
 def test_the_environment_says_how_much_may_wait(limit: str, handler: str) -> None:
     """Arrays larger than that are numpy's; one that is alive when Python ends does no harm."""
-    done = under(limit, "y = castwise.cast(x, 'float16'); print(name(y))")
+    program = "y = castwise.cast(x, 'float16'); print(name(y))"
+    done = under(limit, program, forked=False)
     assert (done.returncode, done.stdout.strip()) == (0, handler), done.stderr
 
 
