@@ -14,6 +14,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
+import support
 from float_environment import (
     DENORMALS_ARE_ZERO,
     DOWN,
@@ -46,7 +47,9 @@ def sample(source: Format, target: Format) -> Array:
         return array_of(all_codes(source), source)
     codes = sources_around(source, target)
     small = np.arange(4096).astype(source.codes)  # subnormals and small integers
-    return array_of(np.concatenate([codes[:: max(1, codes.size // 20_000)], small]), source)
+    return array_of(
+        np.concatenate([codes[:: max(1, codes.size * support.FEWER // 20_000)], small]), source
+    )
 
 
 def everything(x: Array, target: str) -> list[tuple[Array, castwise.CastReport | None]]:

@@ -12,6 +12,7 @@ import castwise
 import numpy as np
 import oracle
 import pytest
+import support
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import FORMATS, Array, Format
@@ -74,7 +75,7 @@ def test_a_recount(source: str, target: Format, overflow: str) -> None:
 def test_complex_counts_components(target: Format, level: str) -> None:
     source = FORMATS["complex128"]
     codes = sources_around(source, target)
-    codes = codes[:: max(1, codes.size // 2000)]
+    codes = codes[:: max(1, codes.size * support.FEWER // 2000)]
     check(codes[: codes.size // 2 * 2].reshape(-1, 2), source, target)
 
 
@@ -130,7 +131,8 @@ def test_merging_is_exactly_associative_and_commutative(
 @pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32"])
 def test_threads_layout_and_levels_do_not_change_it(source: str) -> None:
     rng = np.random.default_rng(8)
-    values = rng.normal(size=(700, 501)) * np.exp(rng.normal(size=(700, 501)) * 5)
+    shape = 700 // support.FEWER, 501
+    values = rng.normal(size=shape) * np.exp(rng.normal(size=shape) * 5)
     x = np.clip(values, -60_000, 60_000).astype(source)
     for target in ("float8_e4m3fn", "bfloat16", "int8", "float32"):
         said = set()

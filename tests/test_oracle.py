@@ -82,7 +82,7 @@ def test_defaults_agree_with_astype(source: Format, target: Format) -> None:
     assert not bad.size, [(hex(codes[i]), hex(ours[i]), hex(theirs[i])) for i in bad[:5]]
 
 
-@pytest.mark.thinned(37)
+@pytest.mark.thinned(71)
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("target", NARROW, ids=lambda row: row.name)
 def test_roundings_agree_with_fractions(target: Format, rounding: str) -> None:
