@@ -80,7 +80,7 @@ def _server() -> socket.socket:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Run one program after the other, each in a child, until nobody can ask for more."""
+    """Run one program after the other, each in a child, until the other side closes."""
     while True:
         length, streams, _, _ = socket.recv_fds(connection, 8, 2)
         if not length:

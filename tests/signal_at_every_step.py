@@ -132,7 +132,7 @@ def in_this_process(tracer: Tracer, function: Callable[[], object]) -> int:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         code = tracer.run(function)
     after = {number: signal.getsignal(number) for number in SIGNALS}
-    # Two signals at the very end may leave a handler, which passes on what it gets.
+    # Two signals at the very end may leave our handler, which passes signals on.
     assert after == before or len(tracer.plan) > 1, "handlers"
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -226,7 +226,7 @@ def main(folder: Path, every: int, stride: int, *parts: str) -> None:
     for number in SIGNALS[1:]:
         signal.signal(number, signal.SIG_DFL)
     with redirect_stdout(io.StringIO()):
-        cli.main(["formats"])  # its handlers stay, for the ways that go on in this process
+        cli.main(["formats"])  # its handlers stay for the ways that use this process
     for index, (case, way) in list(enumerate(combinations(folder)))[::every]:
         # Without fsync, which takes most of the time and leaves no file.
         with case.lacking or nullcontext(), patch("os.fsync"):

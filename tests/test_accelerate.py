@@ -39,7 +39,7 @@ def pairs() -> tuple[CastPair, ...]:
 
 
 def inputs(source: Format, target: Format) -> Array:
-    """Every element of 16 bits or fewer, bits that no code has included; of wider ones, many.
+    """Give every element of 16 bits or fewer, also with bits above its code; many of wider ones.
 
     Sorted by magnitude, so that what is special comes together.
     """
@@ -191,7 +191,7 @@ def test_a_function_that_somebody_else_has_put_in_stays() -> None:
 
 @pytest.mark.parametrize("spacing", [1, 255, 256, 257, 5000, 16_384, 33_000])
 def test_few_values_that_are_left_to_the_original(spacing: int) -> None:
-    """They take others with them, but none out of place."""
+    """Values near them go to the original too, and every result has its own place."""
     x = np.random.default_rng(spacing).normal(size=70_001).astype(np.float32)
     x[spacing - 1 :: spacing] = np.array([0x7F800001], np.uint32).view(np.float32)
     before = outcome(x, ml_dtypes.float8_e4m3fn, x.size)
@@ -375,7 +375,7 @@ def test_the_child_of_a_fork() -> None:
 
 
 def test_no_reference_is_lost() -> None:
-    """The way in which numpy registers a cast drops one each time, and crashes."""
+    """Registering a cast through numpy drops a reference each time, and crashes in the end."""
     castwise.accelerate()
     counts = [sys.getrefcount(each) for each in (ml_dtypes.bfloat16, np.float32, None)]
     for _ in range(2000):
@@ -415,7 +415,7 @@ def test_an_environment_that_makes_no_sense_is_refused() -> None:
 
 
 def test_an_ml_dtypes_that_lacks_formats_or_casts_otherwise() -> None:
-    """A pair is left alone if its results are not ours; missing formats are not missed."""
+    """A pair whose results differ from ours is left alone; formats that are missing are skipped."""
     code = """
 import ml_dtypes
 for name in ("float8_e8m0fnu", "complex32", "int1"):

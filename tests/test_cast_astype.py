@@ -49,7 +49,7 @@ def test_the_bits_of_astype(source: Format, target: Format) -> None:
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("rule", astype.EXCEPTIONS, ids=lambda rule: rule.__name__)
 def test_every_exception_occurs(rule: Callable[[astype.Case], Array]) -> None:
-    """One that nothing compared above needs would be an exception too many."""
+    """An exception without a case above would be superfluous."""
     pairs = (
         (source, target)
         for source in sorted(AVAILABLE, key=lambda row: -row.bits)

@@ -53,7 +53,7 @@ def sample(source: Format, target: Format) -> Array:
 
 
 def everything(x: Array, target: str) -> list[tuple[Array, castwise.CastReport | None]]:
-    """Casts that between them take each route."""
+    """Cast in ways that together take each route."""
     outcomes: list[tuple[Array, castwise.CastReport | None]] = [
         (castwise.cast(x, target, **options), None)
         for options in (
@@ -69,7 +69,7 @@ def everything(x: Array, target: str) -> list[tuple[Array, castwise.CastReport |
 
 
 def bits_of(outcomes: list[tuple[Array, castwise.CastReport | None]]) -> list[object]:
-    """To compare once the environment is back: Python's own float printing depends on it."""
+    """Give what can be compared later: printing floats depends on the environment."""
     return [
         (array.tobytes(), report and [float(value).hex() for value in report.to_dict().values()])
         for array, report in outcomes
@@ -78,7 +78,7 @@ def bits_of(outcomes: list[tuple[Array, castwise.CastReport | None]]) -> list[ob
 
 @only_x86
 def test_the_switch_switches() -> None:
-    """The fixture is real: numpy's own arithmetic changes under it, and comes back."""
+    """The switch works: numpy's own arithmetic changes under it, and is the same afterwards."""
     tiny, three = np.array([1e-40], np.float32), np.array([3.0])
     with mxcsr(FLUSH_TO_ZERO | DENORMALS_ARE_ZERO):
         flushed = (tiny * np.float32(1))[0]
@@ -126,7 +126,7 @@ def run(
 
 @only_x86
 def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
-    """Whatever is computed once, at import or at the first cast, is computed right."""
+    """Tables computed at import or at the first cast are the same under FTZ and DAZ."""
     code = (
         "import sys, numpy as np, ml_dtypes, hashlib\n"
         "from float_environment import *\n"

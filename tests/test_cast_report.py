@@ -1,4 +1,4 @@
-"""The account of a cast equals an independent recount in fractions, and merges exactly."""
+"""The report of a cast equals an independent recount in fractions, and merges exactly."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_nothing_counts_nothing(level: str) -> None:
     assert identity(nothing + some) == identity(some) == identity(some + nothing)
 
 
-def test_the_account_of_a_scaled_cast_is_of_the_scaled_values(level: str) -> None:
+def test_the_report_of_a_scaled_cast_is_of_the_scaled_values(level: str) -> None:
     x = np.array([0.0, 0.5, -3.0, 1e-3])
     report = castwise.cast(x, "float8_e4m3fn", scale=256.0, report=True)[1]
     assert (report.amax, report.amin_nonzero) == (768.0, 1e-3 * 256)
@@ -196,7 +196,7 @@ def test_copies_and_pickles_say_the_same_and_merge_the_same(values: list[float])
         assert told_apart_by_hash(other, report) in (False, None)
 
 
-def test_equal_reports_are_those_of_equal_accounts() -> None:
+def test_reports_are_equal_when_all_they_say_is() -> None:
     reports = [report_of(values) for values in SAMPLES]
     for i, one in enumerate(reports):
         for j, other in enumerate(reports):

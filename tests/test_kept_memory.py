@@ -1,4 +1,4 @@
-"""Memory of large results is used again, and nobody can tell but by the clock."""
+"""Memory of large results is used again, which only the time of a cast shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(count: int = COUNT) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def halves(x: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Give a result that nothing else has the size of, so that other tests leave it alone."""
+    """Give a result of a size that no other test uses."""
     got: np.ndarray[Any, np.dtype[Any]] = castwise.cast(x, "float16", overflow="saturate")
     return got
 
@@ -45,7 +45,7 @@ def test_the_next_result_has_the_memory_of_one_that_is_gone() -> None:
     assert place % 64 == 0
 
 
-def test_results_are_ordinary_arrays() -> None:
+def test_results_behave_as_arrays_of_numpy() -> None:
     got = halves(numbers())
     assert type(got) is np.ndarray
     assert got.base is None
@@ -89,7 +89,7 @@ def test_small_results_and_other_arrays_are_numpys() -> None:
 
 
 def test_a_handler_of_the_users_stays_in_force() -> None:
-    """One that nobody has set for us is asked, by whatever name."""
+    """A handler that others have set is asked, whatever its name."""
     capsule = ctypes.pythonapi
     capsule.PyCapsule_GetPointer.restype = ctypes.c_void_p
     capsule.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -174,7 +174,7 @@ def test_the_environment_says_how_much_may_wait(limit: str, handler: str) -> Non
 
 
 def test_what_waits_is_bounded() -> None:
-    """Of many arrays that go, as much stays mapped as may, and no more."""
+    """Of many freed arrays, no more stays mapped than the limit."""
     program = """if True:
     def mapped():
         with open("/proc/self/statm") as file:

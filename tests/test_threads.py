@@ -1,4 +1,4 @@
-"""How many threads: what the environment says, and what calls at the same time share."""
+"""The number of threads: from the environment, and shared by calls at the same time."""
 
 from __future__ import annotations
 

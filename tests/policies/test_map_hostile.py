@@ -1,4 +1,4 @@
-"""Maps from model files that nobody trusts, and programs that do what no program should."""
+"""Maps from untrusted model files, and programs that misuse maps and policies."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_large_class_many_times_is_pythons() -> None:
     assert policy_map["\U00010000" * 4900].name == "float16"
 
 
-def test_a_config_is_nobody_elses() -> None:
+def test_a_config_is_a_copy() -> None:
     given = {"class_name": "DTypePolicy", "config": {"name": "float16"}}
     policy_map = DTypePolicyMap(given)
     policy_map.get_config()["default_policy"]["config"]["name"] = "float64"
@@ -189,7 +189,7 @@ def test_clearing_in_a_scope_ends_with_it() -> None:
 
 
 def test_a_thread_in_a_copy_of_the_context_is_a_thread_of_its_own() -> None:
-    """As interpreters without a global lock start theirs."""
+    """Free-threaded interpreters start threads in a copy of the context."""
     seen = []
 
     def work() -> None:

@@ -60,7 +60,7 @@ def together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
 
 
 def tagged(number: int) -> Any:
-    """Make a policy that is told from all others by its number."""
+    """Make a policy that holds this number."""
     return policies.QuantizedFloat8DTypePolicy("float8", "float32", number + 1)
 
 
@@ -97,7 +97,7 @@ def test_policies_are_values() -> None:
 
 
 def test_each_thread_has_its_own_policy() -> None:
-    """What one thread sets, no other sees; floatx is everyone's."""
+    """A policy that one thread sets is invisible to the others; floatx is shared."""
 
     def work(number: int) -> None:
         chance = random.Random(number)
@@ -302,7 +302,7 @@ class _LooksBack(policies.DTypePolicy):
 
 
 def test_a_policy_may_use_the_map_while_it_is_dropped() -> None:
-    """What Python runs in the middle of a change of the map does not wait for its end."""
+    """A finalizer that runs while the map changes may use the map."""
     policy_map = policies.DTypePolicyMap("int32")
     dropped: list[str] = []
 
@@ -345,7 +345,7 @@ def test_scopes_do_not_reach_other_threads() -> None:
 
 
 def test_scopes_in_a_pool() -> None:
-    """Threads of a pool keep nothing of a scope for the next job."""
+    """A thread of a pool forgets the scope of one job before the next."""
     with ThreadPoolExecutor(THREADS) as pool:
 
         def job(name: str) -> str:
