@@ -1,8 +1,9 @@
 """Python programs in new processes, which start in a fifth of the time that an interpreter takes.
 
 On Linux this file, as a script, is a process with one thread that has imported what castwise
-needs, but not castwise. It forks for every program; the child has streams, environment, folder and
-exit code of its own, and imports castwise itself.
+needs. It forks for every program; the child has streams, environment, folder and exit code of its
+own. A program with another environment than the tests' imports castwise itself, as it may read it;
+others find it imported.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def run_python(
         )
     (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
     request = json.dumps([command, environment, os.getcwd()]).encode()
-    connection = _server()
+    connection = _server("castwise.cli" if env is None else "numpy")
     length = len(request).to_bytes(8, "little")
     socket.send_fds(connection, [length], [write_out, write_errors])
     connection.sendall(request)
@@ -60,11 +61,11 @@ def run_python(
 
 
 @cache
-def _server() -> socket.socket:
-    """Start the process that forks; it ends with this one."""
+def _server(imported: str) -> socket.socket:
+    """Start a process that forks, after this import; it ends with this one."""
     ours, its = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, __file__, str(its.fileno())],
+        [sys.executable, __file__, str(its.fileno()), imported],
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -127,7 +128,7 @@ def _run(option: str, program: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    for module in USED_BY_CASTWISE:
+    for module in (*USED_BY_CASTWISE, sys.argv[2]):
         __import__(module)
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
