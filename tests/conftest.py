@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections import Counter
@@ -138,6 +139,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             items.remove(item)
         elif (mode is None and needs_framework(item.path)) or "framework" in item.fixturenames:
             item.add_marker(pytest.mark.frameworks)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives to the end: the tests, of which there are many."""
+    gc.freeze()
 
 
 def _in_one_line(report: pytest.CollectReport | pytest.TestReport) -> None:
