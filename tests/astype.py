@@ -17,7 +17,7 @@ KEEPS_PAYLOADS = ("float16", "bfloat16", "float32", "float64")
 
 
 def supported(source: Format, target: Format) -> bool:
-    """Tell whether astype casts this pair (complex to real it does, losing a part: we refuse)."""
+    """Tell whether both cast this pair: only astype casts complex to real."""
     if source.part and not target.part:
         return False
     try:
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
     @property
     def by_way_of_float32(self) -> Case:
-        """The cast that ml_dtypes makes of it: it takes everything through float32."""
+        """Give the cast that ml_dtypes makes: every value is rounded to float32 first."""
         wide, target = FORMATS["float32"], self.target
         if not hasattr(ml_dtypes, target.name) or target.kind not in ("float", "complex"):
             return self

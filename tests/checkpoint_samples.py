@@ -28,7 +28,7 @@ def random_array(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def byte_swapped(array: NDArray[Any]) -> NDArray[Any]:
-    """The same values in the other byte order, made by hand: each lane's bytes turned round."""
+    """Give the same values in the other byte order: the bytes of each lane are reversed."""
     info = castwise.finfo(array.dtype)
     lanes = 2 if info.kind == "complex" else 1
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -37,7 +37,7 @@ def byte_swapped(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def floats(count: int, seed: int = 0) -> NDArray[np.float32]:
-    """Floats as they are in models: normal, around zero."""
+    """Draw floats as in models: normally distributed around zero."""
     return np.random.default_rng(seed).normal(size=count).astype(np.float32)
 
 

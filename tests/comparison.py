@@ -17,7 +17,7 @@ SEED = 20
 def wrong(
     got: Array, codes: Array, source: Format, target: Format, *right: Expected, nan: str = "keep"
 ) -> Array:
-    """Find where `got` is no right code; a copy of the same parts may keep a NaN's payload."""
+    """Find where `got` is wrong; a copy of the same parts may keep a NaN's payload."""
     bad = np.ones(got.shape, bool)
     for expected in right:
         bad &= got != expected.codes
@@ -28,7 +28,7 @@ def wrong(
 
 
 def first_wrong(bad: Array, codes: Array, got: Array, *right: Expected) -> str:
-    """Say what is wrong first, for an assertion's message; nothing when nothing is."""
+    """Describe the first wrong result for an assertion's message; give "" if all are right."""
     if not bad.any():
         return ""
     index = int(np.argmax(bad))
@@ -98,7 +98,7 @@ OPTIONS = (
 
 
 def options_of(number: int, some: bool) -> Iterable[tuple[str, str, str]]:
-    """Every combination; or the default, and the combination whose turn it is at this number."""
+    """Give every combination; or the default and one other, which depends on this number."""
     return {OPTIONS[0], OPTIONS[number % len(OPTIONS)]} if some else OPTIONS
 
 

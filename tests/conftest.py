@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections import Counter
@@ -23,7 +24,7 @@ settings.register_profile("exhaustive", deadline=None, derandomize=True, max_exa
 settings.register_profile("default", parent=settings.get_profile("exhaustive"), max_examples=50)
 settings.load_profile("exhaustive")
 
-# torch imports triton where it can, for GPUs: and its LLVM ends a process that has TensorFlow's.
+# torch imports triton if it is installed, whose LLVM crashes a process that has TensorFlow's.
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 FRAMEWORKS = {"keras", "tf_keras", "tensorflow", "jax", "flax", "jmp", "torch", "peers"}
@@ -37,11 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """By default, tests run the best level of this machine, and fewer examples of hypothesis."""
+    """By default, tests run the best level of this machine, smaller samples and fewer examples."""
     chosen = config.getoption("markexpr")
     peers.are_wanted = "not frameworks" not in chosen
     if "not exhaustive" in chosen:
-        support.LEVELS = support.LEVELS[-1:]
+        support.LEVELS, support.FEWER = support.LEVELS[-1:], 3
         settings.load_profile("default")
 
 
@@ -51,11 +52,23 @@ def needs_framework(file: Path) -> bool:
     names: set[str] = set()
     files = [file]
     for each in files:
-        text = each.read_text("utf-8")
-        found = re.findall(r"^ *(?:import|from) +(\w+)", text, re.MULTILINE)
-        files += [path for name in found for path in TESTS.rglob(f"{name}.py") if path not in files]
+        found = imported(each)
+        files += [path for path in python_files() if path.stem in found and path not in files]
         names.update(found)
     return bool(names & FRAMEWORKS)
+
+
+@cache
+def imported(file: Path) -> set[str]:
+    """Name the top-level modules that a file imports."""
+    text = file.read_text("utf-8")
+    return set(re.findall(r"^ *(?:import|from) +(\w+)", text, re.MULTILINE))
+
+
+@cache
+def python_files() -> list[Path]:
+    """List every Python file of the tests."""
+    return list(TESTS.rglob("*.py"))
 
 
 @cache
@@ -113,7 +126,7 @@ def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what has no record; thin sweeps; mark what generates no tests: unittest's."""
+    """Leave out tests without a record, thin sweeps, and mark tests of unittest classes."""
     places: Counter[tuple[Any, ...]] = Counter()
     for item in items.copy():
         name, mode = name_and_mode(item)
@@ -128,8 +141,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.frameworks)
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives to the end: the tests, of which there are many."""
+    gc.freeze()
+
+
 def _in_one_line(report: pytest.CollectReport | pytest.TestReport) -> None:
-    """Give all that is skipped for want of a framework one place, so that it is summed up."""
+    """Report skips for a missing framework at one place: pytest sums them up in one line."""
     if (
         report.skipped
         and isinstance(report.longrepr, tuple)
@@ -164,7 +182,7 @@ def framework() -> Callable[[str], ModuleType]:
 
 @pytest.fixture(autouse=True)
 def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Give a test the recorded answers, or compare those of the real packages with the record."""
+    """Give a test the recorded answers, or compare the answers of the real packages with them."""
     test, mode = name_and_mode(request.node)
     if mode is None:
         yield

@@ -75,7 +75,7 @@ def along_steps(
 def disagreement(
     codes: Array, right: tuple[Expected, ...], target: Format, options: dict[str, Any]
 ) -> str:
-    """Say what is wrong with one cast of consecutive codes; nothing if nothing is."""
+    """Describe what is wrong with one cast of consecutive codes; give "" if nothing is."""
     raises = options["overflow"] == "raise"
     seed = None if options["rounding"] in DETERMINISTIC else int(codes[0])
     must = np.logical_and.reduce([each.overflows for each in right]).any()

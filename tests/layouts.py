@@ -14,7 +14,7 @@ shapes = st.lists(st.integers(0, 7) | st.sampled_from([16, 33, 70]), max_size=4)
 
 
 class Laid(NamedTuple):
-    """The same elements twice: in a layout of their own, and in C order."""
+    """Hold the same elements twice: in some layout, and in C order."""
 
     array: Array
     plain: Array
@@ -50,7 +50,7 @@ def _swapped(array: Array, row: Format) -> Array:
 
 
 def _strided(draw: st.DrawFn, array: Array) -> Array:
-    """Copy to every so many elements of something larger, some axes backwards."""
+    """Copy into a strided part of a larger array, some axes backwards."""
     steps = [draw(st.sampled_from([1, 2, 3, -1, -2])) for _ in array.shape]
     room = np.zeros(
         [side * abs(step) for side, step in zip(array.shape, steps, strict=True)], array.dtype

@@ -143,7 +143,7 @@ def written(value: Any) -> str:
 
 
 def read(text: str) -> Any:
-    """Make the value that an expression of a record stands for."""
+    """Evaluate an expression of a record."""
     from sides import Outcome  # noqa: PLC0415
 
     def error(module: str, name: str) -> type[BaseException]:

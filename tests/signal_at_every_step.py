@@ -1,7 +1,8 @@
 """Raise a signal at one bytecode after the other of small writes; a script, not a test.
 
-Usage: signal_at_every_step.py FOLDER STRIDE PART... Each case (what is written) is combined with
-each way (which signals, and what the process does with them). The signal is raised at every
+Usage: signal_at_every_step.py FOLDER EVERY STRIDE PART... Each case (what is written) is combined
+with each way (which signals, and what the process does with them); one in EVERY combinations is
+run. The signal is raised at every
 STRIDE-th bytecode of the source files whose paths have a PART in them, and handled where Python
 handles signals. Afterwards the folder of the destination must hold what it held before, or the
 complete result, and no other file; after one signal the handlers must be as before.
@@ -131,7 +132,7 @@ def in_this_process(tracer: Tracer, function: Callable[[], object]) -> int:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         code = tracer.run(function)
     after = {number: signal.getsignal(number) for number in SIGNALS}
-    # Two signals at the very end may leave a handler, which passes on what it gets.
+    # Two signals at the very end may leave our handler, which passes signals on.
     assert after == before or len(tracer.plan) > 1, "handlers"
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -220,13 +221,13 @@ def sweep(case: Case, way: Way, folder: Path, parts: tuple[str, ...], steps: Ite
     return done
 
 
-def main(folder: Path, stride: int, *parts: str) -> None:
+def main(folder: Path, every: int, stride: int, *parts: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also if this process ignores it
     for number in SIGNALS[1:]:
         signal.signal(number, signal.SIG_DFL)
     with redirect_stdout(io.StringIO()):
-        cli.main(["formats"])  # its handlers stay, for the ways that go on in this process
-    for index, (case, way) in enumerate(combinations(folder)):
+        cli.main(["formats"])  # its handlers stay for the ways that use this process
+    for index, (case, way) in list(enumerate(combinations(folder)))[::every]:
         # Without fsync, which takes most of the time and leaves no file.
         with case.lacking or nullcontext(), patch("os.fsync"):
             try:
@@ -237,4 +238,4 @@ def main(folder: Path, stride: int, *parts: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

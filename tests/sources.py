@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ def random_codes(row: Format, count: int, seed: int = 0) -> Array:
     return (words & np.uint64((1 << row.bits) - 1)).astype(row.codes)
 
 
+@cache
 def turning_points(target: Format) -> Array:
     """List the target's values, midpoints and limits, as float64: the results change there."""
     row = oracle.component(target)
@@ -56,6 +58,7 @@ def turning_points(target: Format) -> Array:
     return np.concatenate([values, -values])
 
 
+@cache
 def sources_around(source: Format, target: Format) -> Array:
     """List codes at and next to each turning point, the source's own limits, and random bits."""
     points = turning_points(target)
@@ -75,4 +78,6 @@ def sources_around(source: Format, target: Format) -> Array:
         centre = points[inside].astype(dtype).view(row.codes)
         centre = np.append(centre, np.array([*pairs, bounds.max], row.codes))
     near = [centre + step for step in steps]
-    return np.unique(np.concatenate([*near, random_codes(row, 4096)]))
+    codes = np.unique(np.concatenate([*near, random_codes(row, 4096)]))
+    codes.setflags(write=False)  # every test is given the same array
+    return codes

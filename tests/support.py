@@ -11,6 +11,8 @@ from oracle import FORMATS, Array, Format
 
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
 """The CPU levels to test: by default only the best one (conftest.py)."""
+FEWER = 1
+"""By how much samples are thinned out: by default 3 (conftest.py)."""
 AVAILABLE = tuple(
     FORMATS[name] for name in castwise.formats() if castwise.finfo(name).dtype is not None
 )

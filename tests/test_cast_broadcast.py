@@ -77,6 +77,7 @@ def test_every_position_of_axes(
         check(x[:, ::-1], target)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("source", "target", "options"),
     [(*pair, {}) for pair in PAIRS] + [(*pair, some) for pair in PAIRS[:3] for some in OPTIONS[1:]],

@@ -1,4 +1,4 @@
-"""Long dense arrays, whose results take other ways to memory than those of short ones."""
+"""Long dense arrays, whose results are stored otherwise than those of short ones."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_one_hard_value_among_easy_ones(from_: str, to: str, level: str) -> None
 @pytest.mark.parametrize(
     "to", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn"]
 )
-def test_doubles_to_short_floats(to: str, rounding: str, level: str) -> None:
+def test_float64_to_short_floats(to: str, rounding: str, level: str) -> None:
     x = np.concatenate([HARD, source("float64", 4000)])
     for overflow, nan in itertools.product(("ieee", "saturate"), ("keep", "zero")):
         options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "nan": nan}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import castwise
 import numpy as np
 import pytest
+import support
 from float_environment import (
     DENORMALS_ARE_ZERO,
     DOWN,
@@ -24,6 +25,7 @@ from float_environment import (
     mxcsr,
 )
 from oracle import FORMATS, Array, Format
+from processes import run_python
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, REAL, array_of
 
@@ -45,11 +47,13 @@ def sample(source: Format, target: Format) -> Array:
         return array_of(all_codes(source), source)
     codes = sources_around(source, target)
     small = np.arange(4096).astype(source.codes)  # subnormals and small integers
-    return array_of(np.concatenate([codes[:: max(1, codes.size // 20_000)], small]), source)
+    return array_of(
+        np.concatenate([codes[:: max(1, codes.size * support.FEWER // 20_000)], small]), source
+    )
 
 
 def everything(x: Array, target: str) -> list[tuple[Array, castwise.CastReport | None]]:
-    """Casts that between them take each route."""
+    """Cast in ways that together take each route."""
     outcomes: list[tuple[Array, castwise.CastReport | None]] = [
         (castwise.cast(x, target, **options), None)
         for options in (
@@ -65,7 +69,7 @@ def everything(x: Array, target: str) -> list[tuple[Array, castwise.CastReport |
 
 
 def bits_of(outcomes: list[tuple[Array, castwise.CastReport | None]]) -> list[object]:
-    """To compare once the environment is back: Python's own float printing depends on it."""
+    """Give what can be compared later: printing floats depends on the environment."""
     return [
         (array.tobytes(), report and [float(value).hex() for value in report.to_dict().values()])
         for array, report in outcomes
@@ -74,7 +78,7 @@ def bits_of(outcomes: list[tuple[Array, castwise.CastReport | None]]) -> list[ob
 
 @only_x86
 def test_the_switch_switches() -> None:
-    """The fixture is real: numpy's own arithmetic changes under it, and comes back."""
+    """The switch works: numpy's own arithmetic changes under it, and is the same afterwards."""
     tiny, three = np.array([1e-40], np.float32), np.array([3.0])
     with mxcsr(FLUSH_TO_ZERO | DENORMALS_ARE_ZERO):
         flushed = (tiny * np.float32(1))[0]
@@ -111,9 +115,18 @@ def test_worker_threads_inherit_nothing_harmful(level: str) -> None:
             assert castwise.cast(x, target, threads=4).tobytes() == before
 
 
+def run(
+    code: str, *arguments: Any, forked: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in which a warning is an error and the files of this folder are modules."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, "PYTHONPATH": path, **environment}
+    return run_python("-W", "error", "-c", code, *arguments, env=variables, forked=forked)
+
+
 @only_x86
 def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
-    """Whatever is computed once, at import or at the first cast, is computed right."""
+    """Tables computed at import or at the first cast are the same under FTZ and DAZ."""
     code = (
         "import sys, numpy as np, ml_dtypes, hashlib\n"
         "from float_environment import *\n"
@@ -131,23 +144,9 @@ def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
         "print(hashlib.sha256(b''.join(results)).hexdigest(), floats)\n"
     )
     bits = (0, ENVIRONMENTS["FTZ and DAZ"])
-    plain, flushed = (run_python(code, arguments=[str(each)]) for each in bits)
+    plain, flushed = (run(code, each) for each in bits)
     assert plain.stdout == flushed.stdout
     assert plain.stdout
-
-
-def run_python(
-    code: str, arguments: list[str] | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *(arguments or [])],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-    )
 
 
 def in_a_child(work: Callable[[], bytes]) -> bytes:
@@ -242,14 +241,14 @@ def test_many_python_threads_at_once(level: str) -> None:
 @pytest.mark.parametrize("name", castwise.cpu_levels())
 def test_the_environment_forces_a_level(name: str) -> None:
     code = "import castwise; castwise.cast([1.5] * 9, 'int4'); print(castwise.cpu_level())"
-    assert run_python(code, CASTWISE_CPU_LEVEL=name).stdout.split() == [name]
+    assert run(code, CASTWISE_CPU_LEVEL=name).stdout.split() == [name]
 
 
 @pytest.mark.parametrize(
     "name", ["sse9", "AVX-1024", "neon" if "neon" not in castwise.cpu_levels() else "avx2"]
 )
 def test_a_level_this_machine_lacks_is_refused_by_name(name: str) -> None:
-    failed = run_python("import castwise", CASTWISE_CPU_LEVEL=name)
+    failed = run("import castwise", CASTWISE_CPU_LEVEL=name)
     assert failed.returncode == 1
     assert "CASTWISE_CPU_LEVEL" in failed.stderr
     assert name in failed.stderr
@@ -258,7 +257,5 @@ def test_a_level_this_machine_lacks_is_refused_by_name(name: str) -> None:
 
 
 def test_the_environment_sets_the_number_of_threads() -> None:
-    found = run_python(
-        "import castwise; print(castwise.get_num_threads())", CASTWISE_NUM_THREADS="3"
-    )
+    found = run("import castwise; print(castwise.get_num_threads())", CASTWISE_NUM_THREADS="3")
     assert found.stdout.split() == ["3"]

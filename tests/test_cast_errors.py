@@ -99,7 +99,7 @@ VALID = {
 @pytest.mark.parametrize("value", [3, None, b"ieee", 1.5, ["ieee"], True, np.int64(5)], ids=repr)
 @pytest.mark.parametrize("argument", VALID)
 def test_an_option_of_another_type_is_refused(argument: str, value: Any) -> None:
-    """By a message that has the argument, the value and, itself, the valid ones."""
+    """The message has the argument, the value and the valid values."""
     if (argument, value) == ("rounding", None):
         return  # the default
     with pytest.raises((TypeError, ValueError), match=argument) as caught:
@@ -220,7 +220,7 @@ def test_the_first_offender_is_named_and_out_untouched(
     threads: int,
     level: str,
 ) -> None:
-    """First in C order, whichever thread meets one first."""
+    """The error names the first in C order, whichever thread meets one first."""
     x = np.ones(400_000, np.float32)
     x[[100_005, 100_006, 300_000, 399_999]] = [500.0, -600.0, 1e9, np.inf]
     x[[100_003, 250_000]] = np.nan
@@ -254,7 +254,7 @@ def test_a_scaled_offender_is_named_with_value_scale_and_product(
 
 
 def test_raise_judges_the_rounded_value(level: str) -> None:
-    """464 is a tie that goes down to 448; 127.9 truncates to 127; beyond these there is no way."""
+    """464 is a tie that goes down to 448; 127.9 truncates to 127; values beyond are refused."""
     assert castwise.cast([464.0], "float8_e4m3fn", overflow="raise").astype(float).tolist() == [448]
     assert castwise.cast([127.9, -128.9], "int8", overflow="raise").tolist() == [127, -128]
     for value, target in (
@@ -292,7 +292,7 @@ def test_every_real_number_is_a_scale(scale: Any) -> None:
 
 @pytest.mark.parametrize("argument", ["copy", "report"])
 @pytest.mark.parametrize("value", [None, 1, "no"])
-def test_a_switch_that_is_no_bool_is_refused(argument: str, value: Any) -> None:
+def test_a_switch_that_is_not_a_bool_is_refused(argument: str, value: Any) -> None:
     options = {argument: value}
     with pytest.raises(TypeError, match=f"^{argument}={value!r} is not valid; use True or False"):
         castwise.cast(X, "float16", **options)
@@ -310,6 +310,6 @@ def test_orders_are_numpys_letters_in_either_case() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "d", "?", ">f4", "F32", "I8", "double"])
 def test_short_spellings_are_numpys_and_safetensors(dtype: str) -> None:
-    """What both have ("I8") is the code in safetensors files: numpy has no such upper case."""
+    """Both have "I8": it is the code in safetensors files, as numpy writes i8."""
     codes = {"F32": "float32", "I8": "int8"}
     assert castwise.cast(X, dtype).dtype == np.dtype(codes.get(dtype, dtype))

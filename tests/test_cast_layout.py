@@ -64,7 +64,7 @@ def _one_place_each(array: Array) -> bool:
 
 @given(st.data(), formats, levels)
 def test_out_may_overlap_the_input(data: st.DataObject, source: Format, level: str) -> None:
-    """As if there were no overlap, at any distance and any strides of both."""
+    """Overlapping arrays give what separate ones give, at any distance and strides."""
     target = data.draw(targets_of(source))
     count = data.draw(st.integers(1, 300))
     steps = [

@@ -1,4 +1,4 @@
-"""Every way to a report gives the same report: beside the plain cast, by counting, by flags."""
+"""Every route gives the same report: with the plain cast, by counting codes, by flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def samples(source: str) -> dict[str, Array]:
-    """Arrays of several tiles, in each of which something else is hard."""
+    """Give arrays of several tiles, each with another difficulty."""
     row = FORMATS[source]
     rng = np.random.default_rng(5)
     normal = rng.normal(size=6001)
@@ -63,7 +63,7 @@ def every_code(row: Format) -> Array:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_level_says_what_flags_say(source: str, target: str) -> None:
-    """A scale of 1 changes nothing, but takes the way through flags and float64."""
+    """A scale of 1 changes no value, but takes the route through flags and float64."""
     arrays = samples(source)
     if FORMATS[source].bits == 16:
         arrays["codes"] = array_of(every_code(FORMATS[source]), FORMATS[source])
@@ -81,10 +81,11 @@ def test_every_level_says_what_flags_say(source: str, target: str) -> None:
                     assert y.tobytes() == castwise.cast(x, target, **options).tobytes()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("source", ["float16", "bfloat16"])
-def test_a_recount_of_ordinary_values(source: str, target: str, level: str) -> None:
-    """Codes next to each other in magnitude, so that nothing but the values is hard."""
+def test_a_recount_of_adjacent_values(source: str, target: str, level: str) -> None:
+    """Codes of adjacent magnitudes, without special values."""
     codes = every_code(FORMATS[source])
     for start in range(0, codes.size, 8000):
         for rounding in (None, "towards-negative"):
@@ -123,7 +124,7 @@ def test_counting_codes_says_what_looking_at_them_says(
     ],
 )  # fmt: skip
 def test_bytes_that_lose_nothing(source: str, target: str) -> None:
-    """Finite codes but for one or none; all of them, or only few magnitudes."""
+    """All codes are finite but one or none; they have all magnitudes, or only some."""
     row = FORMATS[source]
     codes = every_code(row)
     values = castwise.cast(array_of(codes, row), "float64")
@@ -164,7 +165,7 @@ def test_layouts_and_threads(source: str, target: str, level: str) -> None:
     ("source", "target"), [("bfloat16", "float16"), ("float8_e5m2", "float8_e4m3fn")]
 )
 def test_in_place(source: str, target: str, level: str) -> None:
-    """What was there before the cast is what is accounted for."""
+    """The report is of what was there before the cast."""
     x = castwise.cast(np.random.default_rng(8).normal(size=50_000), source)
     y, want = castwise.cast(x, target, report=True)
     out = x.view(y.dtype)
@@ -174,7 +175,7 @@ def test_in_place(source: str, target: str, level: str) -> None:
 
 
 def test_large_arrays_that_do_not_stay_in_the_caches(level: str) -> None:
-    """Results are stored past the caches: none is left out."""
+    """Results that are stored past the caches are all in the report."""
     x = np.random.default_rng(9).normal(size=6_000_011).astype(np.float32)
     y, report = castwise.cast(x, "bfloat16", report=True, threads=2)
     np.testing.assert_array_equal(y.view(np.uint16), castwise.cast(x, "bfloat16").view(np.uint16))

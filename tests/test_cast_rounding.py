@@ -17,7 +17,7 @@ from sources import random_codes
 from support import COMPLEX, FLOATS, LEVELS, REAL, array_of, at_level, codes_of
 
 COUNT = 1 << 18
-SIGMAS = 5.0  # the seeds are fixed: a test passes always or never
+SIGMAS = 5.0  # with fixed seeds a test passes always or never
 
 # source, target, the neighbours; the source can hold three binary digits of their gap and more
 GAPS: list[tuple[str, str, float, float]] = [
@@ -45,7 +45,7 @@ def stochastic(x: Array, target: str, **options: Any) -> Array:
 
 
 def neighbours(value: float, other: float, target: str) -> tuple[float, float]:
-    """Give a gap of the target; for one value twice, the gap around it."""
+    """Give two neighbours of the target; for one value given twice, those around it."""
     if value != other:
         return value, other
     low, high = (
@@ -74,7 +74,7 @@ def test_the_odds_are_the_fraction_of_the_gap(
 @pytest.mark.parametrize("target", ["bfloat16", "float8_e4m3", "float32", "int16"])
 @pytest.mark.parametrize("rare", ["moves", "stays"])
 def test_small_fractions_count(target: str, rare: str) -> None:
-    """One in 2**18 is resolved: among 2**22 draws some 16 are such, not none and not a hundred."""
+    """Odds of 2**-18 are kept: of 2**22 draws about 16 move, not none and not a hundred."""
     unit = 1.0 if target == "int16" else 2.0 ** -FORMATS[target].mantissa_bits
     fraction = 2.0**-18 if rare == "moves" else 1 - 2.0**-18
     x = np.full(1 << 22, 1 + unit * fraction)
@@ -104,7 +104,7 @@ def test_exact_values_never_move(target: oracle.Format, level: str) -> None:
 
 
 def test_a_draw_is_the_index_s_own() -> None:
-    """Whatever else is in the array: what moves at a fraction moves at every larger one."""
+    """A value that moves at one fraction moves at every larger one."""
     moved = np.zeros(COUNT, bool)
     for eighths in range(1, 8):
         now = stochastic(np.full(COUNT, 1 + eighths / 8 * 2.0**-7), "bfloat16").astype(float) > 1

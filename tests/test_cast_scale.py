@@ -1,4 +1,4 @@
-"""A scaled cast rounds the exact product once: there is no float64 product in between."""
+"""A scaled cast rounds the exact product once, without a float64 product in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_scalar_scale(source: Format, target: Format) -> None:
     "target", ["bfloat16", "float16", "float8_e4m3fn", "float32", "int8", "float4_e2m1fn"]
 )
 def test_products_beside_a_midpoint(target: str, rounding: str, level: str) -> None:
-    """Just beside a midpoint, where a float64 product would land on it."""
+    """The exact product lies beside a midpoint; a float64 product would be the midpoint."""
     row, rng = FORMATS[target], np.random.default_rng(11)
     if row.kind == "float":
         steps = rng.integers(1 << row.mantissa_bits, 2 << row.mantissa_bits, 1500)
@@ -135,7 +135,7 @@ def test_a_per_channel_scale_is_the_scale_of_each_channel(level: str) -> None:
 
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float8_e4m3fn", "uint8", "int8"])
 def test_many_elements_are_scaled_as_few_are(source: str, level: str) -> None:
-    """All codes at once take other ways than a few, which are compared with the oracle above."""
+    """All codes at once take other routes than single values, which the oracle checks above."""
     row = FORMATS[source]
     x = array_of(np.arange(1 << row.bits, dtype=row.codes), row)
     x = np.tile(x, (1 << 17) // x.size)

@@ -1,4 +1,4 @@
-"""Few elements without options take a shorter way through the binding, to the same results."""
+"""Small strided arrays without options take a shorter route through the binding."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def test_layouts_are_kept_as_numpy_keeps_them(way: Any) -> None:
     assert result.tobytes("A") == expected.tobytes("A")
 
 
-# Ways to see part of a C-ordered array otherwise. Some have more axes than the short way takes.
+# Views of a C-ordered array. Some have more axes than the short route takes.
 VIEWS = {
     "transposed": lambda a: a.T,
-    "every second": lambda a: a[:, ::2],
-    "every second of both": lambda a: a[::2, ::2],
+    "every other column": lambda a: a[:, ::2],
+    "every other of both": lambda a: a[::2, ::2],
     "every third": lambda a: a[:, 1::3],
     "backwards": lambda a: a[::-1, ::-1],
     "one column": lambda a: a[:, 0],
-    "one row, every second": lambda a: a[0, ::2],
+    "one row, every other": lambda a: a[0, ::2],
     "part": lambda a: a[1:, 2:-1],
     "transposed part": lambda a: a[:, ::2].T,
     "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),

@@ -195,7 +195,7 @@ def test_leaves_draw_apart_and_the_same_each_time() -> None:
 
 
 def test_a_leaf_s_draw_is_of_its_path_alone() -> None:
-    """Neither its neighbours nor their order have a say."""
+    """A leaf's result depends neither on the other leaves nor on their order."""
     alone = drawn({"b": THIRDS.copy()})["b"].tobytes()
     assert drawn({"a": THIRDS.copy(), "b": THIRDS.copy()})["b"].tobytes() == alone
     assert drawn({"b": THIRDS.copy(), "a": THIRDS.copy()})["b"].tobytes() == alone
@@ -266,7 +266,7 @@ def test_bad_options_are_refused_even_where_nothing_is_cast(
 
 @dataclass
 class Lazy:
-    """Fields that are loaded anew whenever someone asks."""
+    """Fields that are loaded at each access."""
 
     first: Any
     second: Any
@@ -278,7 +278,7 @@ class Lazy:
 
 
 def test_arrays_made_on_request_are_not_mistaken_for_each_other() -> None:
-    """Freed as soon as it is cast, one may lie where the next one will."""
+    """A leaf that is freed after its cast may have the address of the next one."""
     lazy = Lazy(*(lambda value=value: np.full(100, value) for value in (1.0, 2.0, 3.0)))
     cast = castwise.cast_tree([lazy, lazy], "float16")
     for layer in cast:

@@ -60,7 +60,7 @@ def test_complex(source: Format, target: Format, level: str) -> None:
     "source", [row for row in AVAILABLE if row.bits < 8], ids=lambda row: row.name
 )
 def test_only_the_low_bits_of_a_byte_count(source: Format, level: str) -> None:
-    """A format under 8 bits takes a byte; what is above it is noise, but any bit makes True."""
+    """Higher bits of a byte are ignored; in a bool any bit means True."""
     noisy = np.arange(256).astype(np.uint8)
     clean = (
         (noisy > 0) * np.uint8(1)

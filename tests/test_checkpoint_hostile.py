@@ -4,17 +4,17 @@ import io
 import json
 import os
 import random
-import resource
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
+from processes import run_python
 
 BYTE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
@@ -131,21 +131,20 @@ def _long_npy(descr: str) -> bytes:
     return b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
 
 
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (400 * 2**20,) * 2)
+def _limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run castwise in a process with this limit of its resources."""
+    program = (
+        "import resource, sys; from castwise.cli import main; "
+        f"resource.setrlimit(resource.{limit}, ({size}, {size})); sys.exit(main())"
+    )
+    return run_python("-c", program, *arguments)
 
 
 @pytest.mark.parametrize("descr", ["(", "()", "-", "1+", "[],", "'',", "{1:'a'},", "'", "\\", " "])
 def test_the_longest_headers_take_little_memory(tmp_path: Path, descr: str) -> None:
     path = tmp_path / "in.npy"
     path.write_bytes(_long_npy(descr))
-    result = subprocess.run(
-        [sys.executable, "-m", "castwise", "inspect", path],
-        preexec_fn=_limit_memory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = _limited("RLIMIT_DATA", 400 * 2**20, "inspect", path)
     assert result.returncode == 2
     assert "the .npy header is damaged" in result.stderr
 
@@ -385,10 +384,6 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
     assert Path("/dev/full").is_char_device()
 
 
-def _limit_file_size() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
 @pytest.mark.parametrize("kind", ["x.safetensors", "x.npz", "x.npy", "folder"])
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
     source, out = tmp_path / f"in-{kind}", tmp_path / f"out-{kind}"
@@ -400,13 +395,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
         checkpoint.save(source, {"a": floats(400_000)})
         out.write_bytes(b"old")
     before = sorted(os.listdir(tmp_path))
-    result = subprocess.run(
-        [sys.executable, "-m", "castwise", "cast", source, out, "--dtype", "bfloat16"],
-        preexec_fn=_limit_file_size,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = _limited("RLIMIT_FSIZE", 100_000, "cast", source, out, "--dtype", "bfloat16")
     assert result.returncode == 2
     assert result.stderr == f"castwise: error: {out}: File too large\n"
     assert sorted(os.listdir(tmp_path)) == before

@@ -12,6 +12,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import atomic
 from checkpoint_samples import floats, write_sharded
+from processes import run_python
 
 SIGNALLER = Path(__file__).with_name("signal_at_every_step.py")
 WRITING = ("/checkpoint/atomic.py", "/checkpoint/leftovers.py", "/contextlib.py", "/shutil.py")
@@ -21,31 +22,34 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and 
 
 
 @pytest.mark.parametrize(
-    ("stride", "parts"),
+    ("every", "stride", "parts"),
     [
-        pytest.param("307", WRITING, id="some"),
+        pytest.param(4, "307", WRITING, id="some"),
         # Every bytecode (stride 1) takes 25 minutes, and is run by hand.
-        pytest.param("31", WRITING, id="more", marks=pytest.mark.exhaustive),
-        pytest.param("199", ALL, id="everywhere", marks=pytest.mark.exhaustive),
+        pytest.param(1, "31", WRITING, id="more", marks=pytest.mark.exhaustive),
+        pytest.param(1, "199", ALL, id="everywhere", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_signal_at_any_bytecode(tmp_path: Path, stride: str, parts: tuple[str, ...]) -> None:
+def test_a_signal_at_any_bytecode(
+    tmp_path: Path, every: int, stride: str, parts: tuple[str, ...]
+) -> None:
     result = subprocess.run(
-        [sys.executable, SIGNALLER, tmp_path, stride, *parts],
+        [sys.executable, SIGNALLER, tmp_path, str(every), stride, *parts],
         capture_output=True,
         text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
     steps = [int(line.split()[0]) for line in result.stdout.splitlines()]
-    assert len(steps) > 70  # combinations of what is written and how it ends
+    assert len(steps) > 70 // every  # combinations of what is written and how it ends
     assert min(steps) >= 3
 
 
 def run(program: str, *arguments: Path) -> list[str]:
     """The lines that a program prints."""
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    result = run_python("-c", program, *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 def test_a_forked_child_removes_nothing(tmp_path: Path) -> None:

@@ -18,16 +18,12 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
+from processes import run_python
 
 
 def run(*arguments: Any, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run castwise; the exit code is checked, and that no error shows a traceback."""
-    result = subprocess.run(
-        [sys.executable, "-m", "castwise", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python("-m", "castwise", *arguments)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     return result

@@ -113,7 +113,7 @@ def test_no_alias_means_another_format_to_numpy(row: Format) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_safetensors_code_is_a_name(row: Format) -> None:
-    """In any case, but where numpy means another format by it: "i8" is 8 bytes there."""
+    """Spellings ignore case, but where numpy means another format: its "i8" has 8 bytes."""
     code = castwise.finfo(row.name).safetensors or row.name
     for spelling in (code, code.lower(), code.title()):
         assert castwise.finfo(spelling).name == (numpys(spelling) or row.name), spelling
@@ -182,7 +182,7 @@ def test_safetensors_codes_name_one_format_each() -> None:
 
 
 def test_a_format_without_a_dtype_is_known_but_no_target() -> None:
-    """A row may be ahead of the installed ml_dtypes; the error says which package lacks it."""
+    """The table may have a format that the installed ml_dtypes lacks; the error says so."""
     ahead = [name for name in castwise.formats() if castwise.finfo(name).dtype is None]
     for name in ahead:
         assert not hasattr(ml_dtypes, name)
@@ -192,6 +192,6 @@ def test_a_format_without_a_dtype_is_known_but_no_target() -> None:
 
 
 @pytest.mark.parametrize("garbage", ["", "float31", "e4m3fnfn", 3, 1.5, object(), [], "O", "U3"])
-def test_garbage_is_no_format(garbage: object) -> None:
+def test_garbage_is_not_a_format(garbage: object) -> None:
     with pytest.raises(TypeError):
         castwise.finfo(garbage)

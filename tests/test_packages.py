@@ -1,4 +1,4 @@
-"""What a package shows is what it offers."""
+"""`dir()` of a package is its `__all__`."""
 
 from __future__ import annotations
 

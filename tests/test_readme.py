@@ -91,6 +91,6 @@ def frameworks(page: Path) -> set[str]:
 )
 def test_the_examples_run(page: Path, request: pytest.FixtureRequest) -> None:
     for name in frameworks(page):
-        request.getfixturevalue("framework")(name)  # before its warnings would fail the test
+        request.getfixturevalue("framework")(name)  # first, as its warnings would fail the test
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     assert runner.run(examples(page)).failed == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def imported(file: Path, known: set[str]) -> set[str]:
     return found & known
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     files = modules()
     # The package's own names are loaded on demand, by whoever asks for them.

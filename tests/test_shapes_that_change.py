@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from processes import run_python
 
 # A target of n rows that becomes one row of n while the call copies an overlapping source.
 PROGRAM = """
@@ -73,8 +71,5 @@ print("survived")
 
 @pytest.mark.parametrize("kind", ["cast", "quantize", "unscale"])
 def test_nothing_is_written_beyond_an_array(kind: str) -> None:
-    program = f"KIND = {kind!r}\n{PROGRAM}"
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
-    )
+    run = run_python("-c", f"KIND = {kind!r}\n{PROGRAM}")
     assert (run.returncode, run.stdout) == (0, "survived\n"), run.stderr[-2000:]

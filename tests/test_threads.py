@@ -1,15 +1,14 @@
-"""How many threads: what the environment says, and what calls at the same time share."""
+"""The number of threads: from the environment, and shared by calls at the same time."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import castwise
 import numpy as np
 import pytest
+from processes import run_python
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -17,14 +16,7 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 def threads_under(**variables: str) -> int:
     program = "import castwise; print(castwise.get_num_threads())"
     kept = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=kept | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    return int(run_python("-c", program, env=kept | variables).stdout)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the compiler does not say about code that needs the instructions of a CPU level."""
+"""What the compiler does not check in code that needs the instructions of a CPU level."""
 
 from __future__ import annotations
 

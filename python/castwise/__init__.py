@@ -17,7 +17,8 @@ from castwise._core import (
     set_kept_memory,
     set_num_threads,
 )
-from castwise.acceleration import accelerate, accelerate_from_environment, restore
+from castwise._environment import follow_environment
+from castwise.acceleration import accelerate, restore
 from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
@@ -81,4 +82,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-accelerate_from_environment()
+follow_environment()

@@ -23,6 +23,7 @@ __all__ = [
     "cpu_level",
     "cpu_levels",
     "dtype_word",
+    "environment_errors",
     "finfo",
     "floatx_dtypes",
     "formats",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 __version__: str
+environment_errors: list[str]
 
 _Result = TypeVar("_Result")
 

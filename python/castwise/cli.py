@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import castwise
 from castwise import checkpoint
+from castwise._environment import ERRORS
 from castwise.checkpoint.arguments import checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.cli_output import (
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
+        if ERRORS:
+            raise ValueError(" ".join(ERRORS))  # noqa: TRY301
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:

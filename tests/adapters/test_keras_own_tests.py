@@ -17,7 +17,7 @@ from pathlib import Path
 import peers
 import pytest
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.frameworks, pytest.mark.network]
 FILES = ("dtype_policies/dtype_policy_test.py", "dtype_policies/dtype_policy_map_test.py")
 OF_CLASSES = (*FILES, "optimizers/loss_scale_optimizer_test.py")
 

@@ -1,4 +1,4 @@
-"""A small numpy optimizer for what wraps one."""
+"""A small numpy optimizer, for classes that wrap one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class SGD:
-    """Gradient descent on numpy arrays, in place; speaks Keras 3's and TF 2's manner."""
+    """Gradient descent on numpy arrays, in place, with the methods of Keras 3 and of TF 2."""
 
     def __init__(self, learning_rate: float = 1.0) -> None:
         self.learning_rate = learning_rate
@@ -28,7 +28,7 @@ class SGD:
         self.apply(grads, variables)
 
     def get_config(self) -> dict[str, Any]:
-        """What makes it again."""
+        """Give the config from which it can be made again."""
         return {"learning_rate": self.learning_rate}
 
     @classmethod

@@ -86,7 +86,7 @@ def test_reduce_may_work_in_place_or_return() -> None:
 
 
 @pytest.mark.parametrize("finite", ["no", "False", 1, None, np.array([True, True])])
-def test_what_is_no_flag(finite: object) -> None:
+def test_what_is_not_a_flag(finite: object) -> None:
     scaler = LossScaler(8.0)
     for call in (
         lambda: pack(finite),  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_what_is_no_flag(finite: object) -> None:
     assert scaler.steps == 0
 
 
-def test_what_is_no_maximum() -> None:
+def test_what_is_not_a_maximum() -> None:
     with pytest.raises(ValueError, match=r"amaxes=-1\.0"):
         pack(True, [-1.0])
     with pytest.raises(ValueError, match="one number per tensor"):

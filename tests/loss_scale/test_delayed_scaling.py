@@ -218,7 +218,7 @@ def test_what_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["amax_history_length", "margin"])
 @pytest.mark.parametrize("value", [True, 1.5, "3"])
-def test_parameters_that_are_no_ints(name: str, value: object) -> None:
+def test_parameters_that_are_not_ints(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=rf"{name}={value!r} is not valid; use an int"):
         DelayedScaling(**{name: value})  # type: ignore[arg-type]
 

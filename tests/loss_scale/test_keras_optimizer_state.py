@@ -89,7 +89,7 @@ def test_two_hundred_steps_and_stateless_ones() -> None:
 
 
 def test_what_is_saved_is_keras() -> None:
-    """Either side goes on from what the other has saved."""
+    """Each side loads what the other has saved, and continues alike."""
     keras = library("keras")
     variable, array = keras.Variable(np.ones(3, np.float32)), np.ones(3, np.float32)
     theirs = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), 8.0, 3)
@@ -169,7 +169,7 @@ def test_configs_need_no_custom_objects() -> None:
 
 
 def test_public_names() -> None:
-    """What Keras' wrapper has, that around arrays has too, or refuses by name."""
+    """The wrapper around arrays has every name of Keras' wrapper, or refuses it by name."""
     keras = library("keras")
     theirs = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     theirs.build([keras.Variable(np.ones(1, np.float32))])

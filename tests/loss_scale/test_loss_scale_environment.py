@@ -23,7 +23,7 @@ from castwise.loss_scale import (
 )
 from float_environment import DENORMALS_ARE_ZERO, DOWN, FLUSH_TO_ZERO, SUPPORTED, mxcsr
 
-# Made in the default environment: making them is numpy's.
+# Made in the default environment, because numpy makes them.
 TINY = np.float32(1e-40)
 SMALL, SMALL_DOUBLE = np.array([3e-40, 1e-38], np.float32), np.array([3e-40, 1e-38])
 REDUCED = np.array([0, -1e-40], np.float32)
@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 def told(call: Callable[[], Any]) -> Any:
-    """What a call returns or raises, to be looked at in the default environment."""
+    """Give what a call returns or raises, for a comparison in the default environment."""
     try:
         return call()
     except ValueError as error:
@@ -98,7 +98,7 @@ def test_every_real_scalar_is_a_scale(scale: Any) -> None:
 @pytest.mark.parametrize(
     "scale", [np.True_, np.array(True), np.ones(1), np.array([1.0, 2.0]), np.complex64(1), "8", 2j]
 )
-def test_what_is_no_real_scalar(scale: Any) -> None:
+def test_what_is_not_a_real_scalar(scale: Any) -> None:
     for call in (FixedLossScale, DynamicLossScale, lambda given: unscale([8.0], given)):
         with pytest.raises(TypeError, match=r"scale=.* is not valid; use a number"):
             call(scale)

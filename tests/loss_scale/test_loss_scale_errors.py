@@ -134,7 +134,7 @@ def test_amaxes_are_numbers() -> None:
             pack(True, amaxes)
 
 
-def test_a_tensor_is_no_iterable_of_arrays() -> None:
+def test_a_tensor_is_not_an_iterable_of_arrays() -> None:
     loss = library("torch").ones(2)
     with pytest.raises(ValueError, match=r"outputs=tensor.* must be an array of numpy or an iter"):
         GradScaler().scale(loss)

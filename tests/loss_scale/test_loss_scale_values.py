@@ -165,7 +165,7 @@ def test_flags_of_numpy(finite: object) -> None:
 
 
 @pytest.mark.parametrize("finite", [1, 1.0, "yes", None, np.array([True, True]), np.float32(1)])
-def test_what_is_no_flag(finite: object) -> None:
+def test_what_is_not_a_flag(finite: object) -> None:
     with pytest.raises(TypeError, match="finite="):
         DynamicLossScale().next(finite)
 

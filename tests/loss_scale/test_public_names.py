@@ -88,7 +88,7 @@ def test_public_names_of_modules(path: str, ours: Any, listed: dict[str, str]) -
 
 EXPERIMENTAL = ["DynamicLossScale", "FixedLossScale", "LossScale", "LossScaleOptimizer", "Policy"]
 EXPERIMENTAL += ["get_layer_policy", "global_policy", "set_policy"]
-"""What TF 2.4 has in `tf.keras.mixed_precision.experimental`, a module that is no more."""
+"""What TF 2.4 has in `tf.keras.mixed_precision.experimental`, a module removed since."""
 
 NOT_OFFERED = {
     "LossScaleOptimizer": "that of tf.keras.mixed_precision reads its configs, and is offered"

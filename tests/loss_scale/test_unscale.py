@@ -297,7 +297,7 @@ def test_scales_without_a_reciprocal(scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", ["8", None, True, [1.0, 2.0], np.ones(2)])
-def test_what_is_no_scale(scale: Any) -> None:
+def test_what_is_not_a_scale(scale: Any) -> None:
     with pytest.raises(TypeError, match="scale="):
         unscale([np.ones(2)], scale)
 

@@ -1,4 +1,4 @@
-"""Gradients that stand at several places, and targets that interleave in one block of memory."""
+"""Gradients that occur several times in a tree, and targets that interleave in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_views_with_the_same_elements_are_divided_once() -> None:
     views = [flat, flat[:], flat.reshape(4, 6), flat.reshape(2, 1, 12)]
     assert len(set(norms(views))) == 1
     np.testing.assert_array_equal(flat, np.arange(24) / 4)
-    # Other elements of the same memory, or others' elements, are not the same.
+    # Other elements of the same memory are other gradients.
     several = [flat[:12], flat[12:], flat[:0], flat[24:]]
     unscale(several, 0.25, several)
     np.testing.assert_array_equal(flat, np.arange(24))
@@ -87,7 +87,7 @@ def test_targets_that_interleave(kind: str) -> None:
 
 
 def test_targets_that_only_an_exact_look_takes_apart() -> None:
-    """Strides that have no circle in common: 6 and 10 bytes, at even and odd multiples of 2."""
+    """Strides of 6 and 10 bytes, starting at even and odd multiples of 2: they share no byte."""
     memory = np.zeros(100, np.float16)
     threes, fives = memory[0:30:3], memory[1:60:15]
     assert not np.shares_memory(threes, fives)

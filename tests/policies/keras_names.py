@@ -270,7 +270,7 @@ def the_history_of_float8_is_a_length(
 
 
 @rule
-def a_mode_that_is_no_text(call: Call, of: State) -> type[Exception] | None:
+def a_mode_that_is_not_text(call: Call, of: State) -> type[Exception] | None:
     """`Int4DTypePolicy(4)` is a TypeError, not an AttributeError.
 
     The classes that look their mode up, and so raise ValueError, do so before they read the source.
@@ -281,8 +281,8 @@ def a_mode_that_is_no_text(call: Call, of: State) -> type[Exception] | None:
 
 
 @rule
-def a_source_that_is_no_text(call: Call, of: State) -> type[Exception] | None:
-    """A source that is no str is a TypeError everywhere, and before the mode is read."""
+def a_source_that_is_not_text(call: Call, of: State) -> type[Exception] | None:
+    """A source that is not a str is a TypeError everywhere, and before the mode is read."""
     if call.function not in CONSTRUCTORS or not isinstance(_first(call), str):
         return None
     is_wrong = not _source_is_missing(call) and not isinstance(call.arguments[1], str)
@@ -384,8 +384,8 @@ WITNESSES = {
         Call("QuantizedFloat8DTypePolicy", ("float8", "float32", 0)),
         State(),
     ),
-    "a_mode_that_is_no_text": (Call("Int4DTypePolicy", (4, "float32")), State()),
-    "a_source_that_is_no_text": (Call("Int4DTypePolicy", ("abc", 4)), State()),
+    "a_mode_that_is_not_text": (Call("Int4DTypePolicy", (4, "float32")), State()),
+    "a_source_that_is_not_text": (Call("Int4DTypePolicy", ("abc", 4)), State()),
     "texts_are_names": (Call("get", ("torch.float32",)), State()),
     "numbers_are_small_and_plain": (Call("get", (f"int4/{2**63}_from_float32",)), State()),
     "sets_do_not_hash": (Call("set_floatx", (set(),)), State()),

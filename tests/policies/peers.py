@@ -56,7 +56,7 @@ def framework(name: str) -> ModuleType:
 
 
 def peer(make: Callable[[], T]) -> Callable[[], T]:
-    """Import once, and let the session know of each use."""
+    """Import a module once, and tell the session of each use."""
     made = cache(make)
 
     @wraps(make)

@@ -301,7 +301,7 @@ DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, A
 def done(call: str, scope: dict[str, Any]) -> Outcome:
     """Run the statements, and tell what the last of them, an expression, gave."""
     *statements, last = ast.parse(call).body
-    assert isinstance(last, ast.Expr), f"the last is no expression: {call}"
+    assert isinstance(last, ast.Expr), f"the last is not an expression: {call}"
     names = COMMON | scope
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -88,7 +88,7 @@ def test_generated_arrays(array: Any, word: str) -> None:
 
 
 def test_float64_is_rounded_once() -> None:
-    """Divergence: just above a tie of bfloat16 the original's first rounding loses which side."""
+    """Divergence: just above a tie of bfloat16, the original's first rounding lands on the tie."""
     array = np.array([1 + 2**-8 + 2**-30])
     original, mine = both(lambda side: side.get_policy("bf16").cast_to_compute(array).tolist())
     assert original == returned([1.0])
@@ -128,7 +128,7 @@ def test_keys_of_several_kinds() -> None:
 
 
 def test_numpy_needs_no_jax() -> None:
-    """Neither the import nor a cast of numpy arrays imports jax, which takes a second."""
+    """Importing castwise and casting numpy arrays do not import jax, which would take a second."""
     program = """if True:
         import sys
         import numpy as np
@@ -206,7 +206,7 @@ def test_what_jax_holds_for_a_leaf_is_one() -> None:
         original, mine = both(lambda side, tree=tree: side.cast_to_half(tree) is tree)
         assert mine == original == returned(True)
         with without_jax():
-            assert ours.cast_to_half(tree) is tree, f"without jax, {tree!r} is no leaf"
+            assert ours.cast_to_half(tree) is tree, f"without jax, {tree!r} is not a leaf"
 
 
 def test_half_dtype() -> None:

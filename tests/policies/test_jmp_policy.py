@@ -62,7 +62,7 @@ SEPARATORS = st.sampled_from([",", ",", ",", ",", ", ", ";", "=", ""])
 
 @st.composite
 def strings(draw: st.DrawFn) -> str:
-    """Put together what a policy's string is made of, mostly in its order."""
+    """Draw the parts of a policy's string, mostly in the right order."""
     parts = draw(st.lists(PARTS, max_size=5))
     return "".join(part for each in parts for part in (each, draw(SEPARATORS)))[
         : draw(st.integers(5, 90))
@@ -89,7 +89,7 @@ def test_any_text(string: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"f16", 16, 1.5, True, np.float16, {"c": "f16"}], ids=repr)
-def test_what_is_no_string(value: Any) -> None:
+def test_what_is_not_a_string(value: Any) -> None:
     original, mine = both(lambda side: side.get_policy(value))
     assert mine == original == raised(TypeError)
 
@@ -104,8 +104,8 @@ def test_a_numpy_string_is_a_string() -> None:
     [(("f16",), ValueError), (["f16", "="], AttributeError), (("=",), AttributeError)],
     ids=repr,
 )
-def test_a_container_is_no_string(value: Any, error: type[Exception]) -> None:
-    """Divergence: the original stumbles, castwise says what it wants."""
+def test_a_container_is_not_a_string(value: Any, error: type[Exception]) -> None:
+    """Divergence: the original fails with an unrelated error, castwise names what it takes."""
     original, mine = both(lambda side: side.get_policy(value))
     assert (original, mine) == (raised(error), raised(TypeError))
 
@@ -227,7 +227,7 @@ def test_a_policy_takes_three_dtypes(arguments: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("field", ["abc", 1, None, "mixed_float16"], ids=repr)
-def test_what_is_no_dtype_is_refused_at_once(field: Any) -> None:
+def test_what_is_not_a_dtype_is_refused_at_once(field: Any) -> None:
     """Divergence: the original takes it, and fails (None: takes float64) when it meets an array."""
     original, mine = both(lambda side: side.Policy(np.float32, field, np.float32))
     assert original.error is None

@@ -30,7 +30,7 @@ def _fresh() -> Iterator[None]:
 
 @given(call=POLICIES)
 def test_json_of_every_class(call: Call) -> None:
-    """The texts are the same, each loads the other's, and its own is what it was."""
+    """Both write the same text, and each loads the other's and its own to an equal policy."""
     theirs, ours = made(call, original()), made(call, OURS)
     text = json.dumps(OURS.dtype_policies.serialize(ours))
     assert text == json.dumps(original().dtype_policies.serialize(theirs))
@@ -117,7 +117,7 @@ def _loaded_map(config: dict[str, Any], of: State) -> Outcome:
 def test_options_of_maps_in_configs(
     content: tuple[Any, dict[str, Call]], match: str, on_overlap: str
 ) -> None:
-    """The options are written where they are not the usual ones, which Keras can load."""
+    """Options are written only where they are not the default; without them Keras can load it."""
     module = OURS.dtype_policies
     policy_map = module.DTypePolicyMap("float16", match=match, on_overlap=on_overlap)
     for key, call in content[1].items():

@@ -145,7 +145,7 @@ def test_float64_is_rounded_once() -> None:
 
 
 class _OnlyArray:
-    """What can become an array, and is nothing else."""
+    """An object whose only method is `__array__`."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.array([1.5, 2.5], dtype or np.float32)

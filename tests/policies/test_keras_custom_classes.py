@@ -148,7 +148,7 @@ def test_modules_in_maps(module: Any, name: str) -> None:
         assert ours.value["items"] == [("a", facts(policy))]
 
 
-def test_custom_objects_that_are_no_policies() -> None:
+def test_custom_objects_that_are_not_policies() -> None:
     """What cannot be made from a config is a TypeError; a bare name gives a policy, not a class."""
     config = {"class_name": "Custom", "config": {"name": "float16"}}
     for value in (dict, object, 3):

@@ -75,7 +75,7 @@ class InStep(RuleBasedStateMachine):
         return self.threads[thread].submit(call).result()
 
     def compare(self, thread: int, call: Call) -> None:
-        """Make a call in one thread on both systems, or what the real Keras should have made."""
+        """Call castwise in one thread, and compare with the real Keras or what is listed."""
 
         def compare() -> tuple[Outcome, Outcome]:
             # To describe the state reads the policy, which latches it: only where the call does.
@@ -292,7 +292,7 @@ def test_scopes_of_no_policy(value: Any) -> None:
 
             def enter() -> None:
                 with ours.config.dtype_policy_scope(value):
-                    pytest.fail(f"{value!r} is no policy")
+                    pytest.fail(f"{value!r} is not a policy")
 
             assert outcome(enter) == wanted
             assert in_force() == "mixed_float16"

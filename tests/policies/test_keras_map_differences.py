@@ -1,4 +1,4 @@
-"""What castwise's maps do otherwise than the real Keras', each pinned on both sides."""
+"""Where castwise's maps differ from the real Keras', with the behaviour of both sides."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_maps_may_change_while_they_are_read(pair: Any) -> None:
 
 
 def test_keys_are_patterns(pair: Any) -> None:
-    """Keras stores what is no pattern, and then fails at other lookups; the message says where."""
+    """Keras stores what is not a pattern, and fails at later lookups; ours says where."""
     theirs, ours = pair
     theirs["enc/["] = "float16"
     with pytest.raises(re.error):

@@ -1,7 +1,7 @@
 """`DTypePolicyMap` in step with the real Keras' map, through every operation that a mapping has.
 
 Where castwise answers otherwise, the rule of the machine says what the answer must be;
-test_keras_map_differences pins each of these on both sides, so that none is there for nothing.
+test_keras_map_differences pins each of these on both sides, so that each is needed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class InStep(RuleBasedStateMachine):
 
     @rule(key=keys, value=any_values)
     def set_item(self, key: str, value: Any) -> None:
-        """Set a new key, or fail: for a key that is there, or a value that is no policy."""
+        """Set a new key, or fail: for a key that is there, or a value that is not a policy."""
         self.compare(
             lambda policy_map, system: operator.setitem(policy_map, key, own(system, value))
         )
@@ -155,7 +155,7 @@ class InStep(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(INVALID_KEYS), value=st.sampled_from(("float16", "abc")))
     def set_invalid_key(self, key: str, value: str) -> None:
-        """A key that is no pattern is refused when it is set; in Keras later lookups break."""
+        """A key that is not a pattern is refused when it is set; in Keras later lookups break."""
         self.expect(
             lambda policy_map: policy_map.__setitem__(key, value), Outcome(error=ValueError)
         )
@@ -166,8 +166,8 @@ class InStep(RuleBasedStateMachine):
             del self.theirs[key]
 
     @rule(key=st.sampled_from(NO_TEXTS), default=st.sampled_from((None, 5)))
-    def use_what_is_no_text(self, key: Any, default: Any) -> None:
-        """A key that is no text is not there, and nothing else can be done with it."""
+    def use_what_is_not_text(self, key: Any, default: Any) -> None:
+        """A key that is not text is never in the map; setting or removing it fails."""
         for call in (
             lambda policy_map: operator.setitem(policy_map, key, "float16"),
             lambda policy_map: policy_map[key],
@@ -186,7 +186,7 @@ class InStep(RuleBasedStateMachine):
         )
     )
     def replace(self, how: str) -> None:
-        """Go on with copies of the maps, of one kind or another."""
+        """Replace the maps by copies of them, of some kind."""
         if self.default is None and how in ("from_config", "deserialize", "get"):
             return  # the config has no names; what it loads to is tested with the configs
         if isinstance(self.default, type) and how in ("from_config", "deserialize", "get"):

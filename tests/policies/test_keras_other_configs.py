@@ -178,8 +178,8 @@ def test_from_config(data: st.DataObject, of: State, name: str) -> None:
 
 
 @pytest.mark.parametrize("of", STATES, ids=str)
-def test_what_is_no_config(of: State) -> None:
-    """What else `deserialize` and `get` are given: nothing, names, numbers, lists, policies."""
+def test_what_is_not_a_config(of: State) -> None:
+    """`deserialize` and `get` take None, names, numbers, lists and policies alike."""
     of.enter(original())
     of.enter(OURS)
     assert OURS.dtype_policies.deserialize(None) is None
@@ -203,7 +203,7 @@ def test_what_is_no_config(of: State) -> None:
         assert ours.error in (ValueError, TypeError), garbage
 
 
-def test_names_of_classes_are_no_configs() -> None:
+def test_names_of_classes_are_not_configs() -> None:
     """The name of a class is a policy without arguments, as in Keras; of a map an empty one."""
     for name in (*ARGUMENTS, "DTypePolicyMap", "Foo"):
         theirs = outcome(lambda: original().dtype_policies.deserialize(name))  # noqa: B023

@@ -124,7 +124,7 @@ def test_objects(make: Any, names: dict[str, str]) -> None:
 
 
 def test_what_is_missing_is_found() -> None:
-    """Names are had, refused by name, listed, or missing."""
+    """A name is present, refused by name, listed, or missing."""
 
     class Original:
         had = refused = left_out = absent = 1

@@ -19,7 +19,7 @@ from typing import Any
 import castwise.dtype_policies
 import pytest
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.frameworks, pytest.mark.network]
 VERSIONS = {"3.4.0": "search", "3.11.0": "search", "3.12.0": "fullmatch"}
 WORKER = Path(__file__).with_name("keras_version_worker.py")
 

@@ -110,7 +110,7 @@ def is_beyond_float32(value: Any) -> bool:
 
 
 def is_numpys_number(value: Any) -> bool:
-    """A number of numpy that is no Python number: castwise takes those as loss scales."""
+    """A number of numpy that is not a Python number: castwise takes it as a loss scale."""
     return isinstance(value, np.number) and not isinstance(value, float)
 
 
@@ -155,13 +155,13 @@ def test_from_config_takes_the_same_loss_scales(kind: str) -> None:
 
 
 @pytest.mark.parametrize("value", [(), (1, 2), ("dynamic", "auto")], ids=repr)
-def test_a_tuple_is_no_loss_scale(value: tuple[Any, ...]) -> None:
-    """Divergence: the original's message stumbles over it."""
+def test_a_tuple_is_not_a_loss_scale(value: tuple[Any, ...]) -> None:
+    """Divergence: the original fails while it makes its message."""
     original, mine = both(lambda side: side.policy("float16", value))
     assert (original, mine) == (raised(TypeError), raised(ValueError))
 
 
-# A config in which a class's own config is no dict is refused by both; TensorFlow by stumbling.
+# Both refuse a config in which a class's own config is not a dict.
 @pytest.mark.parametrize("inner", [8.0, None, "x"], ids=repr)
 def test_the_config_of_a_loss_scale_is_a_dict(inner: Any) -> None:
     """Divergence: an AttributeError of the original is a TypeError."""
@@ -254,7 +254,7 @@ def test_from_config(config: Any, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("scale", ["auto", "dynamic", None, 8, fixed_config(2)], ids=repr)
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_serialized_and_read_back_the_loss_scale_is_dropped(name: str, scale: Any) -> None:
-    """A file written by either is read by either: as a plain policy, as TensorFlow does."""
+    """Each side reads the files of both, as plain policies, as TensorFlow does."""
     original, mine = both(lambda side: side.serialize(side.policy(name, scale)))
     assert mine == original
     config = json.loads(json.dumps(mine.value))
@@ -346,7 +346,7 @@ def test_policies_compare_by_value(pair: int) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, None, 1, np.float32], ids=repr)
 def test_set_policy(name: Any) -> None:
-    """What a name becomes as the global policy is a plain policy, without a loss scale."""
+    """A name set as the global policy becomes a plain policy, without a loss scale."""
 
     def after(side: Side) -> tuple[Any, ...]:
         side.set_policy("mixed_bfloat16")
@@ -410,7 +410,7 @@ def test_a_layer_is_what_carries_a_policy() -> None:
     [None, 1, "Dense", [], {}, Layer, Layer("float32"), Layer(None), object()],
     ids=["None", "1", "str", "list", "dict", "class", "layer", "layer without", "object"],
 )
-def test_what_is_no_layer(value: Any) -> None:
+def test_what_is_not_a_layer(value: Any) -> None:
     original, mine = both(lambda side: side.get_layer_policy(value))
     assert mine == original == raised(ValueError)
     original, mine = both(lambda side: side.get_layer_policy(side.policy("float32")))

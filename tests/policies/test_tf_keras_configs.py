@@ -162,6 +162,6 @@ def test_from_config_refuses(config: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, 1.5, "float32", "abc", [], {}], ids=repr)
-def test_serialize_hands_on_what_is_no_policy(value: Any) -> None:
+def test_serialize_hands_on_what_is_not_a_policy(value: Any) -> None:
     original, ours = both(lambda side: side.serialize(value))
     assert ours == original

@@ -57,7 +57,7 @@ def test_set_global_policy(argument: Any) -> None:
     assert ours == original
 
 
-def test_a_tensorflow_dtype_is_no_global_policy() -> None:
+def test_a_tensorflow_dtype_is_not_a_global_policy() -> None:
     dtype = peers.tensorflow().float32
     original, ours = both(lambda side: side.set_global_policy(dtype))
     assert ours == original == raised(TypeError)

@@ -79,7 +79,7 @@ def test_generated_layer_arguments(name: str) -> None:
     assert ours == original
 
 
-def test_a_number_is_no_dtype() -> None:
+def test_a_number_is_not_a_dtype() -> None:
     """Divergence: to the original 19 means float16, the number that TensorFlow's files give it."""
     meanings = {}
     for number in (*range(-2, 140), 19.0, 3.0, True, 1.5, np.inf, np.nan, 10**30):

@@ -1,4 +1,4 @@
-"""TF 2's policies against the real tf_keras: every name, what no name is, equality and copies."""
+"""TF 2's policies against the real tf_keras: every name, other values, equality and copies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_name_is_a_string(kind: str) -> None:
     assert ours == original
 
 
-def test_a_policy_and_a_tensorflow_dtype_are_no_names() -> None:
+def test_a_policy_and_a_tensorflow_dtype_are_not_names() -> None:
     original, ours = both(lambda side: side.policy(side.policy("float32")))
     assert ours == original == raised(TypeError)
     tensorflow_dtype = peers.tensorflow().float32

@@ -141,7 +141,7 @@ def layer_policy(side: Side, identifier: Any) -> tuple[Any, ...]:
 
 
 class NamedFloat16:
-    """No dtype, but named like one."""
+    """A value that is not a dtype, with the name of one."""
 
     name = "float16"
 

@@ -72,7 +72,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        super::runtime::read_environment()?;
+        module.add("environment_errors", super::runtime::read_environment())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -90,23 +90,28 @@ pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// Takes up what the environment asks for.
-pub(crate) fn read_environment() -> PyResult<()> {
+/// Takes up what the environment asks for; returns what cannot be meant, a sentence for each variable.
+pub(crate) fn read_environment() -> Vec<String> {
+    let mut errors = Vec::new();
     if let Some(name) = variable("CASTWISE_CPU_LEVEL") {
-        let level = Level::parse(&name).map_err(|error| {
-            PyValueError::new_err(format!("environment variable CASTWISE_CPU_LEVEL: {error}"))
-        })?;
-        level.activate();
+        match Level::parse(&name) {
+            Ok(level) => level.activate(),
+            Err(error) => errors.push(format!("environment variable CASTWISE_CPU_LEVEL: {error}")),
+        }
     }
-    let topics = variable("CASTWISE_LOG").unwrap_or_default();
-    cast::log_casts(topics.split(',').any(|topic| topic.trim() == "cast"));
+    let text = variable("CASTWISE_LOG").unwrap_or_default();
+    let topics: Vec<&str> = text.split(',').map(str::trim).filter(|topic| !topic.is_empty()).collect();
+    cast::log_casts(topics.contains(&"cast"));
+    if topics.iter().any(|&topic| topic != "cast") {
+        errors.push(format!("environment variable CASTWISE_LOG={text:?} is not valid; use \"cast\"."));
+    }
     if let Some(text) = variable("CASTWISE_NUM_THREADS") {
-        let threads = text.trim().parse().ok().filter(|&threads: &usize| threads > 0);
-        cast::set_num_threads(threads.ok_or_else(|| {
-            PyValueError::new_err(format!(
+        match text.trim().parse() {
+            Ok(threads) if threads > 0 => cast::set_num_threads(threads),
+            _ => errors.push(format!(
                 "environment variable CASTWISE_NUM_THREADS={text:?} is not valid; use a whole number of 1 or more."
-            ))
-        })?);
+            )),
+        }
     } else if let Some(threads) = variable("OMP_NUM_THREADS").and_then(|text| first_number(&text)) {
         // What job schedulers and worker pools set, so that their processes do not crowd the machine. A wrong one is
         // for OpenMP to complain about.
@@ -114,15 +119,15 @@ pub(crate) fn read_environment() -> PyResult<()> {
     }
     #[cfg(target_os = "linux")]
     if let Some(text) = variable("CASTWISE_KEPT_MEMORY") {
-        let bytes = text.trim().parse().ok().and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20));
-        castwise_core::memory::set_limit(bytes.ok_or_else(|| {
-            PyValueError::new_err(format!(
+        match text.trim().parse().ok().and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20)) {
+            Some(bytes) => castwise_core::memory::set_limit(bytes),
+            None => errors.push(format!(
                 "environment variable CASTWISE_KEPT_MEMORY={text:?} is not valid; use a whole number of MiB, 0 to \
                  keep none."
-            ))
-        })?);
+            )),
+        }
     }
-    Ok(())
+    errors
 }
 
 /// The first of a list of numbers of 1 or more.

@@ -1,0 +1,134 @@
+"""Python programs in new processes, which start in a fifth of the time that an interpreter takes.
+
+On Linux this file, as a script, is a process with one thread that has imported what castwise
+needs. It forks for every program; the child has streams, environment, folder and exit code of its
+own. A program with another environment than the tests' imports castwise itself, as it may read it;
+others find it imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from typing import Any
+
+LIMIT = 120  # seconds, after which a program is ended
+USED_BY_CASTWISE = (
+    "argparse", "ast", "contextvars", "ctypes", "dataclasses", "errno", "fcntl", "hashlib",
+    "inspect", "math", "ml_dtypes", "mmap", "numpy.typing", "pickle", "re",
+    "resource", "secrets", "shutil", "stat", "struct", "tempfile", "textwrap", "threading",
+    "tomllib", "types", "typing", "unicodedata", "weakref", "zipfile",
+)  # fmt: skip
+
+
+def run_python(
+    *arguments: Any, env: Mapping[str, str] | None = None, forked: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run `python [-W error] (-m module | -c code) arguments`, and wait for its end.
+
+    With forked=False it has an interpreter of its own: for tests of how one starts or ends.
+    """
+    command = [sys.executable, *map(str, arguments)]
+    environment = dict(os.environ if env is None else env)
+    if not forked or sys.platform != "linux":
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
+    request = json.dumps([command, environment, os.getcwd()]).encode()
+    connection = _server("castwise.cli" if env is None else "numpy")
+    length = len(request).to_bytes(8, "little")
+    socket.send_fds(connection, [length], [write_out, write_errors])
+    connection.sendall(request)
+    os.close(write_out)
+    os.close(write_errors)
+    with os.fdopen(out) as out_file, os.fdopen(errors) as errors_file, ThreadPoolExecutor() as pool:
+        texts = list(pool.map(lambda file: file.read(), (out_file, errors_file)))
+    code = int.from_bytes(connection.recv(8), "little", signed=True)
+    return subprocess.CompletedProcess(command, code, *texts)
+
+
+@cache
+def _server(imported: str) -> socket.socket:
+    """Start a process that forks, after this import; it ends with this one."""
+    ours, its = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(its.fileno()), imported],
+        pass_fds=[its.fileno()],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    its.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _serve(connection: socket.socket) -> None:
+    """Run one program after the other, each in a child, until the other side closes."""
+    while True:
+        length, streams, _, _ = socket.recv_fds(connection, 8, 2)
+        if not length:
+            return
+        request = connection.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL)
+        child = get_context("fork").Process(target=_become, args=(streams, *json.loads(request)))
+        child.start()
+        for stream in streams:
+            os.close(stream)
+        child.join()
+        connection.sendall((child.exitcode or 0).to_bytes(8, "little", signed=True))
+
+
+def _become(
+    streams: list[int], command: list[str], environment: dict[str, str], folder: str
+) -> None:
+    """Run a program in this process, with these streams for output and errors."""
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdout, sys.stderr = (
+        open(number, "w", closefd=False, errors=stream.errors)  # noqa: SIM115 - open to the end
+        for number, stream in ((1, sys.stdout), (2, sys.stderr))
+    )
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.alarm(LIMIT)
+    _run(*command[1:])
+
+
+def _run(option: str, program: str, *arguments: str) -> None:
+    """Run what the arguments of Python name."""
+    if option == "-W":
+        warnings.resetwarnings()
+        warnings.simplefilter(program)  # type: ignore[arg-type]
+        _run(*arguments)
+    elif option == "-m":
+        sys.argv = [program, *arguments]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["-c", *arguments]
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+
+
+if __name__ == "__main__":
+    for module in (*USED_BY_CASTWISE, sys.argv[2]):
+        __import__(module)
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

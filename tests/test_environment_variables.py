@@ -1,0 +1,70 @@
+"""A value of CASTWISE_* that is not valid: a warning for who imports, an error for the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from processes import run_python
+
+ONLY_LINUX = pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux alone has it")
+WRONG = [
+    ("CASTWISE_NUM_THREADS", "abc", '="abc" is not valid; use a whole number of 1 or more.'),
+    ("CASTWISE_NUM_THREADS", "0", '="0" is not valid; use a whole number of 1 or more.'),
+    ("CASTWISE_NUM_THREADS", "1.5", '="1.5" is not valid; use a whole number of 1 or more.'),
+    ("CASTWISE_CPU_LEVEL", "sse9", "sse9"),
+    ("CASTWISE_LOG", "casts", '="casts" is not valid; use "cast".'),
+    ("CASTWISE_ACCELERATE", "yes please", "='yes please' is not valid; use 1 or 0."),
+    pytest.param("CASTWISE_KEPT_MEMORY", "-1", '="-1" is not valid; use a whole', marks=ONLY_LINUX),
+]
+STATE = """
+import castwise, warnings
+from cast_slots import cast_slots
+before = cast_slots()
+castwise.restore()
+print(castwise.get_num_threads(), castwise.cpu_level(), before == cast_slots())
+"""
+
+
+def run(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("CASTWISE_")}
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    return run_python(*arguments, env={**kept, "PYTHONPATH": path, **variables})
+
+
+@pytest.mark.parametrize(("name", "value", "words"), WRONG)
+def test_an_import_warns_and_uses_the_default(name: str, value: str, words: str) -> None:
+    done = run("-c", STATE, **{name: value})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run("-c", STATE).stdout
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "<string>:2: RuntimeWarning: environment variable" in done.stderr
+    for part in (name, value, words, "It is ignored."):
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(("name", "value", "words"), WRONG)
+def test_the_command_line_refuses(name: str, value: str, words: str) -> None:
+    done = run("-m", "castwise", "formats", **{name: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"castwise: error: environment variable {name}")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert run("-m", "castwise", "--version", **{name: value}).returncode == 0
+
+
+def test_several_values_are_all_named() -> None:
+    variables = {"CASTWISE_NUM_THREADS": "many", "CASTWISE_ACCELERATE": "2"}
+    done = run("-c", "import castwise", **variables)
+    assert (done.returncode, done.stderr.count("RuntimeWarning")) == (0, 2)
+    done = run_python("-m", "castwise", "formats", env=os.environ | variables, forked=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert all(name in done.stderr for name in variables)
+
+
+def test_a_warning_may_be_an_error() -> None:
+    done = run("-W", "error", "-c", "import castwise", CASTWISE_NUM_THREADS="abc")
+    assert done.returncode == 1
+    assert 'RuntimeWarning: environment variable CASTWISE_NUM_THREADS="abc"' in done.stderr
