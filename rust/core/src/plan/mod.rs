@@ -228,7 +228,8 @@ impl Plan {
                 return Ok(Found::Recent(Rc::clone(plan)));
             }
             if few && seen.replace(*ask) != Some(*ask) {
-                return Self::find(&Ask { scale: Scale::Each, ..*ask }, 0);
+                let each = Ask { scale: Scale::Each, ..*ask };
+                return Self::kept(&each, each.variant().unwrap_or_default()).map(Found::Kept);
             }
             let plan = Rc::new(Self::new(ask, level)?);
             plans[*next] = Some((*ask, Rc::clone(&plan)));
