@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import support
 from cast_slots import cast_slots
-from castwise.acceleration import CastPair
+from castwise._acceleration import CastPair
 from float_environment import SUPPORTED, mxcsr
 from oracle import FORMATS, Array, Format
 from sources import all_codes, random_codes, sources_around

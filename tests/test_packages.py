@@ -11,6 +11,7 @@ PACKAGES = (
     "castwise",
     "castwise.autocast",
     "castwise.checkpoint",
+    "castwise.compat",
     "castwise.compat.jmp",
     "castwise.compat.keras",
     "castwise.compat.tf_keras",
@@ -18,7 +19,8 @@ PACKAGES = (
     "castwise.dtype_policies",
     "castwise.loss_scale",
 )
-ADAPTERS = tuple(f"castwise.adapters.{name}" for name in ("jax", "keras", "tf_keras", "torch"))
+FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
+ADAPTERS = ("castwise.adapters", *(f"castwise.adapters.{name}" for name in FRAMEWORKS))
 
 
 def check(name: str) -> None:
@@ -34,5 +36,6 @@ def test_dir_is_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_dir_of_an_adapter_is_all(name: str, framework: Callable[[str], object]) -> None:
-    framework(name.rpartition(".")[2])
+    for each in FRAMEWORKS if name == "castwise.adapters" else (name.rpartition(".")[2],):
+        framework(each)
     check(name)

@@ -3,6 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from castwise import _adapter_registry
+from castwise._acceleration import accelerate, restore
+from castwise._casting import cast_tree
 from castwise._core import (
     CastReport,
     FormatInfo,
@@ -18,8 +21,6 @@ from castwise._core import (
     set_num_threads,
 )
 from castwise._environment import follow_environment
-from castwise.acceleration import accelerate, restore
-from castwise.casting import cast_tree
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 if TYPE_CHECKING:
@@ -82,4 +83,9 @@ def __dir__() -> list[str]:
     return __all__
 
 
+_adapter_registry.BUILT_IN.update(
+    jax="castwise.adapters.jax._adapter:ADAPTER",
+    jaxlib="castwise.adapters.jax._adapter:ADAPTER",
+    torch="castwise.adapters.torch._adapter:ADAPTER",
+)
 follow_environment()

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from castwise._core import environment_errors
-from castwise.acceleration import accelerate_from_environment
+from castwise._acceleration import accelerate_from_environment
 
 ERRORS = list(environment_errors)
 """A sentence for each variable whose value is not valid: its name, the value and the remedy."""

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from castwise import global_state
+from castwise import _global_state as global_state
 from castwise._core import floatx_dtypes
-from castwise.dtype_policies.configs import get, named, of_other_library
-from castwise.dtype_policies.policy import DTypePolicy, dtype_policy
-from castwise.global_state import floatx
-from castwise.standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
+from castwise._global_state import floatx
+from castwise._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
+from castwise.dtype_policies._configs import get, named, of_other_library
+from castwise.dtype_policies._policy import DTypePolicy, dtype_policy
 
 __all__ = [
     "clear_dtype_policy",

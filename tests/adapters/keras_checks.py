@@ -44,7 +44,7 @@ def check_casts_have_the_bits_of_keras() -> None:
     """With NaN and infinity in the arrays, and without; also the warnings of numpy."""
     import keras  # noqa: PLC0415
     from castwise.adapters.keras import install  # noqa: PLC0415
-    from castwise.adapters.keras.input_casts import kernel_cast  # noqa: PLC0415
+    from castwise.adapters.keras._input_casts import kernel_cast  # noqa: PLC0415
 
     backend, policy = keras.config.backend(), keras.DTypePolicy("float32")
     ran = 0

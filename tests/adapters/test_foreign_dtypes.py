@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import real_frameworks
 from castwise import DTypePolicy, checkpoint
+from castwise._standard_dtype import standardize_dtype
 from castwise.compat import jmp
 from castwise.loss_scale import DelayedScaling, unscale
-from castwise.standard_dtype import standardize_dtype
 
 torch, jnp = real_frameworks.torch(), real_frameworks.jax().numpy
 

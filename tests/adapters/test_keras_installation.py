@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import castwise.adapters.keras.installation as installation_module
+import castwise.adapters.keras._installation as installation_module
 import keras_systems
 import peers
 import pytest
 from castwise import config
 from castwise.adapters.keras import install, uninstall
-from castwise.adapters.keras.replaced_function import ReplacedFunction
+from castwise.adapters.keras._replaced_function import ReplacedFunction
 from castwise.dtype_policies import DTypePolicy
 
 

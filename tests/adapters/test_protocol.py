@@ -15,7 +15,8 @@ import pytest
 import real_frameworks
 import stand_in_array
 from castwise import DTypePolicyMap
-from castwise.adapters import protocol, registry
+from castwise import _adapter_registry as registry
+from castwise.adapters import protocol
 from castwise.adapters.protocol import Adapter
 
 

@@ -14,7 +14,7 @@ import real_frameworks
 import safetensors
 import safetensors.torch
 from castwise import checkpoint
-from castwise.adapters.torch.bridge import from_numpy, torch_dtype
+from castwise.adapters.torch._bridge import from_numpy, torch_dtype
 
 torch = real_frameworks.torch()
 jax = real_frameworks.jax()

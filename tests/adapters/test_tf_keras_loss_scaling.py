@@ -12,7 +12,7 @@ import pytest
 from castwise import loss_scale
 from castwise.adapters.tf_keras import from_tf_keras_optimizer
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-from castwise.compat.tf_keras.mixed_precision.around_tf_keras import next_state
+from castwise.compat.tf_keras.mixed_precision._around_tf_keras import next_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import real_frameworks
 from castwise.adapters.torch import from_numpy, to_numpy
-from castwise.adapters.torch.bridge import torch_dtype
+from castwise.adapters.torch._bridge import torch_dtype
 
 torch = real_frameworks.torch()
 

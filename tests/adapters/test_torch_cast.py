@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import real_frameworks
 from castwise.adapters.torch import cast, from_numpy, to_numpy
-from castwise.adapters.torch.bridge import torch_dtype
-from castwise.adapters.torch.casting import _by_torch
+from castwise.adapters.torch._bridge import torch_dtype
+from castwise.adapters.torch._casting import _by_torch
 
 torch = real_frameworks.torch()
 

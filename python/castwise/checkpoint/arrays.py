@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from castwise._adapter_registry import array_adapter
 from castwise._spelling import nearest
-from castwise.adapters.registry import array_adapter
 from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.checkpoint.containers import container_of, new_writer, open_reader

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from castwise._dtype_map import DtypeMap
 from castwise.checkpoint.arguments import check_assume, checked_path
 from castwise.checkpoint.atomic import replacing_file
 from castwise.checkpoint.cast_tensors import Progress, ProgressMeter, cast_tensors
@@ -19,7 +20,6 @@ from castwise.checkpoint.options import CastOptions
 from castwise.checkpoint.plan import plan, unused_patterns
 from castwise.checkpoint.summary import CastRow, CastSummary
 from castwise.checkpoint.tensor_info import Planned
-from castwise.dtype_map import DtypeMap
 from castwise.dtype_policies import DTypePolicy
 
 _LOGGER = logging.getLogger(__name__)

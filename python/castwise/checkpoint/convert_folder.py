@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from castwise._dtype_map import DtypeMap
 from castwise.checkpoint.atomic import replacing_folder, sync_folder
 from castwise.checkpoint.cast_tensors import Progress, ProgressMeter, cast_tensors
 from castwise.checkpoint.containers import is_container
@@ -25,7 +26,6 @@ from castwise.checkpoint.sharded_folder import (
 )
 from castwise.checkpoint.summary import CastRow
 from castwise.checkpoint.tensor_info import Planned
-from castwise.dtype_map import DtypeMap
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG = "config.json"

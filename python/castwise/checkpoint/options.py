@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
-from castwise.seeding import tensor_seed
+from castwise._seeding import tensor_seed
 
 STOCHASTIC = "stochastic"
 

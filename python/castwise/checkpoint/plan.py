@@ -7,9 +7,9 @@
 
 from collections.abc import Iterable
 
+from castwise._dtype_map import DtypeMap
 from castwise.checkpoint.errors import CheckpointError
 from castwise.checkpoint.tensor_info import OTHER, UNKNOWN, Planned, TensorInfo, format_info
-from castwise.dtype_map import DtypeMap
 
 
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap) -> list[Planned]:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from castwise import trees
+from castwise import _trees as trees
 from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
-from castwise.compat import scaling
-from castwise.compat import torch_arithmetic as arithmetic
-from castwise.loss_scale.unscaling import all_finite
+from castwise.compat import _scaling as scaling
+from castwise.compat import _torch_arithmetic as arithmetic
+from castwise.loss_scale._unscaling import all_finite
 
 __all__ = ["GradScaler"]
 

@@ -1,19 +1,20 @@
 """Dtype policies, in Keras 3's words: what layers compute in, and what their variables are kept in.
 
 ```text
-policy        DTypePolicy, and which one is in force
-quantized     the policies of quantized layers
-configs       get, serialize, deserialize: names and dictionaries to policies and back
-policy_map    DTypePolicyMap: a policy per path
-explanation   what a map does to a model's paths
+_policy        DTypePolicy, and which one is in force
+_quantized     the policies of quantized layers
+_configs       get, serialize, deserialize: names and dictionaries to policies and back
+_policy_map    DTypePolicyMap: a policy per path
+_explanation   what a map does to a model's paths
+_tf_policy     TF 2's policies; _tf_in_force, _tf_layer_argument
 ```
 """
 
-from castwise.dtype_policies.configs import deserialize, get, serialize
-from castwise.dtype_policies.explanation import Explanation, PathMatch
-from castwise.dtype_policies.policy import DTypePolicy, FloatDTypePolicy
-from castwise.dtype_policies.policy_map import DTypePolicyMap
-from castwise.dtype_policies.quantized import (
+from castwise.dtype_policies._configs import deserialize, get, serialize
+from castwise.dtype_policies._explanation import Explanation, PathMatch
+from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy
+from castwise.dtype_policies._policy_map import DTypePolicyMap
+from castwise.dtype_policies._quantized import (
     AWQDTypePolicy,
     GPTQDTypePolicy,
     Int4DTypePolicy,

@@ -1,4 +1,4 @@
-//! Arrays of other libraries: found here, cast by their adapter (`castwise.adapters.registry` knows it).
+//! Arrays of other libraries: found here, cast by their adapter (`castwise._adapter_registry` knows it).
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'p
         return Ok(None);
     }
     static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let adapter = FIND.import(py, "castwise.adapters.registry", "array_adapter")?.call1((x,))?;
+    let adapter = FIND.import(py, "castwise._adapter_registry", "array_adapter")?.call1((x,))?;
     Ok(Some(adapter).filter(|adapter| !adapter.is_none()))
 }
 

@@ -6,10 +6,10 @@ jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` t
 `castwise.compat.jmp`.
 """
 
-from castwise.adapters.jax.casting import cast
-from castwise.adapters.jax.gradients import all_finite, select_tree, unscale
-from castwise.adapters.jax.scaling import LossScale, loss_scale
-from castwise.adapters.jax.trees import cast_tree, paths
+from castwise.adapters.jax._casting import cast
+from castwise.adapters.jax._gradients import all_finite, select_tree, unscale
+from castwise.adapters.jax._scaling import LossScale, loss_scale
+from castwise.adapters.jax._trees import cast_tree, paths
 
 __all__ = [
     "LossScale",

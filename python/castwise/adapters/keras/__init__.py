@@ -7,10 +7,10 @@ installation   install, uninstall: Keras' own layers take castwise's policies, a
 ```
 """
 
-from castwise.adapters.keras.installation import Installation, install, uninstall
-from castwise.adapters.keras.models import apply_policy_map, cast_model
-from castwise.adapters.keras.policies import from_keras, to_keras
-from castwise.adapters.keras.report import AppliedPolicies
+from castwise.adapters.keras._installation import Installation, install, uninstall
+from castwise.adapters.keras._models import apply_policy_map, cast_model
+from castwise.adapters.keras._policies import from_keras, to_keras
+from castwise.adapters.keras._report import AppliedPolicies
 
 __all__ = [
     "AppliedPolicies",

@@ -8,13 +8,13 @@ wrapped         castwise's around an optimizer of tf_keras: an optimizer of tf_k
 ```
 """
 
-from castwise.adapters.keras.report import AppliedPolicies
-from castwise.adapters.tf_keras.loss_scaling import (
+from castwise.adapters.keras._report import AppliedPolicies
+from castwise.adapters.tf_keras._loss_scaling import (
     from_tf_keras_optimizer,
     to_tf_keras_optimizer,
 )
-from castwise.adapters.tf_keras.models import apply_policy_map, cast_model
-from castwise.adapters.tf_keras.policies import from_tf_keras, to_tf_keras
+from castwise.adapters.tf_keras._models import apply_policy_map, cast_model
+from castwise.adapters.tf_keras._policies import from_tf_keras, to_tf_keras
 
 __all__ = [
     "AppliedPolicies",

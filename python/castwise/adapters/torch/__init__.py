@@ -5,13 +5,13 @@ with all options of `castwise.cast`; `cast_module` and `autocast` give a model's
 of a map; `cast_state_dict` does that to what is saved; `GradScaler` is torch.amp's.
 """
 
-from castwise.adapters.torch.autocast import Autocast, autocast
-from castwise.adapters.torch.bridge import from_numpy, to_numpy
-from castwise.adapters.torch.casting import cast
-from castwise.adapters.torch.modules import ModuleCast, cast_module, explain
-from castwise.adapters.torch.plan import Summary
-from castwise.adapters.torch.scaling import GradScaler
-from castwise.adapters.torch.state import cast_state_dict
+from castwise.adapters.torch._autocast import Autocast, autocast
+from castwise.adapters.torch._bridge import from_numpy, to_numpy
+from castwise.adapters.torch._casting import cast
+from castwise.adapters.torch._modules import ModuleCast, cast_module, explain
+from castwise.adapters.torch._plan import Summary
+from castwise.adapters.torch._scaling import GradScaler
+from castwise.adapters.torch._state import cast_state_dict
 
 __all__ = [
     "Autocast",

@@ -1,6 +1,6 @@
 """`keras.mixed_precision`: loss scaling, and older names of policies."""
 
-from castwise.compat.keras.loss_scale_optimizer import LossScaleOptimizer
+from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer
 from castwise.config import dtype_policy, set_dtype_policy
 from castwise.dtype_policies import DTypePolicy
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from castwise.autocast.layer import Layer as _Layer
-from castwise.autocast.variable import AutoCastVariable
+from castwise.autocast._layer import Layer as _Layer
+from castwise.autocast._variable import AutoCastVariable
 
 __all__ = ["Layer"]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from castwise._argument_names import renamed
 from castwise._core import mixed_compute_dtype
-from castwise.autocast.layer_policy import get_layer_policy
-from castwise.compat.tf_keras.mixed_precision.in_force import global_policy, set_global_policy
+from castwise.autocast._layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
     FixedLossScale,
@@ -21,7 +20,8 @@ from castwise.compat.tf_keras.mixed_precision.loss_scale import (
 )
 from castwise.compat.tf_keras.mixed_precision.loss_scale import get as get_loss_scale
 from castwise.compat.tf_keras.mixed_precision.loss_scale import serialize as serialize_loss_scale
-from castwise.compat.tf_keras.mixed_precision.policy import Policy as PlainPolicy
+from castwise.dtype_policies._tf_in_force import global_policy, set_global_policy
+from castwise.dtype_policies._tf_policy import Policy as PlainPolicy
 
 __all__ = [
     "DynamicLossScale",

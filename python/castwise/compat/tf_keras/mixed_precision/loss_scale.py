@@ -17,9 +17,9 @@ import numpy as np
 
 from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale as Machine
-from castwise.compat import scaling
-from castwise.keras_objects import from_dictionary
-from castwise.loss_scale.unscaling import all_finite
+from castwise._keras_objects import from_dictionary
+from castwise.compat import _scaling as scaling
+from castwise.loss_scale._unscaling import all_finite
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "deserialize", "get", "serialize"]
 

@@ -1,0 +1,222 @@
+"""Which adapter casts the arrays of a library: found by the top-level module of their class.
+
+It stands below everything that casts, and knows no adapter: packages offer theirs as entry points,
+and `castwise` names its own in `BUILT_IN`. `castwise.adapters.protocol` says how to write one.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from castwise._core import cast, finfo
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from numpy.typing import NDArray
+
+GROUP = "castwise.adapters"
+"""The group of entry points by which packages offer adapters."""
+
+BUILT_IN: dict[str, str] = {}
+"""The adapters that come with castwise, which `castwise` itself puts here, written as entry points.
+
+Their entry points are not in the package's metadata, because a program that is packed into one
+file, and a folder on the path, have no metadata.
+"""
+
+_WITHOUT = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})
+"""Modules whose classes need no adapter; for them, none is searched for."""
+
+
+class Adapter(ABC):
+    """One library's arrays; derive from it. Made without arguments if an entry point names it."""
+
+    @abstractmethod
+    def is_array(self, value: Any) -> bool:
+        """Whether a value, of a class of the library or derived from one, is an array to cast."""
+
+    @abstractmethod
+    def dtype_of(self, array: Any) -> Any:
+        """The dtype of an array: what `castwise.finfo` takes, or None if it has no such format."""
+
+    def format_of(self, dtype: Any) -> str | None:
+        """The name of the format that a dtype of the library's own class means; None if none.
+
+        For maps and `cast_tree`, if the library has dtypes that numpy does not understand.
+        """
+        del dtype
+        return None
+
+    @abstractmethod
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """The elements as a numpy array; without a copy, where that can be."""
+
+    @abstractmethod
+    def from_host(self, array: NDArray[Any], like: Any) -> Any:
+        """A numpy array, which nobody else has, as an array of the library where `like` is."""
+
+    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+        """The array in another dtype; unless a class has a better way, cast on the host.
+
+        Parameters
+        ----------
+        array : array
+            One that `is_array` accepts.
+        dtype, **options
+            What `castwise.cast` was given, and only that. A class refuses what it cannot do.
+
+        Returns
+        -------
+        array of the library, or (array, CastReport) with ``report=True``
+
+        Raises
+        ------
+        TypeError
+            An ``out``: numpy arrays are written in place, others are new.
+
+        """
+        if options.pop("out", None) is not None:
+            kind = type(array).__name__
+            raise TypeError(f"out= is not for a {kind}, which is cast to a new one; leave it out.")
+        result = cast(self.to_host(array), dtype, **options)
+        if options.get("report"):
+            return self.from_host(result[0], array), result[1]
+        return self.from_host(result, array)
+
+    def is_floating(self, array: Any) -> bool:
+        """Whether an array holds real floats, which `cast_tree` casts unless told otherwise."""
+        try:
+            dtype = self.dtype_of(array)
+            return dtype is not None and finfo(dtype).kind == "float"
+        except TypeError:  # of a dtype that is none of castwise's formats
+            return False
+
+    def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
+        """What a container of the library holds, as (key, value) pairs; None if it is no container.
+
+        Dicts, lists, tuples and dataclasses need no adapter. The path of an array is made of the
+        keys on the way to it, joined by "/".
+        """
+        del node
+        return None
+
+    def rebuild(self, node: Any, children: Sequence[tuple[Any, Any]]) -> Any:
+        """A container of the class of `node`, with other values under the keys of `children`."""
+        raise NotImplementedError(f"{type(self).__name__} has children, but no rebuild.")
+
+
+_adapters: dict[str, Adapter] = {}
+_found: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
+
+
+def register(module: str, adapter: Adapter | type[Adapter]) -> None:
+    """Use an adapter for classes of a top-level module, instead of any that an entry point offers.
+
+    Parameters
+    ----------
+    module : str
+        As "cupy", without dots.
+    adapter : Adapter, or class derived from it
+        A class is called without arguments.
+
+    Raises
+    ------
+    TypeError
+        It is no Adapter, or `module` no str.
+    ValueError
+        `module` has a dot, or is numpy or another that has no adapter.
+
+    """
+    if not isinstance(module, str):
+        raise TypeError(f"module={module!r} must be a str, as 'cupy'.")
+    if not module.isidentifier() or module in _WITHOUT:
+        raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
+    _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
+    _found.clear()
+
+
+def find(cls: type) -> Adapter | None:
+    """The adapter of a class: that of the first of its bases whose top-level module has one.
+
+    Raises
+    ------
+    ImportError, TypeError
+        There is one, but it cannot be imported, or is no Adapter; the message names its package.
+
+    """
+    try:
+        return _found[cls]
+    except KeyError:
+        adapter = _found[cls] = _search(cls)
+        return adapter
+    except TypeError:  # of a metaclass that does not hash
+        return _search(cls)
+
+
+def array_adapter(x: Any) -> Adapter | None:
+    """The adapter of an array of another library; None for whatever else. `cast` asks for it."""
+    adapter = find(type(x))
+    return adapter if adapter is not None and adapter.is_array(x) else None
+
+
+def _search(cls: type) -> Adapter | None:
+    for base in cls.__mro__:
+        module = str(base.__module__).partition(".")[0]
+        if module in _WITHOUT:
+            continue
+        if module not in _adapters and (offered := _offered().get(module)) is not None:
+            _adapters[module] = _loaded(offered)
+        if module in _adapters:
+            return _adapters[module]
+    return None
+
+
+@functools.cache
+def _offered() -> dict[str, EntryPoint]:
+    """The entry points by name. Of several for one module, the first, with a warning.
+
+    castwise's own come first, then those of packages by name.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 slow, not for numpy
+
+    own = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
+    offered: dict[str, EntryPoint] = {}
+    for entry in (*own, *sorted(entry_points(group=GROUP), key=_package)):
+        first = offered.setdefault(entry.name, entry)
+        if first.value != entry.value:
+            warnings.warn(
+                f"{_package(first)} and {_package(entry)} both have an adapter for {entry.name}; "
+                f"{first.value} is used. Uninstall one of them, or choose with "
+                "castwise.adapters.registry.register.",
+                UserWarning,
+                stacklevel=2,
+            )
+    return offered
+
+
+def _loaded(entry: EntryPoint) -> Adapter:
+    what = f"the adapter for {entry.name}, {entry.value} of {_package(entry)},"
+    try:
+        adapter = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"{what} cannot be imported ({error}); update or uninstall that package."
+        ) from error
+    return _checked(adapter, what)
+
+
+def _checked(adapter: Any, what: str) -> Adapter:
+    made = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
+    if not isinstance(made, Adapter):
+        raise TypeError(f"{what} is no castwise.adapters.protocol.Adapter; derive it from that.")
+    return made
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "castwise"

@@ -1,0 +1,162 @@
+"""Cast every array of a nested structure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from castwise._adapter_registry import find
+from castwise._core import cast
+from castwise._dtype_map import DtypeMap
+from castwise._floating import is_floating
+from castwise._seeding import tensor_seed
+from castwise._trees import map_leaves
+
+if TYPE_CHECKING:
+    from castwise._adapter_registry import Adapter
+
+Tree = TypeVar("Tree")
+
+_OWN_RESULT = ("out", "report", "copy")
+"""Options of `cast` that are about one array, and so have no meaning for a tree."""
+
+
+def cast_tree(
+    tree: Tree,
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: str = "variable",
+    **options: Any,
+) -> Tree:
+    r"""Cast the arrays of nested dicts, lists, tuples and dataclasses.
+
+    Parameters
+    ----------
+    tree : nested mapping, list, tuple, namedtuple or dataclass instance
+        Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
+        adapter (`castwise.adapters`), to arrays of that library; all others (None, Python numbers,
+        strings, ...) stay what they are. The tree itself is not changed. Mappings that cannot be
+        copied with other values become plain dicts.
+    dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
+        One target for all arrays, or a mapping of regular expressions to targets. A key that is the
+        path of a leaf decides for it, else one that matches all of it: the keys, indices and field
+        names on the way to the leaf, joined by ``/``. ``"default"`` is for floating arrays that no
+        key matches; ``"keep"`` is the target that changes nothing. A `DTypePolicy` (or the name of
+        one), or a `DTypePolicyMap`, gives each floating array the dtype of its policy.
+    only_floating : bool
+        Leave integer, bool and complex arrays alone, unless a key of the mapping matches their
+        path.
+    role : {"variable", "compute"}
+        Which dtype of a policy is meant: what variables are kept in, or what is computed in.
+    **options
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
+        ``cast``. With a ``seed``, each array draws from its own, made of ``seed`` and its path.
+
+    Returns
+    -------
+    A structure of the same classes. An array that stands in several places is cast once, and
+    stands in the same places of the result.
+
+    Raises
+    ------
+    TypeError
+        Unknown dtype or policy, an option that is about one array, an array that no format
+        describes.
+    ValueError
+        An invalid regular expression; a path that two keys match, naming both.
+    OverflowError, ValueError
+        What ``cast`` raises for a leaf, with its path.
+
+    Examples
+    --------
+    >>> tree = {"dense": {"kernel": np.ones(2), "step": np.int64(7)}}
+    >>> cast_tree(tree, "bfloat16")
+    {'dense': {'kernel': array([1, 1], dtype=bfloat16), 'step': np.int64(7)}}
+    >>> cast_tree(tree, {r"dense/.*l": "float16"})["dense"]["kernel"].dtype
+    dtype('float16')
+
+    """
+    check_tree_options(options, "cast_tree")
+    targets = DtypeMap.of(dtype_or_policy_or_map, role)
+    result: Tree = map_leaves(tree, Walk(targets, only_floating, options).leaf)
+    return result
+
+
+def check_tree_options(options: dict[str, Any], function: str) -> None:
+    """Refuse wrong options of `cast`, and those about one array, whatever a tree may hold."""
+    for name in _OWN_RESULT:
+        if name in options:
+            raise TypeError(f"{name}= is about one array; {function} does not take it.")
+    # No elements, in a shape that every scale fits.
+    shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
+    nothing = np.empty((0, *shape), np.float32)
+    cast(nothing, nothing.dtype, **options)
+
+
+def cast_at(
+    array: Any,
+    target: Any,
+    path: str,
+    options: dict[str, Any],
+    cast: Callable[..., Any] = cast,
+) -> Any:
+    """An array of a tree, cast; with draws of its own for a seed, and its path in errors."""
+    if options.get("seed") is not None:
+        options = {**options, "seed": tensor_seed(options["seed"], path)}
+    try:
+        return cast(array, target, **options)
+    except (TypeError, ValueError, OverflowError) as error:
+        if type(error) in (TypeError, ValueError, OverflowError):
+            raise type(error)(f"{path!r}: {error}") from error
+        error.add_note(f"in the array at {path!r}")  # others may not be made from a text alone
+        raise
+
+
+@dataclasses.dataclass
+class Walk:
+    """One walk over a tree."""
+
+    targets: DtypeMap
+    only_floating: bool
+    options: dict[str, Any]
+    done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    """Arrays that were cast, by identity and target, with their results; held, so that no other
+    array can take over an identity."""
+
+    def leaf(self, array: Any, path: str) -> Any:
+        """The leaf, cast if it is an array and anything asks for it."""
+        if isinstance(array, np.ndarray | np.generic):
+            floating = not self.only_floating or is_floating(array.dtype)
+        else:
+            adapter = find(type(array))
+            if adapter is None:
+                return array
+            if not adapter.is_array(array):
+                return self.container(array, path, adapter)
+            floating = not self.only_floating or adapter.is_floating(array)
+        target = self.targets.decide(path, floating).target
+        if target is None:
+            return array
+        key = (id(array), target)
+        if key not in self.done:
+            self.done[key] = (array, cast_at(array, target, path, self.options))
+        return self.done[key][1]
+
+    def container(self, node: Any, path: str, adapter: Adapter) -> Any:
+        """The container of another library with its arrays cast; what is none, as it is."""
+        children = adapter.children(node)
+        if children is None:
+            return node
+        walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
+        return adapter.rebuild(node, walked)
+
+    def below(self, tree: Any, path: str) -> Any:
+        """A tree that stands at a path, cast."""
+        path = path.removeprefix("/")
+        return map_leaves(
+            tree, lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path)
+        )

@@ -1,0 +1,291 @@
+r"""Which array becomes which format: `default` plus regular expressions.
+
+```json
+{"default": "bfloat16", ".*norm.*": "float32", "lm_head\\.weight": "keep"}
+```
+
+A key that is the name of an array decides for it (of a tensor in a checkpoint, or the path of a
+leaf in a tree), else a key that matches all of the name. A name that two keys match is an error, so
+the order of the keys means nothing. `"keep"` leaves an array as it is.
+
+A dtype policy, or a map of policies, is such a map too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from castwise._adapter_registry import find
+from castwise._core import PolicyMap, finfo
+from castwise.dtype_policies import DTypePolicyMap, get
+from castwise.dtype_policies._configs import named
+from castwise.dtype_policies._policy import plain_name
+
+KEEP = "keep"
+"""What stands in the place of a format for arrays to be left as they are."""
+
+DEFAULT = "default"
+"""The key for floating arrays that no other key matches."""
+
+
+class Decision(NamedTuple):
+    """The format that an array is cast to (None: it stays), and the key that says so."""
+
+    target: str | None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeMap:
+    """A checked map; targets are names of the table, or None for "keep".
+
+    Attributes
+    ----------
+    default
+        Format of floating arrays that no key decides for, None to keep them.
+    keys
+        Paths and regular expressions, each with its target.
+    origin
+        What to call the map in errors.
+    all_kinds
+        Whether a key decides for arrays of every kind, or for floating ones only, as a policy does.
+
+    """
+
+    default: str | None
+    keys: PolicyMap
+    origin: str = "map"
+    all_kinds: bool = True
+
+    @classmethod
+    def of(cls, value: Any, role: str = "variable") -> DtypeMap:
+        """The map that a dtype, a policy, the name of either, or a mapping means.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It means none; `role` is not "variable" or "compute".
+
+        """
+        if role not in _ROLES:
+            raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
+        if isinstance(value, DtypeMap):
+            return value
+        if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
+            if "class_name" in value:  # a config, as Keras writes it
+                return cls.from_policy(get(dict(value)), role)
+            return cls.from_mapping(value, role=role)
+        policy = _policy(value)
+        if policy is None:
+            return cls(_target(value, role), PolicyMap(), "dtype")
+        return cls.from_policy(policy, role)
+
+    @classmethod
+    def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:
+        """The map that gives each floating array the variable (or compute) dtype of its policy.
+
+        Raises
+        ------
+        ValueError
+            A policy quantizes, which is more than a cast, or its dtype is no format; another role.
+
+        """
+        if not isinstance(policy, DTypePolicyMap):
+            target = _policy_target(policy, role)
+            return cls(target, PolicyMap(), f"policy {policy.name!r}", all_kinds=False)
+        keys = PolicyMap(policy.match, policy.on_overlap)
+        for key, value in policy.items():
+            try:
+                keys.insert(key, _policy_target(value, role))
+            except ValueError as error:
+                raise ValueError(f"key {key!r}: {error}") from error
+        default = _policy_target(policy.default_policy, role)
+        return cls(default, keys, "policy map", all_kinds=False)
+
+    @classmethod
+    def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:
+        """As `from_policy`, of a policy, its name, its config, or a `.json` file with the config.
+
+        Raises
+        ------
+        ValueError
+            There is no such policy, or the file holds none.
+        OSError
+            The file cannot be read.
+
+        """
+        path = Path(policy) if isinstance(policy, str | os.PathLike) else None
+        if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
+            if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
+                raise ValueError(f"policy={str(policy)!r}: a file with a policy is a .json file")
+            return cls.of(get(policy), role)
+        try:
+            loaded = get(json.loads(path.read_text("utf-8-sig")))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{path} holds no policy's config: {error}") from error
+        return cls.of(loaded, role)
+
+    @classmethod
+    def from_mapping(
+        cls, mapping: Mapping[str, Any], origin: str = "map", role: str = "variable"
+    ) -> DtypeMap:
+        """Check a mapping of patterns (and `default`) to dtypes, or policies.
+
+        Raises
+        ------
+        ValueError
+            A key is no regular expression; the message has key and position.
+        TypeError
+            A value is no format; the message has the key and the nearest names.
+
+        """
+        default: str | None = None
+        keys = PolicyMap()
+        for key, value in mapping.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
+            if isinstance(value, Mapping):
+                raise TypeError(
+                    f"{origin}: key {key!r} holds a table, not a format; "
+                    "in TOML, put a pattern with dots in quotes"
+                )
+            try:
+                target = _target(value, role)
+            except TypeError as error:
+                raise TypeError(f"{origin}: key {key!r}: {error}") from error
+            if key == DEFAULT:
+                default = target
+            else:
+                try:
+                    keys.insert(key, target)
+                except ValueError as error:
+                    raise ValueError(f"{origin}: {error}") from error
+        return cls(default, keys, origin)
+
+    @classmethod
+    def from_file(cls, path: Path) -> DtypeMap:
+        """Read a map from a `.json` or `.toml` file.
+
+        Raises
+        ------
+        ValueError
+            It is neither JSON nor TOML, or has a key twice.
+        ValueError, TypeError
+            As `from_mapping`.
+        OSError
+            It cannot be read.
+
+        """
+        parse = _PARSERS.get(path.suffix.lower())
+        if parse is None:
+            raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
+        try:
+            mapping = parse(path.read_text("utf-8-sig"))
+        except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
+            raise ValueError(f"{path}: {error}") from error
+        if not isinstance(mapping, dict):
+            raise TypeError(f"{path}: a map is one object of pattern to format")
+        return cls.from_mapping(mapping, str(path))
+
+    def decide(self, name: str, floating: bool) -> Decision:
+        """What becomes of an array: a key that has or matches its name decides, else the default.
+
+        The default is for floating arrays only.
+
+        Raises
+        ------
+        ValueError
+            Several keys match; the message has them all.
+
+        """
+        if not floating and not self.all_kinds:
+            return Decision(None)
+        try:
+            found = self.keys.find(name)
+        except ValueError as error:
+            raise ValueError(f"{self.origin}: {error}") from error
+        if found is None:
+            return Decision(self.default if floating else None)
+        key, target = found
+        return Decision(target, key)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} stands twice")
+    return mapping
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_without_duplicates)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": tomllib.loads}
+
+
+_ROLES = ("variable", "compute")
+_CONFIG_SUFFIX = ".json"
+
+
+def _policy(value: Any) -> Any:
+    """The dtype policy that a value is or names, castwise's or another library's; None if none."""
+    if all(hasattr(value, f"{role}_dtype") for role in _ROLES):
+        return value
+    if not isinstance(value, str):
+        return None
+    try:
+        finfo(value)
+    except TypeError:
+        try:
+            return named(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _target(value: Any, role: str) -> str | None:
+    if isinstance(value, str) and value == KEEP:
+        return None
+    policy = _policy(value)
+    if policy is not None:
+        return _policy_target(policy, role)
+    try:
+        row = finfo(_name(value))
+    except TypeError as error:
+        if isinstance(value, str):
+            raise TypeError(f"{error} Nor is it the name of a dtype policy.") from error
+        raise
+    if row.dtype is None:
+        raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes")
+    name: str = row.name
+    return name
+
+
+def _name(dtype: Any) -> Any:
+    """The format's name that another library's dtype means; other values as they are."""
+    adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
+    return dtype if adapter is None else adapter.format_of(dtype) or dtype
+
+
+def _policy_target(policy: Any, role: str) -> str | None:
+    if getattr(policy, "quantization_mode", None) is not None:
+        raise ValueError(
+            f"policy={policy.name!r} quantizes, which a cast does not; give its source, "
+            f"{plain_name(policy)!r}, or a dtype"
+        )
+    dtype = getattr(policy, f"{role}_dtype")
+    try:
+        return _target(dtype, role)
+    except TypeError as error:
+        raise ValueError(f"policy={policy.name!r} is for no arrays of numbers: {error}") from error

@@ -1,0 +1,81 @@
+"""The names that Keras has for dtypes, and the many things it takes for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castwise._core import parse_dtype
+from castwise._global_state import floatx
+
+_PYTHON_TYPES: dict[Any, str] = {
+    bool: "bool",
+    int: parse_dtype("int"),
+    float: "float32",
+    complex: "complex64",
+    str: "string",
+}
+"""What Python's own types mean, whatever floatx is."""
+
+_TEXT_SOURCES = ("torch", "jax.numpy")
+"""Libraries whose dtypes have no name but in their text."""
+
+
+def standardize_dtype(dtype: Any) -> str:
+    """The name that Keras 3 has for a dtype.
+
+    Parameters
+    ----------
+    dtype : str, Python type, numpy, ml_dtypes, jax, torch or TensorFlow dtype, or None
+        None is `floatx()`. Anything with a ``name`` or a ``__name__`` is taken by it.
+
+    Returns
+    -------
+    One of ``float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2 int8 ... uint64 bool
+    complex64 complex128 string``.
+
+    Raises
+    ------
+    ValueError
+        Keras has no such dtype. Case counts; numpy's short spellings and formats that Keras does
+        not know (`castwise.formats` has more) are refused.
+    TypeError
+        The argument cannot be hashed (a list, a dict, an array).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> standardize_dtype(np.dtype("float16")), standardize_dtype(float), standardize_dtype("int")
+    ('float16', 'float32', 'int32')
+
+    """
+    if dtype is None:
+        return floatx()
+    name = _PYTHON_TYPES.get(dtype, dtype)
+    if not isinstance(name, str):
+        named = [attribute for attribute in ("name", "__name__") if hasattr(dtype, attribute)]
+        name = getattr(dtype, named[0]) if named else None
+        text = "" if named else str(dtype)
+        if any(source in text for source in _TEXT_SOURCES):
+            name = text.rpartition(".")[2]
+    if not isinstance(name, str):
+        raise ValueError(  # noqa: TRY004 - as Keras
+            f"dtype={dtype!r} is no dtype; give a name such as 'float32' or a dtype of numpy, "
+            "ml_dtypes, jax, torch or TensorFlow"
+        )
+    standard = parse_dtype(name)
+    if standard != name and name is not dtype:
+        raise ValueError(f"dtype={dtype!r} is called {name!r}, which is no dtype of Keras")
+    return standard
+
+
+def is_float_dtype(dtype: Any) -> bool:
+    """Whether a dtype is a real float: float64 down to the float8s; None is floatx.
+
+    Raises as `standardize_dtype`.
+    """
+    return standardize_dtype(dtype).startswith(("float", "bfloat"))
+
+
+def is_int_dtype(dtype: Any) -> bool:
+    """Whether a dtype is an integer, signed or not; bool is none. Raises as `standardize_dtype`."""
+    return standardize_dtype(dtype).startswith(("int", "uint"))

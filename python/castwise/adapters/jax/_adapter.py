@@ -1,0 +1,44 @@
+"""What `castwise.cast` and `castwise.cast_tree` do with jax's arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._adapter_registry import Adapter
+from castwise._frameworks import require
+from castwise.adapters.jax._casting import cast, from_host, to_host
+
+jax: Any = require("jax")
+
+__all__ = ["ADAPTER", "JaxAdapter"]
+
+
+class JaxAdapter(Adapter):
+    """Arrays of jax, traced ones too."""
+
+    def is_array(self, value: Any) -> bool:
+        """Whether an array, or what jax traces as one."""
+        return isinstance(value, jax.Array)
+
+    def dtype_of(self, array: Any) -> Any:
+        """Its numpy dtype; None for jax's random keys."""
+        return array.dtype if isinstance(array.dtype, np.dtype) else None
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """The elements, read-only."""
+        return to_host(array)
+
+    def from_host(self, array: NDArray[Any], like: Any) -> Any:
+        """The array on the devices of another."""
+        return from_host(array, like)
+
+    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+        """As `castwise.adapters.jax.cast`."""
+        return cast(array, dtype, **options)
+
+
+ADAPTER = JaxAdapter()
+"""What `castwise.adapters.registry` names."""

@@ -1,0 +1,97 @@
+"""Pytrees: leaves cast by map, wherever jax knows how to find them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from castwise._casting import Walk, check_tree_options
+from castwise._dtype_map import DtypeMap
+from castwise._frameworks import require
+
+jax: Any = require("jax")
+
+__all__ = ["cast_tree", "paths"]
+
+Tree = TypeVar("Tree")
+
+
+def cast_tree(
+    tree: Tree,
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: str = "variable",
+    **options: Any,
+) -> Tree:
+    """Cast the arrays of a pytree, of any class that is registered with jax; also in `jax.jit`.
+
+    Parameters
+    ----------
+    tree : pytree
+        jax's arrays become arrays of jax (see `cast`), numpy's of numpy; other leaves stay.
+    dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
+        As in `castwise.cast_tree`; also a policy of jmp's shape, with ``param_dtype``,
+        ``compute_dtype`` and ``output_dtype``. Keys are matched with the `paths` of the leaves.
+    only_floating : bool
+        Leave integer, bool and complex arrays alone, unless a key matches their path.
+    role : {"variable", "compute", "output"}
+        Which dtype of a policy is meant; "output" of jmp's only.
+    **options
+        As in `castwise.cast_tree`; where XLA casts, those of `cast`.
+
+    Returns
+    -------
+    pytree of the same structure
+        A leaf that stands in several places is cast once.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        As `castwise.cast_tree`, with the path of the leaf.
+
+    """
+    check_tree_options(options, "cast_tree")
+    if is_jmp_policy(dtype_or_policy_or_map):
+        dtype_or_policy_or_map = _of_jmp(dtype_or_policy_or_map, role)
+        role = "variable"
+    walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    cast_leaves = [walk.leaf(leaf, _joined(keys)) for keys, leaf in leaves]
+    result: Tree = jax.tree_util.tree_unflatten(structure, cast_leaves)
+    return result
+
+
+def paths(tree: Any) -> list[str]:
+    """The path of each leaf of a pytree, in jax's order: keys, indices and names joined by "/".
+
+    What `DTypePolicyMap.explain` takes to tell which of its keys match.
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [_joined(keys) for keys, _ in found]
+
+
+def is_jmp_policy(value: Any) -> bool:
+    """Whether three dtypes for parameters, computation and outputs: jmp's policy or one alike."""
+    return all(hasattr(value, f"{name}_dtype") for name in _JMP.values())
+
+
+_JMP = {"variable": "param", "compute": "compute", "output": "output"}
+"""What jmp calls our roles."""
+
+
+def _of_jmp(policy: Any, role: str) -> Any:
+    if role not in _JMP:
+        raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_JMP)}")
+    return getattr(policy, f"{_JMP[role]}_dtype")
+
+
+def _joined(keys: tuple[Any, ...]) -> str:
+    return "/".join(map(_name, keys))
+
+
+def _name(key: Any) -> str:
+    """What a step of jax's path is called: a dict's key, an index, a field."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

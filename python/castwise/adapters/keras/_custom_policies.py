@@ -1,0 +1,168 @@
+"""Policies of classes that users derived, held by one of the other side that asks them.
+
+A policy of a known class is made anew on the other side from its config. One of a class that
+nobody here knows may compute its dtypes, or carry more than its name: it is held instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from castwise.dtype_policies import DTypePolicy
+from castwise.dtype_policies._configs import CLASSES
+
+
+def known_class(cls: type[DTypePolicy]) -> type[DTypePolicy]:
+    """The nearest class that castwise defines."""
+    return next(base for base in cls.__mro__ if base in CLASSES.values())
+
+
+class KerasPolicy(DTypePolicy):
+    """A policy of castwise that asks one of Keras, of a class that castwise does not know.
+
+    Attributes
+    ----------
+    keras_policy
+        The one that it asks.
+
+    """
+
+    def __init__(self, keras_policy: Any) -> None:
+        super().__init__("float32")  # answers nothing: every answer of the base is given below
+        self.keras_policy = keras_policy
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.keras_policy.name)
+
+    @property
+    def compute_dtype(self) -> str:
+        """Its compute dtype."""
+        return str(self.keras_policy.compute_dtype)
+
+    @property
+    def variable_dtype(self) -> str:
+        """Its variable dtype."""
+        return str(self.keras_policy.variable_dtype)
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """Its quantization mode."""
+        mode: str | None = self.keras_policy.quantization_mode
+        return mode
+
+    def get_config(self) -> dict[str, Any]:
+        """Its config, for its class."""
+        config: dict[str, Any] = self.keras_policy.get_config()
+        return config
+
+    def convert_input(self, x: Any, autocast: bool, dtype: Any) -> Any:
+        """What it makes of an input."""
+        return self.keras_policy.convert_input(x, autocast, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "keras_policy":  # not set yet: a copy in the making
+            raise AttributeError(name)
+        return getattr(self.keras_policy, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return KerasPolicy, (self.keras_policy,)
+
+    def __repr__(self) -> str:
+        return repr(self.keras_policy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KerasPolicy) and bool(self.keras_policy == other.keras_policy)
+
+    def __hash__(self) -> int:
+        return hash((type(self.keras_policy), self.name))
+
+
+class HeldPolicy:
+    """What makes a policy of Keras ask one of castwise, of a class that castwise does not know.
+
+    Mixed into the class of Keras of which the policy is.
+
+    Attributes
+    ----------
+    castwise_policy
+        The one that it asks.
+
+    """
+
+    def __init__(self, castwise_policy: DTypePolicy) -> None:
+        self.castwise_policy = castwise_policy
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.castwise_policy.name
+
+    _name = name  # what Keras' comparisons read
+
+    @property
+    def compute_dtype(self) -> str:
+        """Its compute dtype."""
+        return self.castwise_policy.compute_dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """Its variable dtype."""
+        return self.castwise_policy.variable_dtype
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """Its quantization mode."""
+        return self.castwise_policy.quantization_mode
+
+    def get_config(self) -> dict[str, Any]:
+        """Its config, for its class."""
+        return self.castwise_policy.get_config()
+
+    @property  # type: ignore[misc] # as unittest.mock does
+    def __class__(self) -> type:
+        """The class that stands in the configs of layers: the user's own."""
+        return type(self.castwise_policy)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "castwise_policy":  # not set yet: a copy in the making
+            raise AttributeError(name)
+        return getattr(self.castwise_policy, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        keras_class = type(self).__mro__[2]  # after its own and this one
+        return policy_of_custom_class, (self.castwise_policy, keras_class)
+
+    def __repr__(self) -> str:
+        return repr(self.castwise_policy)
+
+    def __eq__(self, other: object) -> bool:
+        held = isinstance(other, HeldPolicy)
+        return held and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
+
+
+def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:
+    """A policy of a class of Keras that asks `policy`.
+
+    Raises
+    ------
+    TypeError
+        The class of `policy` decides how inputs are converted: with numpy, on which Keras' layers
+        cannot build.
+
+    """
+    if type(policy).convert_input is not DTypePolicy.convert_input:
+        raise TypeError(
+            f"policy={policy!r}: {type(policy).__name__} has a convert_input of its own, for "
+            "numpy's arrays; derive the class from keras.DTypePolicy for Keras' tensors"
+        )
+    return _holding(keras_class)(policy)
+
+
+@functools.cache
+def _holding(keras_class: type) -> Any:
+    return type(f"Held{keras_class.__name__}", (HeldPolicy, keras_class), {})

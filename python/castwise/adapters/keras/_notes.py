@@ -1,0 +1,48 @@
+"""What the caller may have to see to after policies were applied to a model: sentences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from castwise.adapters.keras._plan import LayerPlan, policy_in_force
+from castwise.config import is_float_dtype
+
+
+def casts_that_stay(layers: list[Any]) -> Iterator[str]:
+    """On casts that somebody has put into the graph of a functional model."""
+    for layer in layers:
+        nodes = itertools.chain(*getattr(layer, "_nodes_by_depth", {}).values())
+        casts = [each for each in nodes if type(each.operation).__name__ == "Cast"]
+        if casts:
+            dtypes = sorted({str(each.output_tensors[0].dtype) for each in casts})
+            yield (
+                f"The graph of {layer.name!r} holds {len(casts)} casts to {', '.join(dtypes)}, "
+                "which stay; where they are not meant to, build the model anew."
+            )
+
+
+def layers_that_stay(plans: list[LayerPlan]) -> Iterator[str]:
+    """On layers that compute in no floats: their numbers are not to be rounded."""
+    for plan in plans:
+        policy = policy_in_force(plan.layer)
+        if policy.name == plan.before and not is_float_dtype(policy.compute_dtype):
+            yield f"{plan.path!r} computes in {policy.compute_dtype}, and keeps its policy."
+
+
+def layers_not_built(plans: list[LayerPlan], keys: int) -> Iterator[str]:
+    """On layers that hold a map with so many keys, and look their paths up later."""
+    count = sum(not plan.layer.built for plan in plans)
+    if count and keys:
+        yield (
+            f"{count} layers are not built, and hold the map itself. When the model is saved and "
+            "loaded, Keras may give them other paths, for which the map says something else: "
+            "apply it again once the model is built."
+        )
+
+
+def overflows(variables: list[tuple[Any, str]]) -> Iterator[str]:
+    """On variables, with their dtypes, that hold values beyond the range of these."""
+    for variable, dtype in variables:
+        yield f"{variable.path!r} held values beyond the range of {dtype}: they are not finite now."

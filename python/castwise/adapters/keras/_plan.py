@@ -1,0 +1,174 @@
+"""What is to become of each layer of a model: all of it decided, and refused, before any change."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from castwise.adapters.keras._layer_paths import layers_with_paths
+from castwise.adapters.keras._map_view import view_of
+from castwise.adapters.keras._policies import from_keras, to_keras
+from castwise.adapters.keras._variables import own_variables, stored_dtype
+from castwise.config import is_float_dtype
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation
+from castwise.dtype_policies._configs import named
+from castwise.dtype_policies._policy import plain_name
+
+_CALIBRATED = ("gptq", "awq")
+"""Quantization that needs a data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What is to become of one layer.
+
+    Attributes
+    ----------
+    path, layer
+        The layer, and where it is.
+    before
+        The name of its policy now.
+    policy
+        Its policy to be, of Keras; of a quantized one, for a layer that is built, the plain policy
+        that it stands on.
+    recast
+        Its variables that change their dtype, each with the new one.
+    quantize
+        The quantized policy, of Keras, that a layer which is built gets after that.
+
+    """
+
+    path: str
+    layer: Any
+    before: str
+    policy: Any
+    recast: tuple[tuple[Any, str], ...] = ()
+    quantize: Any = None
+
+
+def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Explanation, list[LayerPlan]]:
+    """Decide for every layer of a model.
+
+    Raises
+    ------
+    ValueError
+        Several keys match the path of a layer; a layer is quantized already, in another way; a
+        policy is for no floats, or needs calibration; the installed Keras does not have it; two
+        layers share a variable and want it in different dtypes.
+
+    """
+    placed = layers_with_paths(model)
+    explanation = policy_map.explain(path for path, _ in placed)
+    _refuse_ambiguous(explanation)
+    planner = _Planner(copy.copy(policy_map))
+    plans = [planner.plan(path, layer, _policy_at(path, explanation)) for path, layer in placed]
+    _refuse_conflicts(plans)
+    return explanation, plans
+
+
+def _policy_at(path: str, explanation: Explanation) -> DTypePolicy:
+    policy = explanation.paths[path].policy
+    if isinstance(policy, DTypePolicyMap):  # a map as a value of the map, or in force
+        policy = policy[path]
+    if policy is None or isinstance(policy, DTypePolicyMap):
+        raise ValueError(f"{path!r}: a map in a map in a map decides for no policy")
+    return policy
+
+
+class _Planner:
+    """Plans the layers of one model; each policy becomes one policy of Keras."""
+
+    def __init__(self, policy_map: DTypePolicyMap) -> None:
+        self._map = policy_map
+        self._converted: dict[DTypePolicy, Any] = {}
+
+    def plan(self, path: str, layer: Any, wanted: DTypePolicy) -> LayerPlan:
+        """Decide for a layer. ValueError for what cannot be."""
+        if wanted not in self._converted:
+            self._converted[wanted] = to_keras(wanted)
+        policy = self._converted[wanted]
+        before = policy_in_force(layer)
+        if not is_float_dtype(before.compute_dtype):
+            return LayerPlan(path, layer, before.name, layer._dtype_policy)
+        if not layer.built and wanted.quantization_mode is not None and not can_be_quantized(layer):
+            raise ValueError(
+                f"{path!r} is not built, so that nobody knows what in it can be quantized with "
+                f"policy={wanted.name!r}; build the model first"
+            )
+        if not layer.built:
+            # What a layer makes when it is built asks the map for its own path.
+            if len(self._map):
+                policy = view_of(self._map, to_keras, from_keras, until_built=policy)
+            recasts = _recasts(path, layer, policy.variable_dtype)
+            return LayerPlan(path, layer, before.name, policy, recasts)
+        quantize = None
+        if before.quantization_mode is not None:
+            if from_keras(before) == wanted:
+                return LayerPlan(path, layer, before.name, layer._dtype_policy)
+            raise ValueError(
+                f"{path!r} is quantized ({before.name!r}), which cannot be undone; give its path a "
+                f"key with {before.name!r}, or load the model from before it was quantized"
+            )
+        if wanted.quantization_mode is not None:
+            policy, quantize = to_keras(named(plain_name(wanted))), policy
+            if can_be_quantized(layer) and wanted.quantization_mode in _CALIBRATED:
+                raise ValueError(
+                    f"{path!r}: policy={wanted.name!r} needs a data set to calibrate with; call "
+                    f"quantize({wanted.quantization_mode!r}, config=...) of the layer or the model"
+                )
+        recasts = _recasts(path, layer, policy.variable_dtype)
+        return LayerPlan(path, layer, before.name, policy, recasts, quantize)
+
+
+def policy_in_force(layer: Any) -> Any:
+    """The policy of Keras that a layer obeys now; of a map, that of its path."""
+    policy = layer._dtype_policy
+    is_map = hasattr(policy, "default_policy")
+    return policy[layer.path] if is_map and layer.path else policy
+
+
+def can_be_quantized(layer: Any) -> bool:
+    """Whether a layer's class says how; Keras quantizes layers that hold no others."""
+    inherited = next(cls for cls in type(layer).__mro__ if "quantize" in vars(cls))
+    return inherited.__name__ not in ("Layer", "Model") and not layer._layers
+
+
+def _recasts(path: str, layer: Any, target: str) -> tuple[tuple[Any, str], ...]:
+    """Variables in the dtype of the policy before: one with a dtype of its own keeps it."""
+    source = layer.variable_dtype
+    if source == target or not is_float_dtype(source):
+        return ()
+    following = [each for each in own_variables(layer) if stored_dtype(each) == source]
+    if following and not is_float_dtype(target):
+        raise ValueError(
+            f"{path!r}: variable_dtype={target!r} would lose the values of its "
+            f"{len(following)} variables in {source}; use a policy of floats"
+        )
+    return tuple((variable, target) for variable in following)
+
+
+def _refuse_ambiguous(explanation: Explanation) -> None:
+    paths = [path for path, match in explanation.paths.items() if match.ambiguous]
+    if paths:
+        keys = explanation.paths[paths[0]].matches
+        more = f", and {len(paths) - 1} more paths by several" if paths[1:] else ""
+        raise ValueError(
+            f"{paths[0]!r} is matched by {len(keys)} keys, {', '.join(map(repr, keys))}{more}; "
+            'nothing was changed. Make the keys disjoint, or use on_overlap="first" or "longest"'
+        )
+
+
+def _refuse_conflicts(plans: list[LayerPlan]) -> None:
+    """Refuse to cast a variable that layers share to the dtype of one of them."""
+    wanted: dict[int, tuple[str, str]] = {}
+    for plan in plans:
+        targets = {id(variable): dtype for variable, dtype in plan.recast}
+        for variable in own_variables(plan.layer):
+            dtype = targets.get(id(variable), stored_dtype(variable))
+            path, other = wanted.setdefault(id(variable), (plan.path, dtype))
+            if other != dtype:
+                raise ValueError(
+                    f"{path!r} and {plan.path!r} share the variable {variable.path!r}, and would "
+                    f"keep it in {other} and in {dtype}; give them one policy"
+                )

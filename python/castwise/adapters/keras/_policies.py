@@ -1,0 +1,153 @@
+"""Policies from castwise to Keras and back, class by class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castwise._frameworks import require
+from castwise.adapters.keras._custom_policies import (
+    HeldPolicy,
+    KerasPolicy,
+    known_class,
+    policy_of_custom_class,
+)
+from castwise.adapters.keras._map_view import MapView, view_of
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.dtype_policies._configs import CLASSES
+
+
+def to_keras(policy: Any) -> Any:
+    """The policy of Keras that means the same.
+
+    Parameters
+    ----------
+    policy : DTypePolicy, DTypePolicyMap, or what `castwise.dtype_policies.get` takes
+        A policy of castwise, or the name of one.
+
+    Returns
+    -------
+    keras.DTypePolicy
+        Of the class of the same name. A map becomes a ``keras.dtype_policies.DTypePolicyMap`` that
+        reads and writes the map it came from: it looks paths up as castwise does, with `match` and
+        `on_overlap`. A policy of a subclass of one's own becomes one that asks it for its dtypes.
+        A policy of Keras is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        The installed Keras has no such policy, or reads its name differently; or it is none.
+    TypeError
+        The policy's class decides how inputs are converted, which Keras would not ask it.
+    ImportError
+        Keras is not installed.
+
+    """
+    keras = require("keras")
+    if isinstance(policy, keras.dtype_policies.DTypePolicy):
+        return policy
+    policy = get(policy)
+    if isinstance(policy, KerasPolicy):
+        return policy.keras_policy
+    if isinstance(policy, DTypePolicyMap):
+        return view_of(policy, to_keras, from_keras)
+    name = known_class(type(policy)).__name__
+    cls = getattr(keras.dtype_policies, name, None)
+    if cls is None:
+        raise ValueError(
+            f"policy={policy.name!r}: the installed keras {keras.__version__} has no {name}; "
+            "install a newer Keras, or use another policy"
+        )
+    if type(policy) not in CLASSES.values():
+        return policy_of_custom_class(policy, cls)
+    try:
+        converted = cls(**policy.get_config())
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it: {error}"
+        ) from error
+    _check_dtypes(policy, converted, "Keras")
+    return converted
+
+
+def from_keras(policy: Any) -> Any:
+    """The policy of castwise that means the same as one of Keras.
+
+    Parameters
+    ----------
+    policy : keras.DTypePolicy, keras.dtype_policies.DTypePolicyMap, or a policy of castwise
+        A policy of Keras; one of castwise is returned as it is.
+
+    Returns
+    -------
+    DTypePolicy
+        Of the class of the same name. Of a map of Keras, a map of its own with the same keys,
+        which match as the installed Keras matches them (whole paths since 3.12, any part before).
+        What `to_keras` made comes back as the object that it was made of; a policy of a subclass
+        of one's own becomes one that asks it for its dtypes.
+
+    Raises
+    ------
+    TypeError
+        It is no policy, or a map with lookups of its own.
+    ValueError
+        castwise does not take it: a map with an invalid key or value, a policy that Keras' own
+        ``get_config`` has robbed of its name.
+    ImportError
+        Keras is not installed.
+
+    """
+    keras = require("keras")
+    if isinstance(policy, MapView | HeldPolicy):
+        return policy.castwise_policy
+    if isinstance(policy, DTypePolicy):
+        return policy
+    if not isinstance(policy, keras.dtype_policies.DTypePolicy):
+        raise TypeError(
+            f"policy={policy!r} is no policy of Keras; give a keras.DTypePolicy, as "
+            "keras.dtype_policies.get makes it"
+        )
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return _from_map(policy, keras)
+    cls = CLASSES.get(type(policy).__name__)
+    if cls is None or type(policy) is not getattr(keras.dtype_policies, cls.__name__, None):
+        return KerasPolicy(policy)
+    if policy.name is None:
+        raise ValueError(
+            f"policy={policy!r} has no name any more (get_config of a keras DTypePolicyMap "
+            "without a default policy takes it away); make the policy anew"
+        )
+    converted = cls(**policy.get_config())
+    _check_dtypes(policy, converted, "castwise")
+    return converted
+
+
+def _from_map(policy: Any, keras: Any) -> DTypePolicyMap:
+    if type(policy).__getitem__ is not keras.dtype_policies.DTypePolicyMap.__getitem__:
+        raise TypeError(
+            f"policy={policy!r} looks its paths up in a way of its own ({type(policy).__name__}."
+            "__getitem__); make a castwise.dtype_policies.DTypePolicyMap of the keys that you need"
+        )
+    default = policy._default_policy_arg
+    if isinstance(default, keras.dtype_policies.DTypePolicy):
+        default = from_keras(default)
+    items = {key: from_keras(keras.dtype_policies.get(policy._policy_map[key])) for key in policy}
+    return DTypePolicyMap(default, items, match=matching_of(keras.__version__))
+
+
+def matching_of(version: str) -> Any:
+    """How the maps of a release of Keras match their keys: any part of a path, until 3.12.
+
+    Source: keras-team/keras#21608.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return "search" if (major, minor) < (3, 12) else "fullmatch"
+
+
+def _check_dtypes(given: Any, converted: Any, reader: str) -> None:
+    """Refuse a name that the other side reads differently, such as "int" with TensorFlow."""
+    for role in ("compute_dtype", "variable_dtype"):
+        if getattr(given, role) != getattr(converted, role):
+            raise ValueError(
+                f"policy={given.name!r} has the {role} {getattr(given, role)}, and "
+                f"{getattr(converted, role)} where {reader} reads its name; name the dtype"
+            )

@@ -1,0 +1,218 @@
+"""Models of TF 2 under other policies: made anew from their configs, with the weights cast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from castwise._core import cast
+from castwise._frameworks import require
+from castwise.adapters._map_argument import as_policy_map
+from castwise.adapters.keras._derived_state import loses
+from castwise.adapters.keras._report import AppliedPolicies
+from castwise.adapters.tf_keras._layer_state import give_state
+from castwise.adapters.tf_keras._policies import to_tf_keras
+from castwise.config import is_float_dtype
+from castwise.dtype_policies import DTypePolicyMap
+
+
+def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]:
+    """A model like another one, each layer with the policy of its path, and with its weights.
+
+    Parameters
+    ----------
+    model : tf_keras.Model
+        Functional or Sequential, also with such models within; it is not changed. In TF 2 the
+        dtype of a variable, and whether it casts itself, cannot be changed, so that the layers are
+        made anew from their configs.
+    policy_map : DTypePolicyMap, or a map's config
+        A path is the names of the layers on the way from the model to the layer, joined by ``/``,
+        without the model's own; the model itself has its name. The layer within a wrapper
+        (Bidirectional) has a path below it.
+
+    Returns
+    -------
+    model : tf_keras.Model
+        Not compiled.
+    report : AppliedPolicies
+        Which key decided for which layer, which for none, what was cast; it prints as a table.
+
+    Raises
+    ------
+    TypeError
+        `model` is no model of tf_keras, or `policy_map` no map.
+    ValueError
+        The model, or one within, is subclassed; several keys match a path; a policy is none of
+        TF 2; a layer cannot be made from its config; an operation would get several dtypes.
+    ImportError
+        tf_keras is not installed.
+
+    Notes
+    -----
+    Weights that were in their layer's variable dtype are in the new one, each value rounded once.
+    An ``Input`` keeps its dtype, and layers that compute in no floats (Hashing, TextVectorization)
+    their policy. What layers have learnt beside their weights, such as a vocabulary, is given on.
+
+    """
+    policy_map = as_policy_map(policy_map, policy_map)
+    _check_model(model)
+    cloner = _Cloner(policy_map)
+    clone = cloner.clone(model, "")
+    explanation = policy_map.explain(cloner.paths)
+    variables = _give_weights(model, clone) if model.built else {}
+    for old, new in cloner.pairs():
+        give_state(old, new)
+    notes = []
+    if getattr(model, "optimizer", None) is not None:
+        notes.append("The model that was given is compiled, the new one is not: compile it.")
+    return clone, AppliedPolicies(explanation, cloner.changed, variables, notes=tuple(notes))
+
+
+def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
+    """A model like another one, all layers with one policy, and with its weights.
+
+    Parameters
+    ----------
+    model : tf_keras.Model
+        As `apply_policy_map` takes it.
+    policy : tf_keras.mixed_precision.Policy, or what `to_tf_keras` takes
+        No map: that is for `apply_policy_map`.
+
+    Returns
+    -------
+    model : tf_keras.Model
+        Not compiled.
+    report : AppliedPolicies
+        What was changed and cast.
+
+    Raises
+    ------
+    ValueError, TypeError, ImportError
+        As `apply_policy_map` and `to_tf_keras`.
+
+    """
+    converted = to_tf_keras(policy)
+    if converted.compute_dtype is None:
+        raise ValueError(f"policy={converted.name!r} leaves the dtypes open; name them")
+    mixed = converted.compute_dtype != converted.variable_dtype
+    # TF 2 has names for a dtype, such as "half", which maps have not.
+    return apply_policy_map(
+        model, DTypePolicyMap(converted.name if mixed else converted.compute_dtype)
+    )
+
+
+def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
+    """Give one model the weights of another, in its dtypes; by name, what was cast."""
+    changed = {}
+    for old, new in zip(model.weights, clone.weights, strict=True):
+        if not hasattr(old, "dtype"):
+            continue  # the table of a lookup: see `give_state`
+        source, target = old.dtype.name, new.dtype.name
+        value = old.numpy()
+        if source != target and is_float_dtype(source):
+            value = cast(value, target)
+            changed[old.name] = source, target
+        new.assign(value)
+    return changed
+
+
+@dataclass
+class _Cloner:
+    """Makes models anew; each layer once, however many models it is in."""
+
+    policy_map: DTypePolicyMap
+    paths: list[str] = field(default_factory=list)
+    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def pairs(self) -> Iterable[tuple[Any, Any]]:
+        """Each layer, and the one made of it."""
+        return self._made.values()
+
+    def clone(self, model: Any, prefix: str) -> Any:
+        """A model, with its layers at paths that begin with `prefix`."""
+        path = prefix.removesuffix("/") or model.name
+        if not _can_be_cloned(model):
+            raise ValueError(
+                f"{path!r} is a subclassed model, which cannot be made anew; make it under "
+                "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
+            )
+        clone = self._clone(model, prefix)
+        clone._set_dtype_policy(self._decided(path, model.dtype_policy.name))
+        return clone
+
+    def _clone(self, model: Any, prefix: str) -> Any:
+        keras = require("tf_keras")
+
+        def clone_layer(layer: Any) -> Any:
+            return self._layer(layer, prefix + layer.name)
+
+        if isinstance(model, keras.Sequential) and not model._has_explicit_input_shape:
+            clone = keras.Sequential([clone_layer(each) for each in model.layers], model.name)
+            if model.inputs:
+                # The input that it made for itself was for its layers as they were.
+                source, target = model.inputs[0].dtype.name, clone.layers[0].compute_dtype
+                clone._build_graph_network_for_inferred_shape(
+                    model.inputs[0].shape, target if loses(source, target) else source
+                )
+            return clone
+        try:
+            return keras.models.clone_model(model, clone_function=clone_layer)
+        except TypeError as error:
+            raise ValueError(
+                f"{model.name!r} cannot be made anew with these policies: {error} TensorFlow does "
+                "not promote dtypes, so that inputs of one operation need layers of one compute "
+                "dtype; an Input keeps its own."
+            ) from error
+
+    def _layer(self, layer: Any, path: str) -> Any:
+        if id(layer) not in self._made:
+            if hasattr(layer, "_flatten_layers") and isinstance(layer, require("tf_keras").Model):
+                new = self.clone(layer, f"{path}/")
+            else:
+                new = self._made_anew(layer, path)
+            self._made[id(layer)] = layer, new
+        return self._made[id(layer)][1]
+
+    def _made_anew(self, layer: Any, path: str) -> Any:
+        before, config = layer.dtype_policy, layer.get_config()
+        if before.compute_dtype is None or is_float_dtype(before.compute_dtype):
+            config = self._config(config, path, before.name)
+        try:
+            return type(layer).from_config(config)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path!r} cannot be made anew from its config, {config!r}: {error}"
+            ) from error
+
+    def _config(self, config: dict[str, Any], path: str, before: str | None) -> dict[str, Any]:
+        """A layer's config with the policies of its path, and of the layers that it describes."""
+        if "dtype" not in config:
+            return config  # an operation on tensors, which has the dtype of what it is given
+        serialize = require("tf_keras").src.mixed_precision.policy.serialize
+        changed = {**config, "dtype": serialize(self._decided(path, before))}
+        for key, value in config.items():
+            inner = value.get("config") if isinstance(value, dict) else None
+            if isinstance(inner, dict) and "dtype" in inner and "name" in inner:
+                below = self._config(inner, f"{path}/{inner['name']}", None)
+                changed[key] = {**value, "config": below}
+        return changed
+
+    def _decided(self, path: str, before: str | None) -> Any:
+        policy = to_tf_keras(self.policy_map[path])
+        self.paths.append(path)
+        if before is not None and before != policy.name:
+            self.changed[path] = before, policy.name
+        return policy
+
+
+def _can_be_cloned(model: Any) -> bool:
+    return bool(model._is_graph_network or isinstance(model, require("tf_keras").Sequential))
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, require("tf_keras").Model):
+        raise TypeError(
+            f"model={model!r} is no model of tf_keras; castwise.adapters.keras is for Keras 3"
+        )

@@ -1,0 +1,227 @@
+"""`cast` for tensors: by castwise's kernels on the CPU, by torch on other devices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+
+from castwise import _core
+from castwise._core import finfo
+from castwise._frameworks import require
+from castwise.adapters.torch._bridge import (
+    from_numpy,
+    numpy_dtype,
+    plain_array,
+    to_numpy,
+    torch_dtype,
+)
+
+torch: Any = require("torch")
+
+__all__ = ["cast"]
+
+
+def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> Any:
+    """Cast a tensor to another dtype, rounding once from the exact value.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of any shape, strides and layout. On the CPU castwise casts it; on another device, without
+        strides, and inside of torch.func's transformations, torch does, with the same result for
+        the same `overflow`, except where torch rounds twice (from float64 to 16 bits or less) and,
+        from floats beyond the range of an integer, whatever torch does there.
+    dtype : dtype, optional
+        Also one of torch's; one that torch has. May be left out if `out` is given.
+    out : torch.Tensor, optional
+        Written in place and returned.
+    **options
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
+        ``threads``, as `castwise.cast` has them; on other devices ``overflow`` ("ieee" or
+        "saturate") and ``copy`` only.
+
+    Returns
+    -------
+    torch.Tensor, or (torch.Tensor, CastReport) with ``report=True``
+        On the same device. Autograd sees a cast (and a product with ``scale``), as of `Tensor.to`.
+
+    Raises
+    ------
+    TypeError
+        It is no tensor, or torch has no such dtype.
+    ValueError
+        An option that is wrong, or not to be had on that device.
+    OverflowError
+        With ``overflow="raise"``.
+
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
+    if out is not None:
+        return _into(tensor, dtype, out, options)
+    if dtype is None:
+        raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
+    target = target_dtype(dtype)
+    if not is_on_host(tensor):
+        return _by_torch(tensor, target, options)
+    differentiable = target.is_floating_point or target.is_complex
+    if tensor.requires_grad and differentiable and torch.is_grad_enabled():
+        if options.pop("copy", True) is False and tensor.dtype == target and not options:
+            return tensor
+        return _Cast.apply(tensor, target, options)
+    return _on_host(tensor.detach() if tensor.requires_grad else tensor, target, options)
+
+
+def target_dtype(dtype: Any) -> Any:
+    """The torch dtype that an argument means.
+
+    Raises
+    ------
+    TypeError
+        It means none, or one that torch lacks.
+
+    """
+    if isinstance(dtype, torch.dtype):
+        if numpy_dtype(dtype) is None:
+            raise TypeError(f"dtype={dtype} is not valid; castwise casts to formats of its own.")
+        return dtype
+    name = finfo(dtype).name
+    found = torch_dtype(name)
+    if found is None:
+        raise TypeError(f"dtype={name!r} is no dtype that torch has; choose another.")
+    return found
+
+
+def is_on_host(tensor: Any) -> bool:
+    """Whether numpy can look at the elements: on the CPU, by strides, of a plain class, now."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        # Classes that take torch's calls over may have their elements elsewhere, or none; so do
+        # the tensors inside of torch.func's transformations, and those of a compiler.
+        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def refuse_module(module: Any) -> NoReturn:
+    """TypeError for a module where tensors should be."""
+    raise TypeError(
+        f"a {type(module).__name__} is cast where it is, by "
+        "castwise.adapters.torch.cast_module; or give its state_dict()."
+    )
+
+
+def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"out is of type {type(out).__name__}; give a torch.Tensor.")
+    if not (is_on_host(tensor) and is_on_host(out)):
+        raise ValueError("out= is for tensors on the CPU; leave it out.")
+    if out.requires_grad:
+        raise ValueError("out is tracked by autograd; give out.detach().")
+    name = None if dtype is None else numpy_dtype(target_dtype(dtype))
+    source = plain_array(_plain(tensor.detach()))
+    found = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
+    return (out, found[1]) if options.get("report") else out
+
+
+def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+    options = _for_numpy(options)
+    source = plain_array(_plain(tensor))
+    if "order" in options or "copy" in options:
+        found = _core.cast(source, numpy_dtype(target), **options)
+        array, *report = found if options.get("report") else (found,)
+        # The array may be the tensor's own memory: without copies, unchanged.
+        result = tensor if array is source else from_numpy(array)
+    else:
+        result = torch.empty_like(tensor, dtype=target, requires_grad=False)
+        found = _core.cast(source, out=plain_array(result), **options)
+        report = list(found[1:]) if options.get("report") else []
+    return (result, *report) if report else result
+
+
+def _plain(tensor: Any) -> Any:
+    """With its elements in memory as they are: torch conjugates and negates when it must."""
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with a scale that is a tensor as an array."""
+    scale = options.get("scale")
+    if isinstance(scale, torch.Tensor):
+        return {**options, "scale": to_numpy(scale.detach().cpu())}
+    return options
+
+
+def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+    """The cast on another device, with castwise's rules for what lies beyond the range."""
+    for name, value in options.items():
+        if value not in _ANYWHERE.get(name, (None, False)):
+            raise ValueError(
+                f"{name}={value!r} is for tensors on the CPU, outside of torch.func's "
+                f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
+                f"tensor.cpu(), or leave {name} out."
+            )
+    if tensor.is_complex():  # the kernels know to what it may be cast
+        _core.cast(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
+    saturates = options.get("overflow") == "saturate"
+    if not (tensor.is_floating_point() and target.is_floating_point):
+        if saturates:
+            raise ValueError(
+                f"overflow='saturate' from {tensor.dtype} to {target} is for tensors on the CPU; "
+                "give tensor.cpu(), or leave overflow out."
+            )
+        return tensor.to(target, copy=options.get("copy", True))
+    row = finfo(numpy_dtype(target))  # type: ignore[arg-type]
+    if row.specials == "exponent-only" and tensor.dtype != target:
+        raise ValueError(f"torch has rules of its own for {target}; give tensor.cpu().")
+    if saturates:
+        return _wide(tensor, target).clamp(-row.max, row.max).to(target)
+    if row.specials != "finite-nan" or tensor.dtype == target:
+        return tensor.to(target, copy=options.get("copy", True))
+    # torch has the largest value here, on some devices; castwise has NaN. Half a step above it is
+    # still rounded down, for its last bit is even: the code after it is NaN's.
+    half_step = 2.0 ** (math.frexp(row.max)[1] - 1) * row.eps / 2
+    wide = _wide(tensor, target)
+    return wide.masked_fill(wide.abs() > row.max + half_step, torch.nan).to(target)
+
+
+_ANYWHERE: dict[str, tuple[Any, ...]] = {
+    "copy": (True, False),
+    "nan": ("keep",),
+    "order": ("K",),
+    "overflow": ("ieee", "saturate"),
+    "rounding": (None, "nearest-even"),
+}
+"""The options that other devices have."""
+
+
+def _wide(tensor: Any, target: Any) -> Any:
+    """The tensor in a dtype that has all its values, and the limits of the target."""
+    if tensor.layout not in (torch.strided, torch.jagged):
+        raise ValueError(
+            f"tensor has the layout {tensor.layout}, in which torch cannot limit it to what "
+            f"{target} has; give tensor.to_dense(), or its values()."
+        )
+    double = torch.float64 in (tensor.dtype, target)
+    return tensor.to(torch.float64 if double else torch.float32)
+
+
+class _Cast(torch.autograd.Function):  # type: ignore[misc]
+    """A cast on the host as autograd knows it: the gradient takes the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+        ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
+        return _on_host(tensor.detach(), target, options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, *_: Any) -> Any:
+        grad = grad.to(ctx.dtype)
+        if ctx.scale is not None:
+            grad = grad * torch.as_tensor(ctx.scale, dtype=ctx.dtype, device=grad.device)
+        return grad, None, None

@@ -1,0 +1,198 @@
+"""Modules, cast where they are: parameters and buffers by map, calls in the compute dtype."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._casting import cast_at, check_tree_options
+from castwise._frameworks import require
+from castwise.adapters.torch._autocast import Autocast
+from castwise.adapters.torch._casting import cast
+from castwise.adapters.torch._plan import Named, NameMap, Planned, Summary, decide
+from castwise.adapters.torch._state import state_tensors
+
+torch: Any = require("torch")
+
+__all__ = ["ModuleCast", "cast_module", "explain"]
+
+
+@dataclass(frozen=True)
+class ModuleCast:
+    """What `cast_module` did, and a handle on what the module does from then on.
+
+    Attributes
+    ----------
+    summary : Summary
+        Each parameter and buffer with its dtypes and the key that decided; keys that decided for
+        nothing, with the nearest name. Prints as a table.
+    autocast : Autocast or None
+        What the modules compute in.
+
+    """
+
+    summary: Summary
+    autocast: Autocast | None
+
+    def remove(self) -> None:
+        """Let the modules take their inputs as they come; parameters and buffers stay cast."""
+        if self.autocast is not None:
+            self.autocast.remove()
+
+    def __enter__(self) -> ModuleCast:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __str__(self) -> str:
+        return str(self.summary)
+
+
+def cast_module(
+    module: Any, dtype_or_policy_or_map: Any, *, inputs: Any = True, **options: Any
+) -> ModuleCast:
+    r"""Cast the parameters and buffers of a module, and let it compute in the dtype that they have.
+
+    As `Module.to` does it, in place: parameters stay the same objects, with the same
+    ``requires_grad``, so that optimizers and tied layers keep them; gradients are cast along.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        With all its submodules.
+    dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
+        A dtype (also torch's), or a policy, of which the variable dtype is meant, for all; a
+        `DTypePolicyMap`, whose keys are paths of modules; or a mapping of regular expressions to
+        dtypes, whose keys are names of parameters and buffers (r"encoder\..*\.weight"), else of
+        the modules that have them. Keys are torch's names, with dots, or castwise's paths, with
+        "/", if any key has one. ``"default"`` is for what no key matches, ``"keep"`` changes
+        nothing. Integer, bool and complex tensors are left alone, unless a key is the very name
+        of one.
+    inputs : bool, or what `dtype_or_policy_or_map` may be
+        True: from now on modules compute in the dtypes that the map gives them (`autocast`).
+        False: their calls stay as they are. Else what they compute in, such as "bfloat16" for
+        parameters in float8.
+    **options
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in
+        `castwise.cast_tree`. Nothing is changed if they refuse any tensor.
+
+    Returns
+    -------
+    ModuleCast
+        What was done to which tensor, and `remove`, which ends the part of `inputs`.
+
+    Raises
+    ------
+    TypeError
+        It is no module; no dtype or policy, or one that torch lacks; an int for a parameter that
+        requires a gradient.
+    ValueError
+        Two keys match a name; a tensor with two names is given two dtypes; there is no computing
+        in a dtype; an option is wrong.
+    OverflowError, ValueError
+        What `castwise.cast` raises for a tensor, with its name.
+
+    Examples
+    --------
+    >>> print(cast_module(model, {r".*norm.*": "keep", "default": "bfloat16"}))  # doctest: +SKIP
+
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module is of type {type(module).__name__}; give a torch.nn.Module.")
+    check_tree_options(options, "cast_module")
+    names = NameMap.of(dtype_or_policy_or_map, "variable")
+    plan = list(decide(named_tensors(module), names))
+    for named, _, target, _ in plan:
+        if target is not None and named.tensor.requires_grad and not target.is_floating_point:
+            raise TypeError(
+                f"{named.path!r} requires a gradient, which {target} has not; give it a floating "
+                'dtype or "keep", or call requires_grad_(False).'
+            )
+    summary = names.summary({each.named.path: each.account for each in plan})
+    # It looks at everything before it changes anything; so the two succeed or fail together.
+    autocast = None
+    if inputs is not False:
+        autocast = _autocast(module, dtype_or_policy_or_map, inputs)
+    try:
+        _cast_all(plan, options)
+    except BaseException:
+        if autocast is not None:
+            autocast.remove()
+        raise
+    for child in module.modules():
+        if isinstance(child, torch.nn.RNNBase):
+            child.flatten_parameters()
+    return ModuleCast(summary, autocast)
+
+
+def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast:
+    """What the argument `inputs` asks for."""
+    if inputs is True:
+        return Autocast(module, dtype_or_policy_or_map)
+    try:
+        return Autocast(module, inputs)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"inputs={inputs!r}: {error}") from error
+
+
+def explain(
+    module_or_state: Any, dtype_or_policy_or_map: Any, *, role: str = "variable"
+) -> Summary:
+    """What a map would do to the tensors of a module or a state dict, without doing it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `cast_module`.
+
+    """
+    names = NameMap.of(dtype_or_policy_or_map, role)
+    if isinstance(module_or_state, torch.nn.Module):
+        found = list(named_tensors(module_or_state))
+    else:
+        found = list(state_tensors(module_or_state))
+    plan = decide(found, names)
+    return names.summary({each.named.path: each.account for each in plan})
+
+
+def named_tensors(module: Any) -> Iterator[Named]:
+    """Every parameter and buffer under each of its names."""
+    for path, owner in module.named_modules(remove_duplicate=False):
+        for holder in (owner._parameters, owner._buffers):
+            for name, tensor in holder.items():
+                if tensor is not None:
+                    yield Named(f"{path}.{name}" if path else name, path, tensor)
+
+
+def _cast_all(plan: list[Planned], options: dict[str, Any]) -> None:
+    """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
+    refusable = bool(options)
+    tensors = {id(each.named.tensor): each for each in plan if each.target is not None}
+    # Several objects may be one memory; the address stands for it while the old one is held.
+    places = Counter(each.place for each in tensors.values())
+    shared = {place for place, count in places.items() if count > 1}
+    done: dict[Any, tuple[Any, Any]] = {}
+    pending: list[tuple[Any, Any]] = []
+    for named, _, target, place in tensors.values():
+        tensor = named.tensor
+        if place in done:
+            new = done[place][1]
+        else:
+            new = cast_at(tensor.detach(), target, named.path, options, cast)
+            if place in shared:
+                done[place] = tensor.data, new
+        pending.append((tensor, new))
+        if not refusable:
+            _put(*pending.pop())
+    for pair in pending:
+        _put(*pair)
+
+
+def _put(tensor: Any, new: Any) -> None:
+    """As `Module.to`: other data for the same object, and for its gradient."""
+    tensor.data = new
+    if tensor.grad is not None:
+        tensor.grad.data = tensor.grad.data.to(new.dtype)

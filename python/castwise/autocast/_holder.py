@@ -1,0 +1,113 @@
+"""What a layer holds: found in its attributes when it is asked for, also in lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from castwise.autocast._variable import AutoCastVariable
+
+
+class Holder:
+    """An object with variables, and with others of its kind in its attributes."""
+
+    _variables: list[AutoCastVariable]
+    _trainable: bool
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = vars(self).get(name)
+        if isinstance(value, AutoCastVariable | Holder):
+            self._check_new(name, value)
+        super().__setattr__(name, value)
+        if before is not value and self._forgets_replaced():
+            self._forget(before, [value] if isinstance(value, AutoCastVariable) else [])
+
+    def __delattr__(self, name: str) -> None:
+        before = vars(self).get(name)
+        super().__delattr__(name)
+        self._forget(before, [])
+
+    def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
+        """Refuse a variable or holder as an attribute, if no more are taken."""
+
+    def _forgets_replaced(self) -> bool:
+        """Whether a variable is let go when its attribute gets another value."""
+        return False
+
+    def _forget(self, value: Any, instead: list[AutoCastVariable]) -> None:
+        """Let go of a variable that is not an attribute any more; `instead` takes its place."""
+        if not isinstance(value, AutoCastVariable):
+            return
+        if not any(value is other for other in vars(self).values()):
+            places = [instead if variable is value else [variable] for variable in self._variables]
+            self._variables[:] = [variable for place in places for variable in place]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether its weights are for an optimizer to change; setting it sets all in it, too."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for held in _below(self):
+            if isinstance(held, Holder):
+                held._trainable = bool(value)
+            else:
+                held.trainable = bool(value)
+
+    @property
+    def variables(self) -> list[AutoCastVariable]:
+        """Its weights, those for an optimizer first, then those of the layers that it holds."""
+        return [held for held in _below(self) if isinstance(held, AutoCastVariable)]
+
+    @property
+    def weights(self) -> list[AutoCastVariable]:
+        """The same as `variables`."""
+        return self.variables
+
+    @property
+    def trainable_variables(self) -> list[AutoCastVariable]:
+        """Those that an optimizer is to change."""
+        return [held for held in self.variables if held.trainable] if self._trainable else []
+
+    @property
+    def trainable_weights(self) -> list[AutoCastVariable]:
+        """The same as `trainable_variables`."""
+        return self.trainable_variables
+
+
+def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
+    """The holder, its variables, then its layers with theirs; each once."""
+    seen: set[int] = set()
+
+    def walk(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
+        seen.add(id(holder))
+        yield holder
+        held = list(held_by(holder))
+        own = [value for value in held if isinstance(value, AutoCastVariable)]
+        for variable in sorted(own, key=lambda variable: not variable.trainable):
+            if id(variable) not in seen:
+                seen.add(id(variable))
+                yield variable
+        for value in held:
+            if isinstance(value, Holder) and id(value) not in seen:
+                yield from walk(value)
+
+    return walk(top)
+
+
+def held_by(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
+    """Variables and holders in the attributes, in order: first those of `_variables`."""
+    entered: set[int] = set()
+
+    def walk(value: Any) -> Iterator[Holder | AutoCastVariable]:
+        if isinstance(value, AutoCastVariable | Holder):
+            yield value
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in entered:
+            entered.add(id(value))
+            for child in list(value.values() if isinstance(value, Mapping) else value):
+                yield from walk(child)
+
+    attributes = vars(holder)
+    for name in sorted(attributes, key=lambda name: name != "_variables"):
+        yield from walk(attributes[name])

@@ -1,0 +1,165 @@
+"""The rules of Keras 3: every floating argument is cast, and scopes are entered where they change.
+
+```text
+scope around the call    the layer                        scope in the call
+none                     computes as it stores            none
+none                     mixed                            its compute dtype
+any                      autocast=False, or no float      variables are what they are stored as
+any                      else                             its compute dtype
+```
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from castwise import dtype_policies
+from castwise._floating import is_floating
+from castwise._standard_dtype import standardize_dtype
+from castwise.autocast import _structures as structures
+from castwise.autocast._narrow import narrowed
+from castwise.autocast._rules import Ruled, Rules
+from castwise.autocast._scope import DISABLED, FLOATS, AutocastScope, scope_of
+from castwise.dtype_policies import DTypePolicy
+
+
+class KerasRules(Rules):
+    """Keras 3."""
+
+    locks = True
+    forgets_replaced = False
+    sets_policy = True
+    wrong_type = ValueError
+
+    def policy(self, dtype: Any) -> DTypePolicy:
+        """As `castwise.dtype_policies.get`."""
+        return dtype_policies.get(dtype)
+
+    def serialized(self, policy: Any) -> Any:
+        """Always the dictionary."""
+        return dtype_policies.serialize(policy)
+
+    def arguments(
+        self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Each is cast; positional ones must be arrays, and structures not mix them with others."""
+        args = tuple([layer.cast_inputs(value) for value in args])
+        for place, value in enumerate(args):
+            if type(value) is not np.ndarray:
+                _check_positional(layer, place, value)
+        if kwargs:
+            kwargs = {name: layer.cast_inputs(value) for name, value in kwargs.items()}
+            for name, value in kwargs.items():
+                if structures.is_structure(value):
+                    _check_unmixed(layer, name, value)
+        return args, kwargs
+
+    def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
+        """Floats as the layer computes, by `DTypePolicy.convert_input`."""
+        policy, target = layer.dtype_policy, layer.input_dtype
+        return structures.each(lambda leaf: _converted(policy, leaf, layer, target), inputs)
+
+    def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Of the first argument for one parameter; by name, with ``_shape``, for several."""
+        found = dict(_shapes_of_arguments(layer, args, kwargs))
+        parameters = [
+            name
+            for name, parameter in inspect.signature(layer.build).parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if len(parameters) == 1:
+            return {parameters[0]: next(iter(found.values()), None)}
+        for name in parameters:
+            if name.removesuffix("_shape") not in inspect.signature(layer.call).parameters:
+                raise ValueError(
+                    f"build of layer {layer.name!r} has the parameter {name!r}, which is no "
+                    "argument of call with '_shape' after it; call it so, or take input_shape only."
+                )
+        return {name: found[name] for name in parameters if name in found}
+
+    def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
+        """See the table above."""
+        compute = layer.compute_dtype
+        if outer is None:
+            return None if compute == layer.variable_dtype else scope_of(compute)
+        if not layer.autocast or not compute.startswith(FLOATS):
+            return DISABLED
+        return scope_of(compute)
+
+    def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
+        """As the author wants."""
+        return wanted
+
+    def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
+        """The argument's, else the layer's."""
+        return layer.variable_dtype if dtype is None else standardize_dtype(dtype)
+
+
+def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
+    # As `convert_input` would, quicker: this runs for each array of each call.
+    usual = type(policy).convert_input is DTypePolicy.convert_input
+    if usual and type(leaf) is np.ndarray and _is_kept(leaf.dtype, target):
+        return narrowed(leaf)
+    try:
+        return narrowed(policy.convert_input(leaf, layer.autocast, target))
+    except TypeError as error:
+        if structures.is_array(leaf) and is_floating(leaf.dtype):
+            raise TypeError(
+                f"layer {layer.name!r} computes in {target}, to which {leaf.dtype} cannot be cast "
+                f"({error}); give it another dtype=, or autocast=False."
+            ) from error
+        raise TypeError(
+            f"layer {layer.name!r} got a {type(leaf).__name__}, of which numpy makes no array "
+            f"({error}); give it an array of numpy."
+        ) from error
+
+
+@lru_cache(maxsize=256)
+def _is_kept(dtype: np.dtype[Any], target: str) -> bool:
+    """Whether an array of this dtype stays what it is; names of dtypes are slow to make."""
+    return dtype.name == target or not is_floating(dtype)
+
+
+def _check_positional(layer: Ruled, place: int, value: Any) -> None:
+    for leaf in structures.leaves(value):
+        if leaf is not None and not structures.is_array(leaf):
+            raise ValueError(
+                f"argument {place} of layer {layer.name!r} holds {leaf!r} of type "
+                f"{type(leaf).__name__}; positional arguments are arrays: pass it as a keyword, "
+                "or numpy.asarray of it."
+            )
+
+
+def _check_unmixed(layer: Ruled, name: str, value: Any) -> None:
+    kinds = {structures.is_array(leaf) for leaf in structures.leaves(value) if leaf is not None}
+    if len(kinds) > 1:
+        other = next(
+            leaf
+            for leaf in structures.leaves(value)
+            if leaf is not None and not structures.is_array(leaf)
+        )
+        raise ValueError(
+            f"argument {name!r} of layer {layer.name!r} holds arrays and {other!r} of type "
+            f"{type(other).__name__}; a structure holds arrays and None only, or none of them."
+        )
+
+
+def _shapes_of_arguments(
+    layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """The shapes of the arguments that are arrays or structures of arrays, in order."""
+    arguments = inspect.signature(layer.call).bind(*args, **kwargs)
+    arguments.apply_defaults()
+    for name, value in arguments.arguments.items():
+        kind = arguments.signature.parameters[name].kind
+        catches_all = kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        found = [leaf for leaf in structures.leaves(value) if leaf is not None]
+        if name == "mask" or catches_all or not found:
+            continue
+        if all(structures.is_array(leaf) for leaf in found):
+            yield f"{name}_shape", structures.each(structures.shape_of, value)

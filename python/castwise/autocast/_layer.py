@@ -1,0 +1,328 @@
+"""`Layer`: computes in one dtype with variables in another, by the policy that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from castwise.autocast import _names as names
+from castwise.autocast._building import Builder
+from castwise.autocast._dialects import rules_of
+from castwise.autocast._holder import Holder, held_by
+from castwise.autocast._narrow import NarrowArray, plain
+from castwise.autocast._scope import current, enter, leave
+from castwise.autocast._structures import each, is_structure, leaves
+from castwise.autocast._values import checked_shape, given_once
+from castwise.autocast._variable import AutoCastVariable
+from castwise.dtype_policies import DTypePolicyMap
+
+_INIT_FIRST = "call super().__init__() first in its __init__."
+
+
+class Layer(Builder):
+    """A layer on numpy arrays, with the casting rules of Keras.
+
+    Subclasses write `call`, and `build` if they have weights of a shape that depends on the input;
+    neither needs a cast. Floating inputs come in the compute dtype, weights are stored in the
+    variable dtype and present themselves in the compute dtype during the call.
+
+    Parameters
+    ----------
+    trainable : bool
+        Whether its weights are for an optimizer to change.
+    dtype : policy, str, dict, dtype or None
+        As `castwise.dtype_policies.get` takes it; None is the policy in force. Of a
+        `DTypePolicyMap` the layer has the policy of its path.
+    autocast : bool
+        Whether inputs are cast.
+    name : str, optional
+        By default made of the class' name.
+    dialect : {"keras", "tf_keras"}
+        Whose rules the layer follows: in Keras 3 every floating argument is cast, in TF 2 the first
+        argument only. By default the class attribute of that name.
+
+    Raises
+    ------
+    ValueError
+        An argument that is none of these; in TF's dialect a TypeError.
+
+    Notes
+    -----
+    The path is known from the first call, or `build`, on: the path of the layer in whose call or
+    build that happened, a "/", and the name. Layers may be called by several threads; each call has
+    its own scope. The body of a generator or coroutine runs after the call, outside of its scope.
+
+    Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS. bfloat16 and float8
+    have float16's rules in what a call gets and computes of it, in `numpy.zeros_like` of that, and
+    in `AutoCastVariable.astype`; what a call makes anew, as by `numpy.zeros`, gets them from
+    `cast_inputs`.
+
+    Examples
+    --------
+    >>> class Dense(Layer):
+    ...     def build(self, input_shape):
+    ...         self.kernel = self.add_weight((input_shape[-1], 2), "ones")
+    ...     def call(self, inputs):
+    ...         return np.maximum(inputs @ self.kernel, 0)
+    >>> dense = Dense(dtype="mixed_bfloat16")
+    >>> dense(np.ones((1, 3), np.float32))
+    array([[3, 3]], dtype=bfloat16)
+    >>> dense.kernel.dtype, dense.compute_dtype
+    ('float32', 'bfloat16')
+
+    """
+
+    dialect: str = "keras"
+    autocast: bool = True
+
+    def __init__(
+        self,
+        *,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        name: str | None = None,
+        dialect: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        self.dialect = dialect or type(self).dialect
+        rules = rules_of(self.dialect)
+        if unknown:
+            raise rules.wrong_type(
+                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in unknown)}; "
+                "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
+            )
+        if not isinstance(trainable, bool):
+            raise rules.wrong_type(f"trainable={trainable!r} is no bool; use True or False.")
+        self._name = (
+            names.automatic(type(self).__name__)
+            if name is None
+            else names.checked(name, rules.wrong_type)
+        )
+        self._trainable = trainable
+        self.autocast = autocast
+        self._variables: list[AutoCastVariable] = []
+        self._set_policy(rules.policy(dtype))
+        self._rules = rules  # type: ignore[misc] # last: until then, __init__ has not run
+
+    # Which dtypes.
+
+    def _set_policy(self, policy: Any) -> None:
+        self._dtype_policy = policy
+        self._by_path = isinstance(policy, DTypePolicyMap)
+
+    @property
+    def dtype_policy(self) -> Any:
+        """The policy; where that is a map, the map. Setting it then sets the policy of the path."""
+        return self._dtype_policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        rules = self._checked_rules()
+        if not rules.sets_policy:
+            raise AttributeError(
+                f"dtype_policy of layer {self.name!r} cannot be set; give dtype= when you make it."
+            )
+        policy = rules.policy(value)
+        if self._by_path and self._path is not None:
+            self._dtype_policy.pop(self._path, None)
+            self._dtype_policy[self._path] = policy
+        else:
+            self._set_policy(policy)
+
+    def _policy_here(self) -> Any:
+        if self._by_path and self._path is not None:
+            return self._dtype_policy[self._path]
+        return self._dtype_policy
+
+    @property
+    def compute_dtype(self) -> str:
+        """What the layer computes in."""
+        dtype: str = self._policy_here().compute_dtype
+        return dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """What its weights are stored in."""
+        dtype: str = self._policy_here().variable_dtype
+        return dtype
+
+    @property
+    def dtype(self) -> str:
+        """The same as `variable_dtype`."""
+        return self.variable_dtype
+
+    @property
+    def input_dtype(self) -> str:
+        """What inputs are cast to: `compute_dtype`, unless a subclass says otherwise."""
+        return self.compute_dtype
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """The quantization mode of the policy, or None."""
+        mode: str | None = getattr(self._policy_here(), "quantization_mode", None)
+        return mode
+
+    # What it has.
+
+    @given_once
+    def add_weight(
+        self,
+        shape: Iterable[int] | None = None,
+        initializer: Any = None,
+        dtype: Any = None,
+        *,
+        trainable: bool = True,
+        autocast: bool | None = None,
+        name: str | None = None,
+        experimental_autocast: bool | None = None,
+    ) -> AutoCastVariable:
+        """A new variable of the layer, to be made in `__init__` or `build`.
+
+        Parameters
+        ----------
+        shape : int sequence
+            By default ``()``.
+        initializer : str, callable, array_like
+            As `AutoCastVariable` takes it; by default "glorot_uniform" for floats, else "zeros".
+        dtype : dtype
+            What it is stored in; by default the layer's `variable_dtype`.
+        trainable : bool
+            Whether an optimizer is to change it.
+        autocast, experimental_autocast : bool
+            False: the call sees it as it is stored. The second is TF's older name of the first,
+            which wins if both are given.
+        name : str, optional
+            Without "/".
+
+        Raises
+        ------
+        ValueError
+            The layer is built (in TF's dialect it may be), or an argument is none of these; for a
+            wrong type, in TF's dialect a TypeError.
+        RuntimeError
+            ``super().__init__()`` was not called.
+
+        """
+        rules = self._checked_rules()
+        if name:
+            names.checked(name, rules.wrong_type)
+        if isinstance(shape, str):
+            raise rules.wrong_type(f"shape={shape!r} is a name; pass it as name={shape!r}.")
+        if self._takes_no_more():
+            raise ValueError(
+                f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
+                "add_weight in __init__ or in build."
+            )
+        wanted = experimental_autocast if autocast is None else autocast
+        stored = rules.weight_dtype(self, dtype)
+        if initializer is None:
+            initializer = "glorot_uniform" if "float" in stored else "zeros"
+        variable: AutoCastVariable = rules.variable_class(
+            initializer,
+            checked_shape(() if shape is None else shape, rules.wrong_type),
+            stored,
+            trainable,
+            rules.autocasts(self, stored, True if wanted is None else bool(wanted)),
+            name=name,
+            path=self._path or self._name,
+        )
+        self._variables.append(variable)
+        return variable
+
+    def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
+        if self._takes_no_more() and not any(value is held for held in held_by(self)):
+            kind = "weight" if isinstance(value, AutoCastVariable) else "layer"
+            raise ValueError(
+                f"layer {self.name!r} is built and takes no other {kind}, as {name}={value!r}; set "
+                "it in __init__ or in build."
+            )
+
+    def _takes_no_more(self) -> bool:
+        return self._locked and not self._building
+
+    def _forgets_replaced(self) -> bool:
+        return self._rules is not None and self._rules.forgets_replaced
+
+    # What it does.
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs; for subclasses. NotImplementedError if they do not."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no call; write `def call(self, inputs)`, which computes "
+            "the outputs."
+        )
+
+    def cast_inputs(self, inputs: Any) -> Any:
+        """An argument as `call` gets it: floating arrays, also in structures, as it computes.
+
+        To be overridden by layers whose inputs are to be cast otherwise. In Keras' dialect it gets
+        each argument, in TF's the first.
+        """
+        return self._checked_rules().cast_inputs(self, inputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for inputs: builds the layer if need be, casts, and calls `call`.
+
+        Raises
+        ------
+        ValueError
+            Arguments that the dialect does not take, such as positional ones that are no arrays in
+            Keras'.
+        TypeError
+            Not the arguments of `call`; a float for a layer that computes in strings.
+        RuntimeError
+            ``super().__init__()`` was not called.
+
+        """
+        rules = self._checked_rules()
+        outer = current()
+        if self._path is None or not self.built:
+            args, kwargs = self._first_call(outer, args, kwargs)
+        else:
+            args, kwargs = rules.arguments(self, args, kwargs)
+        before = enter(rules.scope(self, outer.scope), self._path or "", True)
+        try:
+            outputs = self.call(*args, **kwargs)
+        finally:
+            leave(before)
+        # Layers within a call go on with arrays that stay narrow; their users get numpy's.
+        return outputs if outer.in_call else _without_rules(outputs)
+
+    def _checked_rules(self) -> Any:
+        if self._rules is None:
+            raise RuntimeError(f"{type(self).__name__} has no policy yet: {_INIT_FIRST}")
+        return self._rules
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached where there is no such attribute, or a property has not found what it needs.
+        if self._rules is None and not name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no {name!r} yet: {_INIT_FIRST}")
+        return object.__getattribute__(self, name)  # with Python's message, or the property's
+
+    # How it is written down.
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, fit for JSON; subclasses add theirs."""
+        return {
+            "name": self._name,
+            "trainable": self._trainable,
+            "dtype": self._rules.serialized(self._dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Layer:
+        """A layer as `get_config` described it."""
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        policy = getattr(self._dtype_policy, "name", None) if self._rules else None
+        return f"<{type(self).__name__} {getattr(self, '_name', '')!r}, dtype={policy!r}>"
+
+
+def _without_rules(outputs: Any) -> Any:
+    if not is_structure(outputs):
+        return plain(outputs)
+    if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):
+        return each(plain, outputs)
+    return outputs  # the author's own, of whatever class

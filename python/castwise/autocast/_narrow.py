@@ -1,0 +1,276 @@
+"""Arrays of bfloat16 and float8 that stay so under arithmetic.
+
+numpy knows no rules for the dtypes of ml_dtypes: ``x + 1.5`` and ``x @ x`` of a bfloat16 array are
+float32, ``np.maximum(x, 0)`` is float64, ``np.einsum`` fails, and ``np.sum`` adds in bfloat16,
+where 256 + 1 is 256. It does not take them for floats, either: ``np.nansum`` and ``np.nan_to_num``
+leave NaNs, ``np.sort`` and ``np.median`` do not see them. For float16 it has the rules that one
+expects. `NarrowArray` brings those to the others: what is computed of arrays of one narrow dtype,
+integers and Python's numbers has that dtype. Layers compute with these, so that their authors need
+no casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from castwise._core import cast, finfo
+from castwise._floating import is_floating
+from castwise.autocast._numpy_moves import MOVES
+
+_USER_DTYPE = 2
+"""What `dtype.isbuiltin` is for the dtypes of other packages than numpy."""
+
+_OF_SUMS = (np.matmul, np.vecdot, np.matvec, np.vecmat)
+_STEPWISE = ("reduce", "accumulate", "reduceat")
+"""Ufuncs and methods of ufuncs to be computed in float32: of more than one step, or with a BLAS."""
+
+_INTEGER_OPERAND = (np.ldexp,)
+"""Ufuncs of a float and an integer."""
+
+_METHODS = ("argpartition", "argsort", "dot", "mean", "searchsorted", "std", "var")
+"""Methods that numpy computes itself, without asking `NarrowArray`; its functions do."""
+
+
+_WITHOUT_RULES = frozenset((np.ndarray, np.memmap))
+"""Classes of arrays that are given those rules; other subclasses have their own."""
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether a real float of ml_dtypes."""
+    return dtype.isbuiltin == _USER_DTYPE and is_floating(dtype)
+
+
+def narrowed(value: Any) -> Any:
+    """The same memory as a `NarrowArray`, if it is an array of a narrow dtype; else the value.
+
+    A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
+    """
+    if type(value) in _WITHOUT_RULES:
+        return value.view(NarrowArray) if is_narrow(value.dtype) else value
+    if isinstance(value, np.generic) and is_narrow(value.dtype):
+        return np.asarray(value).view(NarrowArray)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The same memory as a plain array, if it is a `NarrowArray`; else the value."""
+    return value.view(np.ndarray) if isinstance(value, NarrowArray) else value
+
+
+class NarrowArray(np.ndarray):
+    """An array of bfloat16, float8 or another dtype of ml_dtypes that arithmetic does not widen.
+
+    Notes
+    -----
+    With a wider float the result is as wide as that. Sums, products of matrices and all functions
+    of numpy that do more than to move elements are computed in float32 and rounded once. Elements,
+    and results such as a sum, are arrays of no axes. `numpy.asarray` gives the same memory as a
+    plain array; layers return plain ones.
+
+    Examples
+    --------
+    >>> x = narrowed(castwise.cast([1.0, -2.0], "bfloat16"))
+    >>> np.maximum(x, 0) + 0.5
+    NarrowArray([1.5, 0.5], dtype=bfloat16)
+    >>> (x @ x).dtype, (x.mean() * 0.5).dtype, (x + np.ones(2, np.float32)).dtype
+    (dtype(bfloat16), dtype(bfloat16), dtype('float32'))
+
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        return narrowed(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(narrowed, super().__iter__())
+
+    def __repr__(self) -> str:
+        return "Narrow" + repr(plain(self)).replace("array", "Array", 1).replace(
+            "\n", "\n" + " " * 6
+        )
+
+    def __str__(self) -> str:
+        return str(plain(self))
+
+    def sort(self, *args: Any, **kwargs: Any) -> None:
+        """As `numpy.ndarray.sort`: in place, NaN last."""
+        self[...] = np.sort(self, *args, **kwargs)
+
+    def partition(self, *args: Any, **kwargs: Any) -> None:
+        """As `numpy.ndarray.partition`: in place, NaN last."""
+        self[...] = np.partition(self, *args, **kwargs)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: Any, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        if any(_has_own_rules(x) for x in (*inputs, *(out or ()))):
+            return NotImplemented
+        operands = [plain(x) for x in inputs]
+        dtype = _common(operands)
+        if dtype is None or _is_told(method, options):
+            if out is not None:
+                options["out"] = tuple(plain(x) for x in out)
+            result = getattr(ufunc, method)(*operands, **options)
+        else:
+            result = _computed(ufunc, method, operands, options, dtype)
+            if out is not None:
+                _store(out, result, options.get("casting", "same_kind"))
+        if out is None:
+            return _each(result, narrowed)
+        results = result if isinstance(result, tuple) else (result,)
+        given = [narrowed(x) if y is None else y for x, y in zip(results, out, strict=True)]
+        return tuple(given) if isinstance(result, tuple) else given[0]
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
+    ) -> Any:
+        values = [value for name, value in kwargs.items() if name != "out"]
+        dtype = None if _names_a_dtype(func, args, kwargs) else _common([*_arrays((args, values))])
+        copies = _Widened()
+        if func not in MOVES:
+            args = _each(args, copies.of)
+            kwargs = {name: _each(value, copies.of) for name, value in kwargs.items()}
+        result = super().__array_function__(func, types, args, kwargs)
+        if result is kwargs.get("out", copies):
+            dtype = None  # and not what the inputs have
+        return _each(result, lambda value: copies.written(value, dtype))
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: NarrowArray, *args: Any, **kwargs: Any) -> Any:
+        return getattr(np, name)(self, *args, **kwargs)
+
+    return method
+
+
+for _name in _METHODS:
+    setattr(NarrowArray, _name, _method(_name))
+
+
+class _Widened:
+    """Arguments of a function in float32, and what it has written into them, written back."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, value: Any) -> Any:
+        """A narrow array in float32, the same one each time; another value as it is."""
+        if not isinstance(value, np.ndarray) or not is_narrow(value.dtype):
+            return value
+        if id(value) not in self._pairs:
+            wide = cast(plain(value), np.float32)
+            wide.flags.writeable = value.flags.writeable
+            self._pairs[id(value)] = value, wide
+        return self._pairs[id(value)][1]
+
+    def written(self, value: Any, dtype: np.dtype[Any] | None) -> Any:
+        """A result, rounded. One that is an argument is that argument: most likely ``out=``."""
+        for original, wide in self._pairs.values():
+            if value is wide:
+                if wide.flags.writeable:
+                    original[...] = wide
+                return original
+        return narrowed(value if dtype is None else _rounded(value, dtype))
+
+
+def _names_a_dtype(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function is told the dtype of its result."""
+    if kwargs.get("dtype") is not None:
+        return True
+    # In the subscripts of einsum, letters are axes.
+    return func is not np.einsum and any(_is_dtype(value) for value in args)
+
+
+def _is_dtype(value: Any) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, np.dtype | type)
+    try:
+        finfo(value)
+    except TypeError:
+        return False
+    return len(value) > 1  # "F" is an order of elements
+
+
+def _has_own_rules(value: Any) -> bool:
+    return hasattr(value, "__array_ufunc__") and not isinstance(value, np.ndarray | np.generic)
+
+
+def _is_told(method: str, options: dict[str, Any]) -> bool:
+    """Whether numpy is told how to compute, or where to write."""
+    masked = method == "__call__" and options.get("where", True) is not True
+    return method == "at" or masked or options.get("dtype") is not None
+
+
+def _common(operands: list[Any]) -> np.dtype[Any] | None:
+    """The narrow dtype that all floats among the operands have, if it is one."""
+    dtypes = set()
+    for operand in operands:
+        if isinstance(operand, np.ndarray | np.generic):
+            if operand.dtype.kind not in "iub":
+                dtypes.add(operand.dtype)
+        elif not isinstance(operand, bool | int | float):
+            return None
+    if len(dtypes) != 1 or not is_narrow(dtype := dtypes.pop()):
+        return None
+    return dtype
+
+
+def _computed(
+    ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any], dtype: Any
+) -> Any:
+    if ufunc in _OF_SUMS:
+        operands = [_widened(x) for x in operands]
+    elif method in _STEPWISE:
+        operands = [_widened(operands[0]), *operands[1:]]
+    elif ufunc not in _INTEGER_OPERAND:
+        operands = [
+            cast(float(x), dtype) if isinstance(x, bool | int | float) else x for x in operands
+        ]
+    result = getattr(ufunc, method)(*operands, **options)
+    return _each(result, lambda value: _rounded(value, dtype))
+
+
+def _widened(value: Any) -> Any:
+    """A narrow array in float32, which holds all of its values."""
+    if isinstance(value, np.ndarray | np.generic) and is_narrow(value.dtype):
+        return cast(value, np.float32)
+    return value
+
+
+def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A float that numpy has widened, as an array."""
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype == dtype:
+        return value
+    return cast(value, dtype) if is_floating(value.dtype) else value
+
+
+def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
+    results = result if isinstance(result, tuple) else (result,)
+    for target, value in zip(targets, results, strict=True):
+        if target is not None:
+            # Widened: numpy does not know that a narrow float is none of the integers' kind.
+            np.copyto(
+                plain(target),
+                value if target.dtype == value.dtype else _widened(value),
+                casting=casting,
+            )
+
+
+def _each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The function of a value, or of each in a list or tuple."""
+    if isinstance(value, list):
+        return [_each(item, function) for item in value]
+    if isinstance(value, tuple):
+        items = [_each(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return function(value)
+
+
+def _arrays(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _arrays(value)
+        elif isinstance(value, np.ndarray | np.generic):
+            yield plain(value)

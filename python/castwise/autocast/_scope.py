@@ -1,0 +1,215 @@
+"""Scopes: in which dtype variables present themselves, and which layer is being called.
+
+Both are facts about a place in a program, so they are kept in a context variable: each thread and
+each asyncio task has its own, and leaving a scope, with an exception too, brings back what was
+before.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import cache
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from castwise._core import finfo
+from castwise._standard_dtype import standardize_dtype
+
+FLOATS = ("float", "bfloat")
+"""What names of floating dtypes begin with."""
+
+
+class Frame(NamedTuple):
+    """What holds at a place: one is entered by each scope and each call of a layer."""
+
+    thread: int
+    """Who entered it: some interpreters start threads in a copy of the context."""
+
+    scope: AutocastScope | None
+    path: str
+    """The path of the layer whose call or build this is; "" outside of all."""
+
+    in_call: bool
+    outer: Frame | None
+    with_block: bool = False
+    """Whether a scope's, which a generator may leave when others have been entered."""
+
+
+_OUTSIDE = Frame(0, None, "", False, None)
+_frame: ContextVar[Frame] = ContextVar("castwise_autocast", default=_OUTSIDE)
+
+
+def current() -> Frame:
+    """What holds here."""
+    frame = _frame.get()
+    return frame if frame.thread == get_ident() else _OUTSIDE
+
+
+def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
+    """Let something else hold, until what is returned is given to `leave`."""
+    before = _frame.get()
+    _frame.set(Frame(get_ident(), scope, path, in_call, before))
+    return before
+
+
+def leave(before: Frame) -> None:
+    """Bring back what held before an `enter`, whatever has been entered since."""
+    _frame.set(before)
+
+
+def _leave_block(scope: AutocastScope) -> None:
+    """Take the innermost `with` block of a scope out; those in it that are not left yet stay.
+
+    Where it is none of this thread, or went with the call that it was in, nothing is left.
+    """
+    inner: list[Frame] = []
+    frame: Frame | None = current()
+    while frame is not None and not (frame.with_block and frame.scope is scope):
+        inner.append(frame)
+        frame = frame.outer
+    if frame is not None:
+        held = frame.outer or _OUTSIDE
+        for left in reversed(inner):
+            held = left._replace(outer=held)
+        _frame.set(held)
+
+
+class AutocastScope:
+    """A `with` block in which floating variables present themselves in another dtype.
+
+    Parameters
+    ----------
+    dtype : dtype or None
+        A floating one, as `castwise.config.standardize_dtype` takes it. None: as they are stored,
+        whatever scope is around this one.
+
+    Raises
+    ------
+    ValueError
+        There is no such dtype, or it is no float.
+    TypeError
+        The argument cannot be hashed.
+
+    Notes
+    -----
+    Scopes nest, and the inner one holds. They belong to the thread or asyncio task that entered
+    them. The calls of layers open theirs by themselves; this is for what else computes with a
+    layer's variables. One scope may be entered many times, by many threads.
+
+    Examples
+    --------
+    >>> from castwise.autocast import AutoCastVariable
+    >>> kernel = AutoCastVariable(np.ones(2, np.float32))
+    >>> with AutocastScope("float16"):
+    ...     (kernel * 2).dtype, kernel.dtype
+    (dtype('float16'), 'float16')
+    >>> (kernel * 2).dtype
+    dtype('float32')
+
+    """
+
+    __slots__ = ("_dtype", "_numpy_dtype")
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype: str | None = None
+        self._numpy_dtype: np.dtype[Any] | None = None
+        if dtype is not None:
+            self._dtype = standardize_dtype(dtype)
+            if not self._dtype.startswith(FLOATS):
+                raise ValueError(
+                    f"dtype={dtype!r} is no floating dtype; variables can be cast to float16, "
+                    "bfloat16 and the like, or to none with dtype=None."
+                )
+            self._numpy_dtype = numpy_dtype(self._dtype)
+
+    @property
+    def dtype(self) -> str | None:
+        """What variables are cast to; None if they are not."""
+        return self._dtype
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any] | None:
+        """The same as numpy's."""
+        return self._numpy_dtype
+
+    def __enter__(self) -> AutocastScope:
+        here = current()
+        _frame.set(Frame(get_ident(), self, here.path, here.in_call, _frame.get(), True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _leave_block(self)
+
+    def __repr__(self) -> str:
+        return f"<AutocastScope {self._dtype!r}>"
+
+
+DISABLED = AutocastScope(None)
+"""Variables are what they are stored as."""
+
+
+@cache
+def scope_of(dtype: str) -> AutocastScope:
+    """The scope of a floating dtype, by its name; DISABLED for another."""
+    if not dtype.startswith(FLOATS):
+        return DISABLED
+    scope = AutocastScope(None)
+    scope._dtype, scope._numpy_dtype = dtype, numpy_dtype(dtype)  # TF has more floats than Keras
+    return scope
+
+
+def get_autocast_scope() -> AutocastScope | None:
+    """The innermost scope that holds here, or None.
+
+    >>> with AutocastScope("bfloat16"):
+    ...     get_autocast_scope().dtype
+    'bfloat16'
+    """
+    return current().scope
+
+
+def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
+    """TF 2's scope: as `AutocastScope`, but a dtype that is no float disables casting.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such dtype.
+
+    Examples
+    --------
+    >>> with enable_auto_cast_variables("int32"):
+    ...     get_autocast_scope().dtype is None
+    True
+
+    """
+    if dtype is None:
+        return DISABLED
+    try:
+        name = finfo(dtype).name
+    except TypeError:
+        name = standardize_dtype(dtype)
+    return scope_of(name)
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of numpy or ml_dtypes with this name.
+
+    Raises
+    ------
+    ValueError
+        There is none: no array can have it.
+
+    """
+    try:
+        dtype = finfo(name).dtype
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None:
+        raise ValueError(
+            f"dtype={name!r} is not one that arrays can have here; use a dtype of numbers or bools."
+        )
+    return dtype

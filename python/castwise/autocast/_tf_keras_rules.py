@@ -1,0 +1,163 @@
+"""The rules of TF 2: the first argument of `call` is cast, and only weights of mixed layers are.
+
+Each call has the scope of its layer's compute dtype; of a layer that computes in no float, none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise._floating import is_floating
+from castwise._global_state import floatx
+from castwise.autocast import _structures as structures
+from castwise.autocast._narrow import narrowed, plain
+from castwise.autocast._numpy_protocol import NumpyProtocol
+from castwise.autocast._rules import Ruled, Rules
+from castwise.autocast._scope import FLOATS, AutocastScope, numpy_dtype, scope_of
+from castwise.autocast._variable import AutoCastVariable
+from castwise.dtype_policies import DTypePolicyMap
+from castwise.dtype_policies._tf_layer_argument import dtype_name, get_policy
+from castwise.dtype_policies._tf_policy import Policy, serialize
+
+_INT32 = range(-(2**31), 2**31)
+
+
+class TfKerasVariable(AutoCastVariable):
+    """As TF's: numpy's conversions see what is stored, and assignments return the variable."""
+
+    @staticmethod
+    def _named_dtype(dtype: Any) -> np.dtype[Any]:
+        return numpy_dtype(dtype_name(dtype))
+
+    # Of bits, as TF's integer variables have them; its floating ones have none.
+    __and__, __rand__ = NumpyProtocol.__and__, NumpyProtocol.__rand__
+    __or__, __ror__ = NumpyProtocol.__or__, NumpyProtocol.__ror__
+    __xor__, __rxor__ = NumpyProtocol.__xor__, NumpyProtocol.__rxor__
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of what is stored."""
+        return np.array(plain(self._array))
+
+    def _converted(self) -> NDArray[Any]:
+        array: NDArray[Any] = plain(self._array)
+        return array
+
+    def assign(self, value: Any, read_value: bool = True) -> Any:
+        """Store another value, rounded once; returns the variable, or None without `read_value`.
+
+        Raises as `AutoCastVariable.assign`.
+        """
+        super().assign(value)
+        return self if read_value else None
+
+    def assign_add(self, value: Any, read_value: bool = True) -> Any:
+        """Add to what is stored, in its precision."""
+        super().assign_add(value)
+        return self if read_value else None
+
+    def assign_sub(self, value: Any, read_value: bool = True) -> Any:
+        """Subtract from what is stored, in its precision."""
+        super().assign_sub(value)
+        return self if read_value else None
+
+
+class TfKerasRules(Rules):
+    """TF 2."""
+
+    variable_class = TfKerasVariable
+    locks = False
+    forgets_replaced = True
+    sets_policy = False
+    wrong_type = TypeError
+
+    def policy(self, dtype: Any) -> Policy:
+        """As `castwise.compat.tf_keras.mixed_precision.get_policy`; maps are refused."""
+        if isinstance(dtype, DTypePolicyMap):
+            raise TypeError(
+                f"dtype={dtype!r} is a map, which TF 2 has not; give the policy of the layer, or "
+                "use Keras' dialect."
+            )
+        return get_policy(dtype)
+
+    def serialized(self, policy: Any) -> Any:
+        """The name of a dtype, or the dictionary."""
+        return serialize(policy)
+
+    def arguments(
+        self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The first is made of arrays and cast; it comes first, also if it was a keyword."""
+        if args:
+            inputs, others = args[0], args[1:]
+        else:
+            name = next(iter(inspect.signature(layer.call).parameters), None)
+            if name not in kwargs:
+                raise ValueError(
+                    f"layer {layer.name!r} was called without its first argument"
+                    f"{f' {name!r}' if name else ''}; it is the one that is cast, so give it."
+                )
+            inputs, others = kwargs[name], ()
+            kwargs = {key: value for key, value in kwargs.items() if key != name}
+        inputs = structures.each(_as_array, inputs)
+        if layer.compute_dtype is None and not layer.built:
+            self._infer(layer, inputs)
+        return (layer.cast_inputs(inputs), *others), kwargs
+
+    def _infer(self, layer: Ruled, inputs: Any) -> None:
+        """The policy of a layer that has left it open: the dtype of the first input."""
+        first = next(structures.leaves(inputs), None)
+        if isinstance(first, np.ndarray):
+            layer._set_policy(get_policy(first.dtype))
+
+    def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
+        """Floating arrays as the layer computes, if that is in a float."""
+        compute = layer.compute_dtype
+        if not layer.autocast or compute is None or not compute.startswith(FLOATS):
+            return structures.each(narrowed, inputs)
+        dtype = numpy_dtype(compute)
+
+        def converted(leaf: Any) -> Any:
+            if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
+                return narrowed(leaf)
+            return narrowed(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
+
+        return structures.each(converted, inputs)
+
+    def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Of the first argument."""
+        parameters = list(inspect.signature(layer.build).parameters)
+        return {name: structures.each(structures.shape_of, args[0]) for name in parameters[:1]}
+
+    def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
+        """The layer's own, whatever is around it."""
+        return scope_of(layer.compute_dtype or "")
+
+    def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
+        """Floats of a layer that does not compute in what it stores."""
+        mixed = layer.compute_dtype != layer.variable_dtype
+        return wanted and mixed and dtype.startswith(FLOATS)
+
+    def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
+        """The argument's, else the layer's; a layer that has left its policy open follows it."""
+        if dtype is None:
+            dtype = layer.variable_dtype or floatx()
+        name = get_policy(dtype_name(dtype)).name
+        if layer.variable_dtype is None:
+            layer._set_policy(get_policy(name))
+        return name
+
+
+def _as_array(leaf: Any) -> Any:
+    """A Python number as an array, as TensorFlow makes a tensor of it."""
+    if isinstance(leaf, float):  # np.float64 is one, numpy's others are not
+        return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)
+    if isinstance(leaf, bool):
+        return np.asarray(leaf)
+    if isinstance(leaf, int):
+        return np.asarray(leaf, np.int32 if leaf in _INT32 else np.int64)
+    return leaf

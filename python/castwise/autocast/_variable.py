@@ -1,0 +1,254 @@
+"""`AutoCastVariable`: stored in one dtype, seen in another while a scope says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise._floating import is_floating
+from castwise._global_state import floatx
+from castwise._standard_dtype import standardize_dtype
+from castwise.autocast import _initializers as initializers
+from castwise.autocast import _names as names
+from castwise.autocast._narrow import narrowed, plain
+from castwise.autocast._numpy_protocol import NumpyProtocol
+from castwise.autocast._scope import current, numpy_dtype
+from castwise.autocast._values import checked_shape, natural_dtype, numbers, short
+
+
+class AutoCastVariable(NumpyProtocol):
+    """An array that is kept in one dtype and presents itself in that of the scope it is used in.
+
+    Parameters
+    ----------
+    initializer : array_like, str, number or callable
+        The first value; or what makes it: "zeros", "ones", "glorot_uniform" and the like, or a
+        callable of ``shape`` and ``dtype``, as `numpy.zeros` is one.
+    shape : int sequence, optional
+        Needed where `initializer` is a name or a callable.
+    dtype : dtype, optional
+        What it is stored in, as `castwise.config.standardize_dtype` takes it. Without it, arrays
+        keep theirs, other values become floatx or int32.
+    trainable : bool
+        Whether an optimizer is to change it.
+    autocast : bool
+        False: it presents itself as it is stored, whatever the scope.
+    name : str, optional
+        Without "/".
+
+    Raises
+    ------
+    ValueError
+        A value of no dtype that fits, no shape or another shape than the value's, unknown dtypes
+        and initializers, a name with "/".
+
+    Notes
+    -----
+    Inside an `AutocastScope`, and so inside the call of a layer, arithmetic, indexing, numpy's
+    functions, `value`, `numpy()` and `dtype` see the variable cast to the dtype of the scope, if it
+    is a float and has `autocast`. `assign` and its like keep the precision of the storage, there
+    too. Values are read-only; a variable changes by assignment only.
+
+    Examples
+    --------
+    >>> from castwise.autocast import AutocastScope
+    >>> rate = AutoCastVariable(0.1, name="rate")
+    >>> with AutocastScope("float16"):
+    ...     seen, _ = rate * 1, rate.assign_add(1e-6)
+    >>> seen, rate.value
+    (np.float16(0.1), array(0.100001, dtype=float32))
+
+    """
+
+    def __init__(
+        self,
+        initializer: Any,
+        shape: Iterable[int] | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        autocast: bool = True,
+        *,
+        name: str | None = None,
+        path: str = "",
+    ) -> None:
+        self._name = names.checked(name) if name else names.automatic("variable")
+        self._path = f"{path}/{self._name}" if path else self._name
+        self.trainable = bool(trainable)
+        self._autocast = bool(autocast)
+        self._array = _frozen(self._first_value(initializer, shape, dtype))
+        self._true_dtype: str = self._array.dtype.name
+        self._casts = self._autocast and is_floating(self._array.dtype)
+
+    def _first_value(self, initializer: Any, shape: Any, dtype: Any) -> NDArray[Any]:
+        target = None if dtype is None else self._named_dtype(dtype)
+        wanted = None if shape is None else checked_shape(shape)
+        make = initializers.get(initializer)
+        if make is not None:
+            if wanted is None:
+                raise ValueError(
+                    f"initializer={initializer!r} makes a value of any shape; give shape=, too."
+                )
+            target = target or numpy_dtype(floatx())
+            initializer = initializers.call(make, initializer, wanted, target)
+        array = self._numbers(
+            "initializer", initializer, target or natural_dtype(_stored(initializer))
+        )
+        if wanted is not None and array.shape != wanted:
+            raise ValueError(
+                f"initializer={short(initializer)} has the shape {array.shape} and variable "
+                f"{self._path!r} shape={wanted}; give a value of that shape, or its shape."
+            )
+        return array
+
+    @staticmethod
+    def _named_dtype(dtype: Any) -> np.dtype[Any]:
+        return numpy_dtype(standardize_dtype(dtype))
+
+    # What it is.
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self._name
+
+    @property
+    def path(self) -> str:
+        """The path of its layer and its name."""
+        return self._path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        shape: tuple[int, ...] = self._array.shape
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        ndim: int = self._array.ndim
+        return ndim
+
+    @property
+    def autocast(self) -> bool:
+        """Whether scopes cast it, if it is a float."""
+        return self._autocast
+
+    @property
+    def true_dtype(self) -> str:
+        """What it is stored in."""
+        return self._true_dtype
+
+    @property
+    def dtype(self) -> str:
+        """What it presents itself in here."""
+        scope = current().scope if self._casts else None
+        stored = self._true_dtype
+        return stored if scope is None else scope.dtype or stored
+
+    @property
+    def value(self) -> Any:
+        """The array, in the dtype of the scope; read-only."""
+        if not self._casts:
+            return self._array
+        scope = current().scope
+        if scope is None or scope.numpy_dtype is None or scope.numpy_dtype == self._array.dtype:
+            return self._array
+        return _frozen(cast(self._array, scope.numpy_dtype))
+
+    def read_value(self) -> Any:
+        """The same as `value`, under TF's name."""
+        return self.value
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of the value."""
+        return np.array(plain(self.value))
+
+    # How it changes.
+
+    def assign(self, value: Any) -> Any:
+        """Store another value, rounded once to the dtype of the storage; returns it as stored.
+
+        Raises
+        ------
+        ValueError
+            It has another shape, or is no array of numbers. The variable stays as it is.
+
+        """
+        array = self._numbers("value", value, self._array.dtype)
+        if array.shape != self.shape:
+            raise ValueError(
+                f"value={short(value)} has the shape {array.shape}, and variable {self._path!r} "
+                f"{self.shape}; the shapes must be equal."
+            )
+        self._array = _frozen(array)
+        return self._array
+
+    def assign_add(self, value: Any) -> Any:
+        """Add to what is stored, in its precision; raises as `assign`."""
+        return self._assign_result(np.add, value)
+
+    def assign_sub(self, value: Any) -> Any:
+        """Subtract from what is stored, in its precision; raises as `assign`."""
+        return self._assign_result(np.subtract, value)
+
+    def _assign_result(self, ufunc: Callable[..., Any], value: Any) -> Any:
+        # A float takes the delta in its own dtype first; 1 - 0.5 is 0 for an integer, not 1.
+        keeps = is_floating(self._array.dtype)
+        delta = self._numbers(
+            "value", value, self._array.dtype if keeps else natural_dtype(_stored(value))
+        )
+        try:
+            np.broadcast_to(delta, self.shape)
+        except ValueError:
+            raise ValueError(
+                f"value={short(value)} has the shape {delta.shape}, which cannot be added to "
+                f"variable {self._path!r} of the shape {self.shape}; give one that can."
+            ) from None
+        return self.assign(ufunc(self._array, narrowed(delta)))
+
+    def _numbers(self, argument: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return numbers(argument, _stored(value), dtype, self._path)
+
+    # Keras has these for what is true of elements, of whatever dtype they are.
+
+    def __and__(self, other: Any) -> Any:
+        return np.logical_and(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return np.logical_and(other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return np.logical_or(self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return np.logical_or(other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return np.logical_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return np.logical_xor(other, self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _frozen(self._array)  # copies of arrays, by pickle too, are writable
+
+    def __repr__(self) -> str:
+        return (
+            f"<AutoCastVariable path={self._path}, shape={self.shape}, dtype={self.dtype}, "
+            f"true_dtype={self._true_dtype}, value={plain(self.value)}>"
+        )
+
+
+def _stored(value: Any) -> Any:
+    """What a variable stores, whatever scope this is; other values as they are."""
+    return value._array if isinstance(value, AutoCastVariable) else value
+
+
+def _frozen(array: NDArray[Any]) -> Any:
+    array.flags.writeable = False
+    return narrowed(array)

@@ -1,0 +1,97 @@
+"""What the dialects' loss scales share: products, reciprocals and arguments that are numbers."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from castwise import _trees as trees
+from castwise._argument_names import renamed
+from castwise._core import DynamicLossScale
+
+
+def times(value: Any, factor: Any) -> Any:
+    """The product in numpy's promotion, without warnings where it is not finite."""
+    with np.errstate(all="ignore"):
+        return value * factor
+
+
+def reciprocal(scale: Any) -> np.float32:
+    """The float32 reciprocal, as IEEE has it: infinite for 0, 0 for infinity."""
+    with np.errstate(all="ignore"):
+        return np.float32(1) / np.float32(scale)
+
+
+def is_usable(scale: Any) -> bool:
+    """Whether `castwise.loss_scale.unscale` takes it: a finite number with a finite reciprocal."""
+    return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a real number, or an array of one; texts and bools are none."""
+    if isinstance(value, numbers.Real):
+        return not isinstance(value, bool)
+    return np.size(value) == 1 and np.asarray(value).dtype.kind not in "bcOSU"
+
+
+def refuse_integers(argument: str, grads: Any) -> None:
+    """TypeError for gradients that are no floats, which TensorFlow asks whether they are finite."""
+    for path, leaf in trees.leaves(grads):
+        if np.asarray(leaf).dtype.kind in "iub":
+            where = f"{argument} at {path!r}" if path else argument
+            raise TypeError(f"{where} holds integers; gradients are floats or None.")
+
+
+def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:
+    """What `kind` makes of an argument; its exceptions get the argument's name and value."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        example = "32768.0" if kind is float else "2000"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{name}={value!r} is not valid; use a number, as {example}."
+        ) from error
+
+
+def restored(machine: DynamicLossScale, state: Mapping[str, Any]) -> DynamicLossScale:
+    """The loss scale of a `LossScaleOptimizer` in a saved state; raises in that class' name."""
+    with renamed(owner="LossScaleOptimizer"):
+        return machine.with_state(dict(state) if isinstance(state, Mapping) else state)
+
+
+def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:
+    """Take the inner optimizer out of a config; KeyError, with what to do, if there is none."""
+    if key not in config:
+        raise KeyError(
+            f"config={config!r} lacks {key!r}; give an optimizer, or a dict with 'class_name' and "
+            "'config'"
+        )
+    return config.pop(key)
+
+
+@contextmanager
+def attributes(optimizer: Any, **values: Any) -> Iterator[None]:
+    """Set attributes within a block; delete them after it, as torch, or restore them if it fails.
+
+    Else a step that is taken again would multiply by the scale twice.
+    """
+    before = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        setattr(optimizer, name, value)
+    try:
+        yield
+    except BaseException:
+        kept = before
+        raise
+    finally:
+        for name in values:
+            if name in kept:
+                setattr(optimizer, name, kept[name])
+            else:
+                with suppress(AttributeError):  # the optimizer may have done it
+                    delattr(optimizer, name)

@@ -1,0 +1,288 @@
+"""jmp's loss scales: frozen values with `scale`, `unscale` and `adjust`, on arrays of numpy's kind.
+
+They are pytrees for jax, where it is in use: `register` says so to it. All of them, `all_finite`
+and `select_tree` then work inside `jax.jit`, where XLA may divide by a factor that is no power of
+two through its reciprocal. As in jmp, the number of a `StaticLossScale` is no leaf: to enter
+`jax.jit` as an argument it must hash, as Python's and numpy's scalars do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from typing import Any, TypeVar
+
+import numpy as np
+
+from castwise import _trees as trees
+from castwise._floating import is_floating
+from castwise.compat import _scaling as scaling
+from castwise.loss_scale import _unscaling as unscaling
+
+__all__ = [
+    "DynamicLossScale",
+    "LossScale",
+    "NoOpLossScale",
+    "StaticLossScale",
+    "all_finite",
+    "register",
+    "select_tree",
+]
+
+Tree = TypeVar("Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOpLossScale:
+    """A scale of 1 that nothing is multiplied by."""
+
+    @property
+    def loss_scale(self) -> int:
+        """1."""
+        return 1
+
+    def scale(self, tree: Tree) -> Tree:
+        """The tree itself."""
+        return tree
+
+    def unscale(self, tree: Tree) -> Tree:
+        """The tree itself."""
+        return tree
+
+    def adjust(self, grads_finite: Any) -> NoOpLossScale:
+        """Itself."""
+        del grads_finite
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticLossScale:
+    """A scale that never changes; TypeError if it is not a real number."""
+
+    loss_scale: Any
+
+    def __post_init__(self) -> None:
+        _check_number("loss_scale", self.loss_scale)
+
+    def scale(self, tree: Tree) -> Tree:
+        """Every array times the scale, in numpy's promotion."""
+        return _times(tree, self.loss_scale)
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Every array times the reciprocal of the scale."""
+        return _unscale(tree, self.loss_scale)
+
+    def adjust(self, grads_finite: Any) -> StaticLossScale:
+        """Itself."""
+        del grads_finite
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicLossScale:
+    """A scale that is multiplied after `period` finite steps and divided after any other.
+
+    Parameters
+    ----------
+    loss_scale : float or float array of rank 0
+        A growth beyond its dtype's range does not take place.
+    counter : int or float, or array of rank 0
+        Finite steps since the last change; taken modulo `period`.
+    period : int or float, or array of rank 0
+        Steps between growths: the scale grows where the counter is ``period - 1``. With a float
+        the counter becomes a float32.
+    factor : int or float, or array of rank 0
+        What it is multiplied and divided by.
+    min_loss_scale : float or float array of rank 0
+        Division stops here.
+
+    Raises
+    ------
+    TypeError
+        One of them is not a real number.
+
+    """
+
+    loss_scale: Any
+    counter: Any = dataclasses.field(default_factory=lambda: np.zeros([], np.int32))
+    period: Any = 2000
+    factor: Any = 2
+    min_loss_scale: Any = dataclasses.field(default_factory=lambda: np.ones([], np.float32))
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is object:
+                continue  # jax makes one of bare objects to learn the structure
+            _check_number(field.name, value)
+            if field.name.endswith("loss_scale") and not is_floating(dtype := _dtype(value)):
+                warnings.warn(f"{field.name} has dtype {dtype}; use a float", stacklevel=3)
+
+    def scale(self, tree: Tree) -> Tree:
+        """Every array times the scale, in numpy's promotion."""
+        return _times(tree, self.loss_scale)
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Every array times the reciprocal of the scale."""
+        return _unscale(tree, self.loss_scale)
+
+    def adjust(self, grads_finite: Any) -> DynamicLossScale:
+        """The scale for the next step.
+
+        Parameters
+        ----------
+        grads_finite : bool or bool array of rank 0
+            As `all_finite` gives it.
+
+        Raises
+        ------
+        AssertionError
+            `grads_finite` has axes, as in jmp.
+        TypeError
+            It is not a bool (or an int, as 0 or 1), or a number of the loss scale has axes.
+
+        """
+        if np.ndim(grads_finite) != 0:
+            raise AssertionError(f"grads_finite={grads_finite!r} must be a boolean scalar.")
+        if _dtype(grads_finite).kind not in "biu":
+            raise TypeError(f"grads_finite={grads_finite!r} is not valid; use True or False.")
+        numbers = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in numbers.items():
+            if np.ndim(value) != 0:
+                raise TypeError(f"{name}={value!r} is not valid; use a number without axes.")
+        traced = any(map(_is_traced, (grads_finite, *numbers.values())))
+        xp = sys.modules["jax"].numpy if traced else np
+        finite = xp.asarray(grads_finite).astype(bool)
+        with np.errstate(all="ignore"):
+            completes, counted = self._counted(xp)
+            scale = self._next_scale(xp, finite, completes)
+            counter = xp.where(finite, counted, 0)
+        return dataclasses.replace(self, loss_scale=scale, counter=counter)
+
+    def _counted(self, xp: Any) -> tuple[Any, Any]:
+        """Whether a finite step completes the period, and the counter after it."""
+        counter, period = xp.asarray(self.counter), xp.asarray(self.period)
+        if is_floating(counter.dtype) or is_floating(period.dtype):
+            counter, period = counter.astype(np.float32), period.astype(np.float32)
+        dtype = np.int32 if counter.dtype == np.bool_ else counter.dtype
+        return counter == period - 1, ((counter + 1) % period).astype(dtype)
+
+    def _next_scale(self, xp: Any, finite: Any, completes: Any) -> Any:
+        """The scale after a step, computed in its own dtype; numpy's float64 becomes float32."""
+        dtype = _dtype(self.loss_scale)
+        if not is_floating(dtype) or (xp is np and dtype == np.float64):
+            dtype = np.float32
+        numbers = (self.loss_scale, self.factor, self.min_loss_scale)
+        scale, factor, minimum = (xp.asarray(number).astype(dtype) for number in numbers)
+        grown, reduced = scale * factor, xp.maximum(minimum, scale / factor)
+        grows = completes & xp.isfinite(grown)
+        return xp.where(finite, xp.where(grows, grown, scale), reduced)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Arrays, and what is none, for jax; the minimum is among the arrays, and so is kept."""
+        return (self.loss_scale, self.counter, self.min_loss_scale), (self.period, self.factor)
+
+    @classmethod
+    def tree_unflatten(cls, meta: tuple[Any, ...], data: tuple[Any, ...]) -> DynamicLossScale:
+        """The inverse of `tree_flatten`."""
+        loss_scale, counter, min_loss_scale = data
+        period, factor = meta
+        return cls(loss_scale, counter, period, factor, min_loss_scale)
+
+
+LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
+
+
+def all_finite(tree: Any) -> Any:
+    """Whether every element of every array is finite: a boolean array of rank 0, jax's for jax's.
+
+    A tree without leaves is finite; TypeError for leaves that are no numbers.
+    """
+    leaves = trees.values(tree)
+    if any(map(_is_jax, leaves)):
+        jnp = sys.modules["jax"].numpy
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    return np.asarray(unscaling.all_finite(tree))
+
+
+def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
+    """`a` if `pred`, else `b`; inside `jax.jit`, leaf by leaf.
+
+    Raises
+    ------
+    AssertionError
+        `pred` is no boolean of rank 0.
+    ValueError, TypeError
+        Structures, shapes or dtypes differ.
+
+    """
+    if np.ndim(pred) != 0 or _dtype(pred) != np.bool_:
+        raise AssertionError(f"pred={pred!r} must be a boolean scalar.")
+    unscaling.require_alike(a, b, ("a", "b"))
+    if _is_traced(pred):
+        where = sys.modules["jax"].numpy.where
+        pairs = zip(trees.values(a), trees.values(b), strict=True)
+        chosen: Tree = trees.replace(a, (where(pred, *pair) for pair in pairs))
+        return chosen
+    return a if pred else b
+
+
+def register() -> None:
+    """Tell jax, which must be imported, that the three are pytrees; once is enough."""
+    jax = sys.modules["jax"]
+    if not jax.tree_util.tree_leaves(NoOpLossScale()):
+        return  # jax knows them
+    for cls in (NoOpLossScale, StaticLossScale):
+        jax.tree_util.register_pytree_node(cls, lambda x: ((), x), lambda x, _: x)
+    jax.tree_util.register_pytree_node_class(DynamicLossScale)
+
+
+def _is_jax(value: Any) -> bool:
+    return "jax" in sys.modules and isinstance(value, sys.modules["jax"].Array)
+
+
+def _is_traced(value: Any) -> bool:
+    return "jax" in sys.modules and isinstance(value, sys.modules["jax"].core.Tracer)
+
+
+def _dtype(value: Any) -> Any:
+    """Of what jax traces too, which is no array yet."""
+    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+
+
+def _check_number(name: str, value: Any) -> None:
+    """TypeError unless real: a number, or an array of them, which jax may be tracing."""
+    dtype = _dtype(value)
+    if not is_floating(dtype) and getattr(dtype, "kind", "O") not in "biu":
+        raise TypeError(f"{name}={value!r} is not valid; use a number of at most 64 bits, as 2.0.")
+
+
+def _times(tree: Tree, factor: Any) -> Tree:
+    products = (scaling.times(leaf, _beside(factor, leaf)) for leaf in trees.values(tree))
+    result: Tree = trees.replace(tree, products)
+    return result
+
+
+def _beside(factor: Any, leaf: Any) -> Any:
+    """The factor; one of Python's takes the dtype of a float beside it, of ml_dtypes' too."""
+    if isinstance(factor, int | float) and isinstance(leaf, np.ndarray) and is_floating(leaf.dtype):
+        return np.asarray(factor).astype(leaf.dtype)
+    return factor
+
+
+def _unscale(tree: Tree, scale: Any) -> Tree:
+    leaves = trees.values(tree)
+    strong = isinstance(scale, np.ndarray | np.generic) and scale.dtype == np.float32
+    if strong and scaling.is_usable(scale) and all(map(_becomes_single, leaves)):
+        result, _ = unscaling.unscale(tree, float(scale))
+        return result
+    with np.errstate(all="ignore"):
+        inverse = 1 / scale
+    return _times(tree, inverse)
+
+
+def _becomes_single(leaf: Any) -> bool:
+    """Whether its product with a float32 is a float32."""
+    is_array = type(leaf) is np.ndarray and leaf.ndim > 0
+    return is_array and is_floating(leaf.dtype) and np.result_type(leaf, np.float32) == np.float32

@@ -1,0 +1,251 @@
+"""Keras' own `LossScaleOptimizer` with castwise's checks, which castwise's is around Keras' inner.
+
+Importing this module imports Keras.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from castwise._core import DynamicLossScale
+from castwise._frameworks import require
+from castwise.compat import _scaling as scaling
+from castwise.compat.keras import _loss_scale_arguments as arguments
+
+keras: Any = require("keras")
+ops: Any = keras.ops
+
+
+class _UntilBuilt:
+    """An attribute that Keras sets in `build`: before that, the value it will be set to."""
+
+    def __init__(self, key: str, kind: Any) -> None:
+        self.key, self.kind = key, kind
+
+    def __get__(self, optimizer: Any, owner: Any = None) -> Any:
+        return self if optimizer is None else self.kind(optimizer.state_dict()[self.key])
+
+
+class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+    """Keras' class, which models and trainers take, on whichever backend.
+
+    Numbers, variables and configs are Keras'. Beyond it:
+
+    - Arguments that Keras takes and fails on later are refused.
+    - A step that raises leaves scale, counters and variables as they were.
+    - `apply` also works outside of ``jax.jit`` on the jax backend, where Keras' leaks tracers.
+    - `dynamic_scale`, `step_counter` and `state_dict` are there before `build`.
+
+    In configs of models it is Keras' class, so that files need no castwise to be loaded.
+    """
+
+    dynamic_scale = _UntilBuilt("dynamic_scale", np.float32)
+    step_counter = _UntilBuilt("step_counter", int)
+    _loaded: DynamicLossScale | None = None  # what was loaded before `build`
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
+        super().__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name)
+
+    @property  # type: ignore[misc] # as unittest.mock does
+    def __class__(self) -> type:
+        """The class that stands in configs: Keras', or the user's own."""
+        cls = type(self)
+        original: type = keras.optimizers.LossScaleOptimizer
+        return original if "_stands_for_keras" in vars(cls) else cls
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Make the variables; TypeError if one of `var_list` is an array of numpy."""
+        self._check_variables(var_list)
+        super().build(var_list)
+        if self._loaded is not None:
+            self.load_state_dict(self._loaded.state_dict())
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale: in float32 once built, before that in the loss' dtype."""
+        if self._loaded is not None and not self.built:
+            return ops.multiply(loss, self.dynamic_scale)
+        return super().scale_loss(loss)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Divide the scaled gradients and apply them, unless one is not finite; then update.
+
+        Parameters
+        ----------
+        grads : sequence of tensor or None
+            Of the scaled loss.
+        trainable_variables : sequence of variable, optional
+            Left out if the optimizer was built with them.
+
+        Raises
+        ------
+        ValueError
+            The optimizer has no variables; there are more gradients than variables, or fewer; one
+            has a shape that its variable has not.
+        TypeError
+            A variable is an array of numpy.
+
+        """
+        if not isinstance(grads, Iterable):
+            raise TypeError(
+                f"grads={grads!r} is not valid; give a gradient, or None, for each variable."
+            )
+        grads = list(grads)
+        given = None if trainable_variables is None else list(trainable_variables)
+        if given is None and not self.built:
+            raise ValueError(
+                "trainable_variables=None is not valid before build; give them, or call "
+                "build(trainable_variables) first."
+            )
+        variables = self._trainable_variables if given is None else given
+        self._check_variables(variables)
+        arguments.check_number(grads, variables)
+        _check_shapes(grads, variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
+        with _unchanged_on_failure(self, variables):
+            if keras.config.backend() == "jax":
+                self._apply_on_jax(grads, variables)
+            else:
+                super().apply(grads, given)
+
+    def _apply_on_jax(self, grads: list[Any], variables: Sequence[Any]) -> None:
+        """Take a step without `jax.lax.cond`, whose branches must not assign."""
+        if not self.check_finite(grads):
+            self._stateful_handle_non_finite_grads()
+            return
+        divided = [
+            grad
+            if grad is None or getattr(variable, "overwrite_with_gradient", False)
+            else ops.divide(grad, self.dynamic_scale)
+            for grad, variable in zip(grads, variables, strict=True)
+        ]
+        self.inner_optimizer.apply(divided, trainable_variables=variables)
+        if int(self.step_counter) == self.dynamic_growth_steps - 1:
+            self.step_counter.assign(0)
+            self.dynamic_scale.assign(ops.multiply(self.dynamic_scale, 2.0))
+        else:
+            self.step_counter.assign_add(1)
+
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Any],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+    ) -> Any:
+        """Keras' own; ValueError unless there is one gradient, or None, for each variable."""
+        grads = list(grads)
+        arguments.check_number(grads, trainable_variables)
+        if self.built:
+            _check_shapes(grads, self._trainable_variables)
+            arguments.check_variable_list(optimizer_variables, self.variables)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the counter, by the names of their variables; not the inner's."""
+        if not self.built:
+            return (self._loaded or self._initial()).state_dict()
+        return {
+            "dynamic_scale": float(ops.convert_to_numpy(self.dynamic_scale)),
+            "step_counter": int(ops.convert_to_numpy(self.step_counter)),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved scale and counter, before `build` too."""
+        restored = scaling.restored(self._initial(), state)
+        if self.built:
+            self.dynamic_scale.assign(restored.scale)
+            self.step_counter.assign(restored.counter)
+        else:
+            self._loaded = restored
+
+    def _initial(self) -> DynamicLossScale:
+        return arguments.machine(self.initial_scale, self.dynamic_growth_steps)
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The optimizer of a config, which stays as it is."""
+        return cls(**arguments.from_config(config, custom_objects))
+
+    def _check_variables(self, variables: Iterable[Any]) -> None:
+        """Refuse what Keras' optimizers would fail on in the middle of a step."""
+        for index, variable in enumerate(variables):
+            if isinstance(variable, np.ndarray):
+                name = type(self.inner_optimizer).__name__
+                raise TypeError(
+                    f"trainable_variables[{index}] is a numpy array, which Keras' {name} "
+                    "cannot assign to; give objects of keras.Variable, or wrap an optimizer that "
+                    "changes arrays in place."
+                )
+
+
+@cache
+def class_for(cls: Any, base: Any) -> Any:
+    """The class around Keras' inner optimizers of castwise's class `base`, or of a user's `cls`."""
+    if cls is base:
+        names = {"__module__": __name__, "_stands_for_keras": True}
+        return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls.__name__, (cls, class_for(base, base)), names)
+
+
+def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Refuse what optimizers fail on after they have changed the variables before it."""
+    for index, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
+        shape: Any = () if grad is None else np.shape(grad)
+        if getattr(shape, "rank", 0) is None or None in shape:  # TensorFlow does not know it yet
+            continue
+        expected = tuple(variable.shape)
+        try:
+            fits = np.broadcast_shapes(tuple(shape), expected) == expected
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"grads[{index}] has shape {tuple(shape)}, its variable {expected}; give the "
+                "gradient of that variable."
+            )
+
+
+@contextmanager
+def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
+    """Give all variables their values back if the block raises.
+
+    Keras' own optimizers fail before they change anything, and its constraints do not fail; no
+    copies are made for them.
+    """
+    safe = _is_safe(optimizer.inner_optimizer, variables)
+    kept = [] if safe else [*variables, *optimizer.variables]
+    values = [ops.copy(each.value) for each in kept]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(kept, values, strict=True):
+            variable.assign(value)
+        raise
+
+
+def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:
+    called = [inner, *(getattr(variable, "constraint", None) for variable in variables)]
+    if all(type(each).__module__.startswith("keras.") for each in called if each is not None):
+        return True
+    if keras.config.backend() != "tensorflow":
+        return False
+    # A graph that cannot be made changes nothing.
+    return not importlib.import_module("tensorflow").executing_eagerly()

@@ -1,0 +1,154 @@
+"""What `LossScaleOptimizer` is given: arguments, gradients and variables, configs."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+import operator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from castwise._argument_names import renamed
+from castwise._core import DynamicLossScale
+from castwise._keras_objects import from_dictionary
+from castwise.compat import _scaling as scaling
+
+ONLY_DEFAULTS: dict[str, Any] = {
+    "weight_decay": None,
+    "clipnorm": None,
+    "global_clipnorm": None,
+    "clipvalue": None,
+    "use_ema": False,
+    "ema_momentum": 0.99,
+    "ema_overwrite_frequency": None,
+    "loss_scale_factor": None,
+    "gradient_accumulation_steps": None,
+}
+"""What the wrapper has and older configs hold, and only this value of each."""
+
+
+def is_of_keras(inner_optimizer: Any) -> bool:
+    """Return whether an optimizer is one of Keras 3; does not import it."""
+    return any(
+        base.__name__ == "Optimizer" and base.__module__.startswith("keras.")
+        for base in type(inner_optimizer).__mro__
+    )
+
+
+def check(
+    inner_optimizer: Any, initial_scale: Any, dynamic_growth_steps: Any, others: dict[str, Any]
+) -> None:
+    """Refuse arguments of `LossScaleOptimizer`, as its docstring says."""
+    if not (dynamic := others.pop("dynamic", True)):
+        raise ValueError(
+            f"dynamic={dynamic!r} is not valid; leave it out, or set `loss_scale_factor` on "
+            "the inner optimizer."
+        )
+    for argument, value in others.items():
+        if argument not in ONLY_DEFAULTS or value != ONLY_DEFAULTS[argument]:
+            raise ValueError(f"{argument}={value!r} is not valid; set it on the inner optimizer.")
+    if not _is_optimizer(inner_optimizer):
+        raise TypeError(
+            f"inner_optimizer={inner_optimizer!r} is not valid; give an object with apply or "
+            "apply_gradients."
+        )
+    _check_numbers(initial_scale, dynamic_growth_steps)
+
+
+def _is_optimizer(value: Any) -> bool:
+    return any(hasattr(value, method) for method in ("apply", "apply_gradients"))
+
+
+def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
+    if isinstance(initial_scale, str):
+        raise ValueError(  # noqa: TRY004 - what Keras raises
+            f"initial_scale={initial_scale!r} is not valid; use a number, as 32768.0."
+        )
+    with np.errstate(over="ignore"):
+        held = np.float32(scaling.number("initial_scale", initial_scale))
+    if not 0 < held < math.inf:
+        raise ValueError(
+            f"initial_scale={initial_scale!r} is not valid; use a positive finite number that a "
+            "float32 holds."
+        )
+    try:
+        steps = operator.index(dynamic_growth_steps)
+    except TypeError:
+        raise TypeError(
+            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use an int of 1 or more."
+        ) from None
+    if steps < 1:
+        raise ValueError(
+            f"dynamic_growth_steps={dynamic_growth_steps!r} is not valid; use 1 or more."
+        )
+
+
+def machine(initial_scale: Any, dynamic_growth_steps: Any) -> DynamicLossScale:
+    """The loss scale of an optimizer with these arguments, before the first step."""
+    with renamed(growth_interval="dynamic_growth_steps"):
+        return DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
+
+
+def check_number(grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Raise ValueError unless there are as many gradients as variables."""
+    if len(grads) != len(variables):
+        raise ValueError(
+            f"grads has {len(grads)} gradients and trainable_variables {len(variables)} "
+            "variables; give one gradient, or None, for each variable."
+        )
+
+
+def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Raise ValueError unless values have the number and the shapes of variables."""
+    shapes, wanted = [[tuple(np.shape(each)) for each in side] for side in (given, expected)]
+    if shapes != wanted:
+        raise ValueError(
+            f"{len(shapes)} values of the shapes {shapes} are given for the {len(wanted)} "
+            f"variables of the optimizer, {wanted}; give one for each of `variables`, in order."
+        )
+
+
+@contextmanager
+def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
+    """Give arrays their values back if the block raises."""
+    arrays = [each for each in variables if isinstance(each, np.ndarray) and each.flags.writeable]
+    values = [array.copy() for array in arrays]
+    try:
+        yield
+    except BaseException:
+        for array, value in zip(arrays, values, strict=True):
+            array[...] = value
+        raise
+
+
+def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+    """The arguments of `LossScaleOptimizer` that a config stands for, the optimizer among them."""
+    rest = dict(config)
+    inner = scaling.inner_config(rest)
+    if isinstance(inner, Mapping):
+        inner = _inner_from_config(inner, custom_objects)
+    return {"inner_optimizer": inner, **rest}
+
+
+def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+    """Make the inner optimizer of a config, which stays as it is.
+
+    Keras makes its own and those registered with it. Others are found in `custom_objects`, then in
+    their module, if that is imported already; a config imports nothing but Keras.
+    """
+    custom = dict(custom_objects or {})
+    name, module = config.get("class_name"), config.get("module") or "__main__"
+    registered = config.get("registered_name")
+    of_keras = module.partition(".")[0] == "keras"
+    keras: Any = importlib.import_module("keras") if of_keras else sys.modules.get("keras")
+    if of_keras or (keras and registered and keras.saving.get_registered_object(registered)):
+        return keras.saving.deserialize_keras_object(copy.deepcopy(dict(config)), custom)
+    found = getattr(sys.modules.get(module), str(name), None)
+    if isinstance(found, type) and _is_optimizer(found) and registered not in custom:
+        custom.setdefault(str(name), found)
+    return from_dictionary(config, {}, custom)

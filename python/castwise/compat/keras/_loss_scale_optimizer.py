@@ -1,0 +1,358 @@
+"""Keras 3's `LossScaleOptimizer`, around any object with `apply` or `apply_gradients`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from castwise._core import DynamicLossScale
+from castwise._keras_objects import to_dictionary
+from castwise.compat import _scaling as scaling
+from castwise.compat.keras import _loss_scale_arguments as arguments
+from castwise.loss_scale._unscaling import all_finite, unscale
+
+_OWN = 4
+"""Variables before the inner optimizer's: iteration and learning rate, unused, counter, scale."""
+
+_FOR_AUTHORS = (
+    *("add_optimizer_variables", "add_variable", "add_variable_from_reference", "assign"),
+    *("assign_add", "assign_sub", "exclude_from_weight_decay", "set_weights", "update_step"),
+)
+"""What Keras' optimizers inherit to be written with."""
+
+
+class LossScaleOptimizer:
+    """Scales the loss, divides gradients, and skips steps that are not finite.
+
+    Around an optimizer of Keras it is also a ``keras.optimizers.LossScaleOptimizer``, with tensors
+    and variables of Keras' backend: `castwise.compat.keras._around_keras`. Around any other object
+    it works on arrays, as described below.
+
+    Parameters
+    ----------
+    inner_optimizer : object
+        With ``apply(grads, trainable_variables)`` or ``apply_gradients(pairs)``. Its
+        ``loss_scale_factor`` becomes None.
+    initial_scale : float
+        Positive and finite, in float32 too.
+    dynamic_growth_steps : int
+        1 or more: finite steps after which the scale doubles.
+    name : str, optional
+        Kept for the config.
+
+    Raises
+    ------
+    TypeError
+        `inner_optimizer` has neither; a number is of a wrong type.
+    ValueError
+        A number is out of range; ``dynamic=False``; an unknown argument.
+
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if arguments.is_of_keras(inner_optimizer):
+            from castwise.compat.keras import _around_keras as around_keras  # noqa: PLC0415 imports Keras
+
+            made: Any = self
+            made.__class__ = around_keras.class_for(made.__class__, LossScaleOptimizer)
+            around_keras.AroundKeras.__init__(
+                made, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
+            )
+            return
+        arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
+        self.inner_optimizer = inner_optimizer
+        self.initial_scale = initial_scale
+        self.dynamic_growth_steps = dynamic_growth_steps
+        self.name = "loss_scale_optimizer" if name is None else name
+        self.built = self._restored = False
+        self._trainable_variables: list[Any] = []
+        self._machine = arguments.machine(initial_scale, dynamic_growth_steps)
+        if hasattr(inner_optimizer, "loss_scale_factor"):
+            inner_optimizer.loss_scale_factor = None
+
+    @property
+    def dynamic_scale(self) -> np.float32:
+        """What the loss is multiplied by."""
+        return np.float32(self._machine.scale)
+
+    @property
+    def step_counter(self) -> int:
+        """Finite steps since the scale last changed."""
+        return self._machine.counter
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    @property
+    def iterations(self) -> Any:
+        """The inner optimizer's: skipped steps do not count."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def variables(self) -> list[Any]:
+        """Keras' list: iteration and learning rate, both unused, counter, scale, and the inner's.
+
+        The first four are new arrays of shape (); the iteration and the counter are int32, the
+        others float32.
+        """
+        return [*_own_variables(self._machine), *self.inner_optimizer.variables]
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Build the inner optimizer, if it can be built."""
+        self._trainable_variables = list(var_list)
+        if hasattr(self.inner_optimizer, "build"):
+            self.inner_optimizer.build(var_list)
+        self.built = True
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale: in float32 once built, before that in the loss' dtype."""
+        scale = self.dynamic_scale if self.built or self._restored else self.initial_scale
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.multiply(loss, scale)
+
+    def check_finite(self, grads: Iterable[Any]) -> bool:
+        """Whether all gradients are finite; None is skipped."""
+        return all_finite(list(grads))
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Divide the scaled gradients and apply them, unless one is not finite; then update.
+
+        Parameters
+        ----------
+        grads : sequence of array or None
+            Of the scaled loss. One whose variable has ``overwrite_with_gradient`` is no gradient,
+            and is handed on as it is.
+        trainable_variables : sequence, optional
+            Left out if the inner optimizer was built with them.
+
+        Raises
+        ------
+        ValueError
+            There are more gradients than variables, or fewer.
+
+        Whatever is raised, also by the inner optimizer, scale, counter and variables stay as they
+        were.
+
+        """
+        grads = list(grads)
+        variables: Sequence[Any] = trainable_variables or self._trainable_variables
+        arguments.check_number(grads, variables := variables or [None] * len(grads))
+        if not self.built:
+            self.build(trainable_variables or [])
+        finite = self.check_finite(grads)
+        if finite:
+            divided = self._divide(grads, variables, self.dynamic_scale)
+            with arguments.unchanged_on_failure(variables):
+                self._apply(divided, trainable_variables)
+        self._machine, _ = self._machine.next(finite)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
+        """`apply` for pairs of gradient and variable."""
+        pairs = list(grads_and_vars)
+        self.apply([grad for grad, _ in pairs], [variable for _, variable in pairs])
+
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Any],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what `apply` would make of values; change nothing.
+
+        Parameters
+        ----------
+        optimizer_variables : sequence of array
+            As `variables`; the inner optimizer's are handed on to its ``stateless_apply``.
+        grads : sequence of array or None
+            Of the scaled loss.
+        trainable_variables : sequence of array
+            One for each gradient.
+
+        Returns
+        -------
+        trainable_variables, optimizer_variables : list of array
+
+        Raises
+        ------
+        ValueError
+            The optimizer is not built; there are not as many gradients, or values, as variables.
+
+        """
+        if not self.built:
+            raise ValueError(
+                "stateless_apply needs a built optimizer; call build(trainable_variables) first."
+            )
+        grads, inner = list(grads), list(optimizer_variables[_OWN:])
+        arguments.check_number(grads, trainable_variables)
+        arguments.check_variable_list(optimizer_variables, self.variables)
+        machine, trained = self._machine_of(optimizer_variables), list(trainable_variables)
+        if finite := self.check_finite(grads):
+            variables = self._trainable_variables or trained
+            divided = self._divide(grads, variables, np.float32(machine.scale))
+            trained, inner = self.inner_optimizer.stateless_apply(inner, divided, trained)
+        machine, _ = machine.next(finite)
+        unused = optimizer_variables[: _OWN - 2]
+        return list(trained), [*unused, *_own_variables(machine)[_OWN - 2 :], *inner]
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """The inner optimizer's: averages into the variables, say."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
+        divided = [
+            grad is not None and not getattr(variable, "overwrite_with_gradient", False)
+            for grad, variable in zip(grads, variables, strict=True)
+        ]
+        # Of a power of two the reciprocal is exact, if there is one.
+        if math.frexp(scale)[0] == 0.5 and scaling.is_usable(scale):  # noqa: PLR2004
+            chosen = [
+                grad if divide and _is_single(grad) else None
+                for grad, divide in zip(grads, divided, strict=True)
+            ]
+            unscaled, _ = unscale(chosen, float(scale))
+        else:
+            unscaled = [None] * len(grads)
+        with np.errstate(all="ignore"):
+            return [
+                new if new is not None else np.divide(grad, scale) if divide else grad
+                for grad, divide, new in zip(grads, divided, unscaled, strict=True)
+            ]
+
+    def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:
+        if hasattr(self.inner_optimizer, "apply"):
+            self.inner_optimizer.apply(grads, trainable_variables=trainable_variables)
+        else:
+            if grads and not trainable_variables:
+                raise ValueError(
+                    f"trainable_variables={trainable_variables!r} is not valid; give them: the "
+                    "inner optimizer has apply_gradients only."
+                )
+            self.inner_optimizer.apply_gradients(
+                list(zip(grads, trainable_variables or [], strict=True))
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the counter, by the names of Keras' variables; not the inner optimizer's.
+
+        >>> class Inner:
+        ...     def apply(self, grads, trainable_variables): ...
+        >>> LossScaleOptimizer(Inner()).state_dict()
+        {'dynamic_scale': 32768.0, 'step_counter': 0}
+        """
+        return self._machine.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved scale and counter, before `build` too.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Keys are missing or unknown; a number is no valid one. Nothing has changed.
+
+        """
+        self._machine = scaling.restored(self._machine, state)
+        self._restored = True
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Write copies of `variables` under "0", "1", and so on."""
+        for index, variable in enumerate(self.variables):
+            store[str(index)] = np.array(variable)
+
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+        """Go on from what `save_own_variables` wrote; the inner's variables are assigned in place.
+
+        Raises
+        ------
+        ValueError
+            There are more or fewer values than variables, or one has another shape; nothing has
+            changed.
+
+        """
+        variables = self.variables
+        values = [np.asarray(store[str(index)]) for index in range(len(store.keys()))]
+        arguments.check_variable_list(values, variables)
+        self._machine, self._restored = self._machine_of(values), True
+        for variable, value in zip(variables[_OWN:], values[_OWN:], strict=True):
+            if hasattr(variable, "assign"):
+                variable.assign(value)
+            else:
+                variable[...] = value
+
+    def _machine_of(self, variables: Sequence[Any]) -> DynamicLossScale:
+        _, _, counter, scale = variables[:_OWN]
+        return self._machine.with_state(
+            {"dynamic_scale": float(scale), "step_counter": int(counter)}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in arguments.ONLY_DEFAULTS:
+            return arguments.ONLY_DEFAULTS[name]
+        if name in _FOR_AUTHORS:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}, which does not scale; use "
+                f"inner_optimizer.{name}, or load_state_dict for scale and counter."
+            )
+        if hasattr(type(self), name):  # a property that reads the inner optimizer's
+            inner = type(self.inner_optimizer).__name__
+            raise AttributeError(f"inner_optimizer, of class {inner}, lacks {name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {
+            "name": self.name,
+            "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> LossScaleOptimizer:
+        """The optimizer of a config, which stays as it is.
+
+        Parameters
+        ----------
+        config : mapping
+            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
+        custom_objects : mapping of str to class
+            Classes that the config may name, before those of Keras and of modules that are
+            imported.
+
+        Raises
+        ------
+        KeyError
+            There is no "inner_optimizer".
+        TypeError, ValueError
+            The class of the inner optimizer is not found, or does not take its config.
+
+        """
+        return cls(**arguments.from_config(config, custom_objects))
+
+
+def _own_variables(machine: DynamicLossScale) -> list[Any]:
+    unused = [np.zeros((), np.int32), np.zeros((), np.float32)]
+    return [*unused, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
+
+
+def _is_single(grad: Any) -> bool:
+    """Whether Keras' quotient of it and a float32 is a float32."""
+    dtype = np.asarray(grad).dtype
+    return dtype.itemsize <= np.dtype(np.float32).itemsize and dtype.kind not in "iub"

@@ -1,0 +1,196 @@
+"""castwise's `LossScaleOptimizer` around an optimizer of tf_keras: an optimizer of tf_keras itself.
+
+It derives from tf_keras' own wrapper, of legacy optimizers (V2) or of new ones (V3), so that
+everything which takes one of these takes it. The loss scale moves in operations of TensorFlow,
+which eager execution, ``tf.function``, XLA and distribution strategies all run.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from castwise._core import DynamicLossScale
+from castwise._frameworks import require
+from castwise.compat import _scaling as scaling
+from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
+    checked_machine,
+    checked_pairs,
+    config_arguments,
+    refuse_state,
+)
+
+
+def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
+    """Wrap an optimizer of tf_keras; arguments as for `LossScaleOptimizer`."""
+    module = _module()
+    legacy = _is_legacy(inner_optimizer)
+    base = module.LossScaleOptimizer if legacy else module.LossScaleOptimizerV3
+    return _class(base)(inner_optimizer, *args, **options)
+
+
+def next_state(
+    scale: Any, counter: Any, finite: Any, growth_steps: int, multiplier: float
+) -> tuple[Any, Any]:
+    """Compute the scale and the counter after a step, as ``DynamicLossScale(preset="tf_keras")``.
+
+    Parameters
+    ----------
+    scale, counter, finite : tf.Tensor
+        Scalars of float32, int64 and bool.
+    growth_steps : int
+        Finite steps after which the scale grows.
+    multiplier : float
+        The factor it grows by, and is divided by after a step that is not finite.
+
+    Returns
+    -------
+    tuple of tf.Tensor
+        Scalars of float32 and int64.
+
+    """
+    tf = _module().tf
+    full, grown = counter + 1 >= growth_steps, scale * multiplier
+    up = tf.where(full & tf.math.is_finite(grown), grown, scale)
+    down = tf.maximum(scale / multiplier, 1.0)
+    held = tf.where(finite & ~full, counter + 1, tf.zeros_like(counter))
+    return tf.where(finite, up, down), held
+
+
+class LossScaleOptimizer:
+    """What castwise does, before tf_keras' class in the order of methods; errors show its name."""
+
+    _loss_scale: Any
+    inner_optimizer: Any
+    dynamic: bool
+    initial_scale: float
+    dynamic_growth_steps: int
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool = True,
+        initial_scale: float | None = None,
+        dynamic_growth_steps: int | None = None,
+    ) -> None:
+        arguments = (inner_optimizer, dynamic, initial_scale, dynamic_growth_steps)
+        checked_machine(*arguments)
+        original: Any = super().__init__
+        original(*arguments)
+        if self.dynamic:
+            self._loss_scale.update = self._update
+
+    def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
+        """Apply the gradients, unless one is not finite; then update the scale.
+
+        Run eagerly, an exception leaves the scale, the counters and all variables as they were;
+        so it does within a ``tf.function`` whose tracing raises it.
+        """
+        original: Any = super()
+        pairs = checked_pairs(grads_and_vars)
+        if not pairs and not _is_legacy(self.inner_optimizer):  # which takes them
+            raise ValueError("grads_and_vars holds no gradient; give at least one.")
+        state = self._loss_scale
+        with _kept([state.current_loss_scale, state.counter] if self.dynamic else []):
+            return original.apply_gradients(pairs, *args, **options)
+
+    def _apply_gradients(self, grads: Any, wrapped_vars: Any, *name: Any) -> Any:
+        """Apply finite gradients; tf_keras calls this."""
+        original: Any = super()
+        inner, held = self.inner_optimizer, list(wrapped_vars.value)
+        if legacy := _is_legacy(inner):
+            with _module().tf.init_scope():  # as it begins a step
+                inner._create_all_weights(held)
+        with _kept([*held, *(inner.variables() if legacy else inner.variables)]):
+            return original._apply_gradients(grads, wrapped_vars, *name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale and the counter, by the names of TensorFlow's checkpoints."""
+        return self._machine().state_dict() if self.dynamic else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved scale and counter; an exception means that nothing has changed."""
+        if not self.dynamic:
+            return refuse_state(state)
+        machine = scaling.restored(self._machine(), state)
+        self._loss_scale.current_loss_scale.assign(machine.scale)
+        self._loss_scale.counter.assign(machine.counter)
+        return None
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Any:
+        """As `LossScaleOptimizer.from_config`."""
+        return cls(**config_arguments(config, custom_objects))
+
+    def _machine(self) -> DynamicLossScale:
+        state = self._loss_scale
+        machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
+        scale, counter = state.current_loss_scale.numpy(), state.counter.numpy()
+        return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
+
+    def _update(self, grads: Any) -> tuple[Any, Any]:
+        """Move the scale; return the operation that does, and whether the gradients apply."""
+        tf, state = _module().tf, self._loss_scale
+        finite = _all_finite(tf.nest.flatten(grads))
+        scale, counter = next_state(
+            tf.convert_to_tensor(state.current_loss_scale),
+            tf.convert_to_tensor(state.counter),
+            finite,
+            state.growth_steps,
+            state.multiplier,
+        )
+        with tf.control_dependencies([scale, counter]):
+            moved = state.current_loss_scale.assign(scale), state.counter.assign(counter)
+        return tf.group(*moved), finite
+
+
+@contextmanager
+def _kept(variables: Iterable[Any]) -> Iterator[None]:
+    """Give variables their values back if the block, run eagerly, raises."""
+    tf = _module().tf
+    eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
+    read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, and as little copied
+    before = [(each, read(resource=each.handle, dtype=each.dtype)) for each in variables if eager]
+    try:
+        yield
+    except BaseException:
+        for variable, value in before:
+            variable.assign(value)
+        raise
+
+
+def _all_finite(grads: list[Any]) -> Any:
+    """Tell whether all gradients are finite: the same in each replica, after their sum."""
+    module = _module()
+    distribute = module.tf.distribute
+    if not (distribute.has_strategy() and distribute.in_cross_replica_context()):
+        return module._is_all_finite(grads)
+    strategy = distribute.get_strategy()
+    found = strategy.extended.call_for_each_replica(module._is_all_finite, args=(grads,))
+    return strategy.experimental_local_results(found)[0]
+
+
+@functools.cache
+def _class(base: Any) -> Any:
+    """Derive castwise's class from one of tf_keras' two wrappers.
+
+    It has the name and module of that: so a saved model names a class that tf_keras finds, in a
+    process without castwise too.
+    """
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    return types.new_class(
+        base.__name__, (LossScaleOptimizer, base), exec_body=lambda own: own.update(names)
+    )
+
+
+def _is_legacy(optimizer: Any) -> bool:
+    return isinstance(optimizer, _module().optimizer_v2.OptimizerV2)
+
+
+def _module() -> Any:
+    return require("tf_keras").src.mixed_precision.loss_scale_optimizer

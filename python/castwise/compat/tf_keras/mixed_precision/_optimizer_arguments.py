@@ -1,0 +1,141 @@
+"""The arguments of TF 2's `LossScaleOptimizer` and its methods, and those that configs hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from castwise._argument_names import renamed
+from castwise._core import DynamicLossScale
+from castwise._frameworks import require
+from castwise._keras_objects import from_dictionary
+from castwise.compat import _scaling as scaling
+from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
+
+WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
+"""Set to True on an inner optimizer, by tf_keras too: only one wrapper may hold it."""
+
+
+def is_of_tf_keras(optimizer: Any) -> bool:
+    """Tell whether this is an optimizer of tf_keras, new or legacy, without importing tf_keras."""
+    tf_keras = sys.modules.get("tf_keras")
+    if tf_keras is None:
+        return False
+    optimizers = tf_keras.optimizers
+    return isinstance(optimizer, optimizers.Optimizer | optimizers.legacy.Optimizer)
+
+
+def checked_machine(
+    inner_optimizer: Any, dynamic: Any, initial_scale: Any, dynamic_growth_steps: Any
+) -> DynamicLossScale:
+    """Make the loss scale that `LossScaleOptimizer` starts with; raise what it raises."""
+    scales = hasattr(type(inner_optimizer), "get_unscaled_gradients")
+    if scales or not callable(getattr(inner_optimizer, "apply_gradients", None)):
+        raise TypeError(
+            f"inner_optimizer={inner_optimizer!r} is not valid; give an object with "
+            "apply_gradients that is not a LossScaleOptimizer."
+        )
+    if not isinstance(dynamic, bool):
+        raise TypeError(f"dynamic={dynamic!r} must be a bool; use True or False.")
+    if getattr(inner_optimizer, WRAPPED, False):
+        raise ValueError("inner_optimizer is wrapped by a LossScaleOptimizer already.")
+    if not dynamic and initial_scale is None:
+        raise ValueError("initial_scale=None is not valid if dynamic=False; give a number.")
+    if not dynamic and dynamic_growth_steps is not None:
+        raise ValueError(
+            f"dynamic_growth_steps={dynamic_growth_steps!r} must be None if dynamic=False."
+        )
+    initial = scaling.number("initial_scale", 2.0**15 if initial_scale is None else initial_scale)
+    steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
+    steps = scaling.number("dynamic_growth_steps", steps, int)
+    if not -(2**63) <= steps < 2**63:
+        raise ValueError(f"dynamic_growth_steps={steps!r} is not valid; use an int of 64 bits.")
+    with renamed(growth_interval="dynamic_growth_steps"):
+        return DynamicLossScale(initial, steps, preset="tf_keras")
+
+
+def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """List the pairs of gradient and variable.
+
+    ValueError if one has another length than 2, TypeError for what has no length.
+    """
+    remedy = "is not valid; give pairs of a gradient and its variable."
+    if not isinstance(grads_and_vars, Iterable):
+        raise TypeError(f"grads_and_vars={grads_and_vars!r} {remedy}")
+    pairs = []
+    for index, given in enumerate(grads_and_vars):
+        if not isinstance(given, Iterable):
+            raise TypeError(f"grads_and_vars[{index}]={given!r} {remedy}")
+        pair = tuple(given)
+        if len(pair) != 2:  # noqa: PLR2004
+            raise ValueError(f"grads_and_vars[{index}]={pair!r} {remedy}")
+        pairs.append(pair)
+    return pairs
+
+
+def refuse_state(state: Mapping[str, Any]) -> None:
+    """Raise ValueError for a state that is given to a fixed loss scale, which has none."""
+    if state:
+        raise ValueError(
+            f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
+            "Load it into a LossScaleOptimizer with dynamic=True."
+        )
+
+
+def config_arguments(
+    config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Make the arguments of `LossScaleOptimizer`, with the inner optimizer, from a config."""
+    arguments = dict(config)
+    if "loss_scale" in arguments:
+        arguments["inner_optimizer"] = scaling.inner_config(arguments, "optimizer")
+        arguments.update(_from_loss_scale(arguments.pop("loss_scale")))
+    inner = scaling.inner_config(arguments)
+    if isinstance(inner, Mapping):
+        inner = _optimizer(inner, custom_objects or {})
+    return {"inner_optimizer": inner, **arguments}
+
+
+def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
+    """Make the optimizer, of tf_keras or of one's own, that a dictionary describes."""
+    name, module = config.get("class_name"), config.get("module", "keras")
+    of_tf_keras = str(module).partition(".")[0] in ("keras", "tf_keras")
+    if name is None or name in custom_objects or not of_tf_keras:
+        # No module is imported because a config says so.
+        found = getattr(sys.modules.get(str(module)), str(name), None)
+        classes = {str(name): found} if hasattr(found, "apply_gradients") else {}
+        return from_dictionary(config, {} if of_tf_keras else classes, custom_objects)
+    return _deserialized(config, custom_objects)
+
+
+def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
+    """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
+    optimizers = require("tf_keras").optimizers
+    # It writes into the dictionary that it is given.
+    given = {**config, "config": dict(config.get("config") or {})}
+    return optimizers.deserialize(
+        given,
+        custom_objects=dict(custom_objects),
+        use_legacy_format="module" not in config,
+        use_legacy_optimizer="legacy" in str(config.get("module", "legacy")),
+    )
+
+
+def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that TF 2.3's loss scale stands for."""
+    with renamed(config="loss_scale"):
+        loss_scale = deserialize(config)
+    if isinstance(loss_scale, FixedLossScale):
+        return {"dynamic": False, "initial_scale": loss_scale.get_config()["loss_scale_value"]}
+    numbers = loss_scale.get_config()
+    if numbers["multiplier"] != 2:  # noqa: PLR2004
+        raise ValueError(
+            f"loss_scale={dict(config)!r} is not valid; only a FixedLossScale, or a "
+            "DynamicLossScale whose multiplier is 2, can be loaded."
+        )
+    return {
+        "dynamic": True,
+        "initial_scale": numbers["initial_loss_scale"],
+        "dynamic_growth_steps": numbers["increment_period"],
+    }

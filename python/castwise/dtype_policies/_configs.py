@@ -1,0 +1,155 @@
+"""Policies from and to what stands in files and arguments: names, dtypes, Keras' dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from castwise._core import parse_policy
+from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
+from castwise._standard_dtype import standardize_dtype
+from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy, dtype_policy
+from castwise.dtype_policies._quantized import (
+    AWQDTypePolicy,
+    GPTQDTypePolicy,
+    Int4DTypePolicy,
+    QuantizedDTypePolicy,
+    QuantizedFloat8DTypePolicy,
+    TernaryDTypePolicy,
+)
+
+CLASSES: dict[str, type[DTypePolicy]] = {
+    cls.__name__: cls
+    for cls in (
+        DTypePolicy,
+        FloatDTypePolicy,
+        QuantizedDTypePolicy,
+        QuantizedFloat8DTypePolicy,
+        Int4DTypePolicy,
+        GPTQDTypePolicy,
+        AWQDTypePolicy,
+        TernaryDTypePolicy,
+    )
+}
+"""The classes that a config may name. `DTypePolicyMap` joins them where it is defined."""
+
+OTHER_LIBRARIES: list[Callable[[Any], DTypePolicy | None]] = []
+"""What makes policies of those of other libraries, None of all else; adapters put it here."""
+
+_OLDER_NAMES = {"Policy": DTypePolicy}
+"""What TF 2 called them in its configs."""
+
+
+def named(name: str) -> DTypePolicy:
+    """The policy called `name`, plain or quantized. ValueError if there is none."""
+    if "_from_" not in name:
+        return DTypePolicy(name)
+    class_name, arguments = parse_policy(name)
+    return CLASSES[class_name](*arguments)
+
+
+def of_other_library(identifier: Any) -> DTypePolicy | None:
+    """The policy that one of another library means, for which an adapter is installed."""
+    for convert in OTHER_LIBRARIES:
+        policy = convert(identifier)
+        if policy is not None:
+            return policy
+    return None
+
+
+def get(identifier: Any) -> DTypePolicy:
+    """The policy that an argument means.
+
+    Parameters
+    ----------
+    identifier : policy, str, dict, dtype or None
+        A policy is returned as it is. A str is a policy's name, a dict a config of `serialize` or
+        of Keras, a dtype whatever `standardize_dtype` takes. None is the policy in force.
+
+    Raises
+    ------
+    ValueError
+        It means none.
+
+    Examples
+    --------
+    >>> get("mixed_bfloat16")
+    <DTypePolicy "mixed_bfloat16">
+    >>> get({"class_name": "DTypePolicy", "config": {"name": "float32"}})
+    <DTypePolicy "float32">
+    >>> get("gptq/4/128_from_float32")
+    <GPTQDTypePolicy "gptq/4/128_from_float32">
+
+    """
+    if isinstance(identifier, str):
+        return named(identifier)
+    if identifier is None:
+        return dtype_policy()
+    if isinstance(identifier, DTypePolicy):
+        return identifier
+    if isinstance(identifier, dict):
+        policy: DTypePolicy = from_dictionary(identifier, {**_OLDER_NAMES, **CLASSES}, None)
+        return policy
+    other = of_other_library(identifier)
+    if other is not None:
+        return other
+    try:
+        return DTypePolicy(standardize_dtype(identifier))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"dtype={identifier!r} is no policy; give a policy, the name of one, a dtype, "
+            "or a config with 'class_name' and 'config'"
+        ) from error
+
+
+def serialize(dtype_policy: Any) -> Any:
+    """A policy as the dictionary that Keras writes for it, fit for JSON.
+
+    Numbers, texts and None are returned as they are, and containers with their policies serialized,
+    as Keras does; TypeError for anything else.
+
+    >>> serialize(DTypePolicy("mixed_float16"))["config"]
+    {'name': 'mixed_float16'}
+    """
+    return serialize_with(dtype_policy, _serialize_policy)
+
+
+def _serialize_policy(policy: Any) -> dict[str, Any]:
+    if not isinstance(policy, DTypePolicy):
+        raise TypeError(f"dtype_policy={policy!r} is no policy; give a DTypePolicy")
+    ours = CLASSES.get(type(policy).__name__) is type(policy)
+    return to_dictionary(policy, policy.module if ours else None, serialize)
+
+
+def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """The policy that a dictionary of `serialize`, or of Keras, stands for.
+
+    Parameters
+    ----------
+    config : dict, str or None
+        A str is the name of a class, for a policy without arguments, or of a policy. None is None.
+    custom_objects : mapping of str to class, optional
+        Classes of your own, by the names under which they were written.
+
+    Raises
+    ------
+    ValueError
+        It names no class of policies, or has arguments out of their domain.
+    TypeError
+        It is neither dict nor str, or has arguments that the class does not take.
+
+    Examples
+    --------
+    >>> deserialize({"class_name": "QuantizedDTypePolicy",
+    ...              "config": {"mode": "int8", "source_name": "float32"}})
+    <QuantizedDTypePolicy "int8_from_float32">
+
+    """
+    if config is None:
+        return None
+    if isinstance(config, dict):
+        return from_dictionary(config, {**_OLDER_NAMES, **CLASSES}, custom_objects)
+    if isinstance(config, str):
+        classes = {**CLASSES, **(custom_objects or {})}
+        return classes[config]() if config in classes else named(config)
+    raise TypeError(f"config={config!r} must be a dict with 'class_name' and 'config'")

@@ -1,0 +1,82 @@
+"""What a map does to the paths of a model, for people to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._tables import aligned, unused_lines
+from castwise.dtype_policies._policy import DTypePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PathMatch:
+    """What a map says of one path.
+
+    Attributes
+    ----------
+    key
+        The key that decides; None if none matches, or several do and the map does not choose.
+    policy
+        The policy of the path; None where a lookup would fail.
+    exact
+        Whether the key is the path itself.
+    others
+        The other keys that match, in the order in which they were set.
+
+    """
+
+    key: str | None
+    policy: DTypePolicy | None
+    exact: bool
+    others: tuple[str, ...]
+
+    @property
+    def matches(self) -> tuple[str, ...]:
+        """All keys that match, the deciding one first."""
+        return self.others if self.key is None else (self.key, *self.others)
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether a lookup of the path fails."""
+        return self.policy is None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a map says of many paths. Prints as a table.
+
+    Attributes
+    ----------
+    paths
+        Each path with what decides for it.
+    keys
+        Each key with the number of paths that it decides for.
+    unused
+        Each key that decides for none, with the path that is spelled most like it.
+
+    """
+
+    paths: dict[str, PathMatch]
+    keys: dict[str, int]
+    unused: dict[str, str | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in plain types, fit for JSON."""
+        paths = {
+            path: {
+                "key": match.key,
+                "policy": None if match.policy is None else match.policy.name,
+                "exact": match.exact,
+                "matches": list(match.matches),
+            }
+            for path, match in self.paths.items()
+        }
+        return {"paths": paths, "keys": dict(self.keys), "unused": dict(self.unused)}
+
+    def __str__(self) -> str:
+        rows = [("path", "policy", "key", "also matched by")]
+        for path, match in self.paths.items():
+            policy = "(ambiguous)" if match.policy is None else match.policy.name
+            rows.append((path, policy, match.key or "-", ", ".join(match.others)))
+        return "\n".join([aligned(rows), *unused_lines(self.unused)])

@@ -1,0 +1,350 @@
+"""`DTypePolicyMap`: which policy each layer of a model has, by path."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from typing import Any, ClassVar, Literal
+
+from castwise._core import PolicyMap
+from castwise._global_state import floatx
+from castwise._spelling import unused
+from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
+from castwise.dtype_policies._explanation import Explanation, PathMatch
+from castwise.dtype_policies._policy import DTypePolicy
+from castwise.dtype_policies._quantized import QuantizedDTypePolicy
+
+_MISSING = object()
+
+
+class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
+    r"""A policy for each path: by exact key, else by regular expression, else the default.
+
+    Parameters
+    ----------
+    default_policy : policy, str, dict, dtype or None
+        For paths that no key decides. None is the policy in force at each lookup.
+    policy_map : dict of str to what `get` takes, optional
+        Keys are paths or regular expressions. The dict is copied.
+    match : {"fullmatch", "search"}
+        Whether a key must match a whole path, as in Keras since 3.12, or any part of one, as in
+        Keras 3.4 to 3.11, for maps written for those.
+    on_overlap : {"raise", "first", "longest"}
+        What a lookup does where several keys match and none is the path itself: fail, take the key
+        that was set first, or take the longest (of equally long ones the first set).
+
+    Raises
+    ------
+    ValueError
+        The default is itself a map, a value is no policy, a key no regular expression (the message
+        has the position), or an option unknown.
+    TypeError
+        `policy_map` is not a dict, a key not a str.
+
+    Notes
+    -----
+    A lookup takes time linear in the path, whatever the number and form of the keys. The exceptions
+    are matched by Python's ``re``, a call per key and lookup, with ``re``'s own worst case: keys
+    with syntax that only ``re`` has (look-around, back-references, groups more than 100 deep), keys
+    of many thousand counted repetitions, keys with ``\b`` or ``(?i)`` for paths beyond ASCII, and
+    keys with ``$`` before their end for paths with a newline.
+
+    Examples
+    --------
+    >>> policy_map = DTypePolicyMap("float32")
+    >>> policy_map["encoder/layer_0/dense"] = "bfloat16"
+    >>> policy_map["encoder/.*"] = "float16"
+    >>> policy_map["decoder"] = "bfloat16"
+
+    A key that is the path itself is first; then a key that matches all of it.
+
+    >>> policy_map["encoder/layer_0/dense"].name, policy_map["encoder/attention/query"].name
+    ('bfloat16', 'float16')
+
+    A key is no prefix: what lies below "decoder" has the default.
+
+    >>> policy_map["decoder/attention"].name
+    'float32'
+
+    Two keys that match are an error, unless `on_overlap` says which wins.
+
+    >>> policy_map["encoder/attention/.*"] = "bfloat16"
+    >>> policy_map["encoder/attention/query"]  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: 'encoder/attention/query' is matched by 2 keys, ...
+
+    """
+
+    module: ClassVar[str | None] = "keras.dtype_policies"
+
+    def __init__(
+        self,
+        default_policy: Any = None,
+        policy_map: dict[str, Any] | None = None,
+        *,
+        match: Literal["fullmatch", "search"] = "fullmatch",
+        on_overlap: Literal["raise", "first", "longest"] = "raise",
+    ) -> None:
+        if isinstance(default_policy, DTypePolicyMap):
+            raise ValueError(  # noqa: TRY004 - as Keras
+                "default_policy is a DTypePolicyMap; give the policy of all other paths"
+            )
+        if policy_map is not None and not isinstance(policy_map, dict):
+            raise TypeError(f"policy_map={policy_map!r} must be a dict of keys to policies")
+        self._default_argument = _kept(default_policy)
+        self._default_policy = None if default_policy is None else get(default_policy)
+        self._match, self._on_overlap = match, on_overlap
+        self._policies = PolicyMap(match, on_overlap)
+        self.update(policy_map or {})
+
+    @property
+    def default_policy(self) -> DTypePolicy:
+        """The policy of paths that no key decides.
+
+        Without one of its own it is the policy in force; if that is this map itself, one of floatx.
+        """
+        policy = get(self._default_policy)
+        return DTypePolicy(floatx()) if policy is self else policy
+
+    @property
+    def match(self) -> str:
+        """How keys match: "fullmatch" or "search"."""
+        return self._match
+
+    @property
+    def on_overlap(self) -> str:
+        """What several matches do: "raise", "first" or "longest"."""
+        return self._on_overlap
+
+    @property
+    def name(self) -> str:
+        """The default policy's name with "map_" before it."""
+        return f"map_{self.default_policy.name}"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The default policy's."""
+        return self.default_policy.compute_dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """The default policy's."""
+        return self.default_policy.variable_dtype
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """The default policy's."""
+        return self.default_policy.quantization_mode
+
+    def __getitem__(self, path: str) -> DTypePolicy:
+        """The policy of a path; never a KeyError.
+
+        Raises
+        ------
+        ValueError
+            Several keys match, and `on_overlap` is "raise".
+        TypeError
+            The path is not a str.
+
+        """
+        policy: DTypePolicy | None = self._policies.lookup(path)
+        return self.default_policy if policy is None else policy
+
+    def __setitem__(self, key: str, policy: Any) -> None:
+        """Set the policy of a new key; `get` says what may stand for one.
+
+        Raises
+        ------
+        ValueError
+            The key is there (delete it first), is no regular expression, or the value no policy.
+        TypeError
+            The key is not a str.
+
+        """
+        value = self._checked(_text("key", key), policy)
+        try:
+            self._policies.insert(key, value)
+        except KeyError as error:
+            raise ValueError(
+                f"key {key!r} is already in the map, with {self._policies.get(key)!r}; "
+                "delete it before you set it again"
+            ) from error
+
+    def _checked(self, key: str, policy: Any) -> DTypePolicy:
+        try:
+            return get(policy)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the value of key {key!r}: {error}") from error
+
+    def __delitem__(self, key: str) -> None:
+        self._policies.remove(_text("key", key))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._policies.get(key) is not None
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([key for key, _ in self._policies.items()])
+
+    def get(self, path: str, default: Any = _MISSING) -> Any:
+        """The policy of a path; where no key decides, `default` if it is given."""
+        policy = self._policies.lookup(path)
+        if policy is not None:
+            return policy
+        return self.default_policy if default is _MISSING else default
+
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
+        """Take a key out and return its policy; without the key, `default`, or KeyError."""
+        try:
+            return self._policies.remove(_text("key", key))
+        except KeyError:
+            if default is _MISSING:
+                raise
+            return default
+
+    def popitem(self) -> tuple[str, DTypePolicy]:
+        """Take out the key that was set last, with its policy. KeyError if there is none."""
+        return self._policies.pop_last()
+
+    def setdefault(self, key: str, default: Any = None) -> DTypePolicy:
+        """The policy of a key, which is set to `default` if it is not there."""
+        policy: DTypePolicy | None = self._policies.get(_text("key", key))
+        if policy is None:
+            policy = self._policies.setdefault(key, self._checked(key, default))
+        return policy
+
+    def clear(self) -> None:
+        """Take out all keys."""
+        self._policies = PolicyMap(self._match, self._on_overlap)
+
+    def values(self) -> ValuesView[DTypePolicy]:
+        """A view of the policies, in the order of their keys."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, DTypePolicy]:
+        """A view of keys and policies, in the order in which they were set."""
+        return _Items(self)
+
+    def explain(self, paths: Iterable[str]) -> Explanation:
+        """Which key decides for each path, which others match, and which keys decide for none.
+
+        >>> policy_map = DTypePolicyMap("float32", {"encodr/.*": "float16", "head": "float64"})
+        >>> print(policy_map.explain(["encoder/query", "head"]))
+        path           policy   key   also matched by
+        encoder/query  float32  -
+        head           float64  head
+        unused pattern 'encodr/.*'; nearest is 'encoder/query'
+        """
+        matches: dict[str, PathMatch] = {}
+        hits = dict.fromkeys(self, 0)
+        for path in paths:
+            key, exact, keys = self._policies.explain(_text("path", path))
+            if key is None:
+                policy = None if keys else self.default_policy
+            else:
+                policy = self._policies.get(key)
+                hits[key] = hits.get(key, 0) + 1
+            others = tuple(other for other in keys if other != key)
+            matches[path] = PathMatch(key, policy, exact, others)
+        return Explanation(matches, hits, unused(hits, matches))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this map again, as Keras writes them.
+
+        With the default None the policies' names are left out, as in Keras, so that whoever loads
+        the map has them from the policy in force there. The map itself is not changed.
+        """
+        write = _without_name if self._default_argument is None else serialize
+        config = {
+            "default_policy": copy.deepcopy(self._default_argument),
+            "policy_map": {key: write(policy) for key, policy in self.items()},
+        }
+        # Keras knows neither of these; maps that do not need them stay readable there.
+        options = {"match": (self._match, "fullmatch"), "on_overlap": (self._on_overlap, "raise")}
+        config.update({name: value for name, (value, usual) in options.items() if value != usual})
+        return config
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> DTypePolicyMap:
+        """The map that `get_config` came from, here or in Keras. KeyError without 'policy_map'."""
+        policies = config["policy_map"] or {}
+        loaded = {key: deserialize(value, custom_objects) for key, value in policies.items()}
+        return cls(**{**config, "policy_map": loaded})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DTypePolicyMap):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    __hash__ = None  # type: ignore[assignment] # a map changes
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._default_policy, dict(self.items()), self._match, self._on_overlap
+
+    def __copy__(self) -> DTypePolicyMap:
+        """A map of its own, with the same policies."""
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new._policies = copy.copy(self._policies)
+        return new
+
+    def __repr__(self) -> str:
+        mapping = [(key, policy.name) for key, policy in self.items()]
+        return (
+            f"<DTypePolicyMap at {hex(id(self))} default_policy={self.default_policy.name}, "
+            f"mapping={mapping}>"
+        )
+
+
+CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap
+
+
+class _Items(ItemsView[str, DTypePolicy]):
+    """Iterates over the map as it was at one moment, whatever other threads do to it."""
+
+    _mapping: DTypePolicyMap
+
+    def __iter__(self) -> Iterator[tuple[str, DTypePolicy]]:
+        return iter(self._mapping._policies.items())
+
+    def __contains__(self, item: object) -> bool:
+        return item in list(self)
+
+
+class _Values(ValuesView[DTypePolicy]):
+    """The same, of the policies alone."""
+
+    _mapping: DTypePolicyMap
+
+    def __iter__(self) -> Iterator[DTypePolicy]:
+        return iter([policy for _, policy in self._mapping._policies.items()])
+
+
+def _text(argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{argument}={value!r} must be a str: a layer's path, or a regular expression"
+        )
+    return value
+
+
+def _kept(default_policy: Any) -> Any:
+    """The default as configs hold it: as it was given, but a dtype object as its policy."""
+    if default_policy is None or isinstance(default_policy, str | DTypePolicy):
+        return default_policy
+    return (
+        copy.deepcopy(default_policy) if isinstance(default_policy, dict) else get(default_policy)
+    )
+
+
+def _without_name(policy: DTypePolicy) -> dict[str, Any]:
+    """A policy's config that takes its name from the policy in force where it is loaded."""
+    config: dict[str, Any] = serialize(policy)
+    if isinstance(policy, DTypePolicyMap):
+        return config
+    name = "source_name" if isinstance(policy, QuantizedDTypePolicy) else "name"
+    return {**config, "config": {**config["config"], name: None}}

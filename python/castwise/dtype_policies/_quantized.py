@@ -1,0 +1,195 @@
+"""The policies of quantized layers: how the weights are stored, and the policy of all else."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, ClassVar
+
+from castwise.dtype_policies._policy import DTypePolicy
+
+
+class QuantizedDTypePolicy(DTypePolicy):
+    """A policy whose layers keep their weights quantized.
+
+    Parameters
+    ----------
+    mode : str
+        "int8", "int4", "float8", "gptq", "awq" or "ternary".
+    source_name : str, optional
+        The plain policy that all else follows; None is the one in force.
+
+    Raises
+    ------
+    ValueError
+        No such mode, a source that is itself quantized or unknown, or a mode that does not work
+        with the source's compute dtype.
+    TypeError
+        `source_name` is not a str.
+
+    Examples
+    --------
+    >>> policy = QuantizedDTypePolicy("int8", "mixed_bfloat16")
+    >>> policy
+    <QuantizedDTypePolicy "int8_from_mixed_bfloat16">
+    >>> policy.quantization_mode, policy.compute_dtype, policy.variable_dtype
+    ('int8', 'bfloat16', 'float32')
+
+    """
+
+    module: ClassVar[str | None] = "keras.dtype_policies"
+
+    keras_class: ClassVar[str] = "QuantizedDTypePolicy"
+    """The class of Keras whose arguments these are, for subclasses too."""
+
+    def __init__(self, mode: str, source_name: str | None = None) -> None:
+        if source_name is None:
+            source_name = self._name_in_force()
+        self._set_quantized(self.keras_class, mode, source_name)
+
+
+class _WithParameters(QuantizedDTypePolicy):
+    """A policy whose mode is written with integers behind slashes."""
+
+    def __init__(self, mode: str, source_name: str | None = None) -> None:
+        if not isinstance(mode, str):
+            raise TypeError(f"mode={mode!r} must be a str, such as 'gptq/4/128'")
+        super().__init__(mode, source_name)
+
+    @property
+    def mode(self) -> str:
+        """The mode without its integers."""
+        return self.quantization_mode or ""
+
+
+class _WithGroups(_WithParameters):
+    """A policy of weights in groups."""
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight."""
+        return dict(self._parameters)["weight_bits"]
+
+    @property
+    def group_size(self) -> int:
+        """Weights that share a scale; -1 for all."""
+        return dict(self._parameters)["group_size"]
+
+
+class Int4DTypePolicy(_WithParameters):
+    """Weights in 4-bit integers, a scale for each block.
+
+    `mode` is "int4/<block_size>": elements that share a scale, or -1 for a scale per channel.
+
+    >>> policy = Int4DTypePolicy("int4/128", "float32")
+    >>> policy.name, policy.block_size
+    ('int4/128_from_float32', 128)
+    """
+
+    keras_class = "Int4DTypePolicy"
+
+    @property
+    def block_size(self) -> int:
+        """Elements that share a scale; -1 for a whole channel."""
+        return dict(self._parameters)["block_size"]
+
+
+class GPTQDTypePolicy(_WithGroups):
+    """Weights quantized by GPTQ.
+
+    `mode` is "gptq/<weight_bits>/<group_size>": 2, 3, 4 or 8 bits; elements that share a scale, or
+    -1 for all.
+
+    >>> policy = GPTQDTypePolicy("gptq/4/64", "mixed_bfloat16")
+    >>> policy.weight_bits, policy.group_size
+    (4, 64)
+    """
+
+    keras_class = "GPTQDTypePolicy"
+
+
+class AWQDTypePolicy(_WithGroups):
+    """Weights quantized with regard to the activations they meet.
+
+    `mode` is "awq/4/<group_size>": elements that share a scale, or -1 for all.
+
+    >>> AWQDTypePolicy("awq/4/-1", "float32").get_config()
+    {'mode': 'awq/4/-1', 'source_name': 'float32'}
+    """
+
+    keras_class = "AWQDTypePolicy"
+
+
+class TernaryDTypePolicy(QuantizedDTypePolicy):
+    """Weights of -1, 0 and 1. New in Keras after 3.15.
+
+    >>> TernaryDTypePolicy("ternary", "float32").quantization_mode
+    'ternary'
+    """
+
+    keras_class = "TernaryDTypePolicy"
+
+
+class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):
+    """Matrix products in float8, with scales from a history of maxima (delayed scaling).
+
+    Parameters
+    ----------
+    mode : str
+        "float8".
+    source_name : str, optional
+        The plain policy that all else follows; None is the one in force.
+    amax_history_length : int
+        How many maxima are remembered, 1 or more.
+
+    Raises
+    ------
+    ValueError
+        Another mode, an unknown source, a length below 1.
+    TypeError
+        `source_name` is not a str, or the length not an integer.
+
+    Examples
+    --------
+    >>> policy = QuantizedFloat8DTypePolicy("float8", "mixed_bfloat16", amax_history_length=512)
+    >>> policy.compute_dtype, policy.amax_history_length
+    ('bfloat16', 512)
+
+    """
+
+    keras_class = "QuantizedFloat8DTypePolicy"
+    default_amax_history_length: ClassVar[int] = 1024
+
+    def __init__(
+        self,
+        mode: str,
+        source_name: str | None = None,
+        amax_history_length: int = default_amax_history_length,
+    ) -> None:
+        super().__init__(mode, source_name)
+        refusal = f"amax_history_length={amax_history_length!r} must be an int of 1 or more"
+        if isinstance(amax_history_length, bool):
+            raise TypeError(refusal)
+        try:
+            self._amax_history_length = operator.index(amax_history_length)
+        except TypeError as error:
+            raise TypeError(refusal) from error
+        if self._amax_history_length < 1:
+            raise ValueError(refusal)
+
+    @property
+    def amax_history_length(self) -> int:
+        """How many maxima the scale is computed from."""
+        return self._amax_history_length
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make this policy again, as Keras writes them."""
+        return {**super().get_config(), "amax_history_length": self.amax_history_length}
+
+    def __eq__(self, other: object) -> bool:
+        equal = super().__eq__(other)
+        if equal is not True:
+            return equal
+        return self.amax_history_length == getattr(other, "amax_history_length", None)
+
+    def __hash__(self) -> int:
+        return hash((super().__hash__(), self.amax_history_length))

@@ -1,0 +1,61 @@
+"""The policy in force in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from castwise._argument_names import renamed
+from castwise._global_state import floatx
+from castwise.dtype_policies._tf_policy import Policy
+
+_in_force: dict[str, Policy | None] = {"policy": None}
+
+
+def global_policy() -> Policy:
+    """The policy in force; where none was set, one of `castwise.config.floatx`, made anew.
+
+    >>> global_policy()
+    <Policy "float32">
+    """
+    return _in_force["policy"] or Policy(floatx())
+
+
+def set_global_policy(policy: Any) -> None:
+    """Put a policy in force in the whole process; None goes back to following floatx.
+
+    Raises
+    ------
+    ValueError
+        There is no such policy, or it computes in something that is no float.
+    TypeError
+        Neither a policy, a str nor None.
+
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        with renamed(name="policy"):
+            policy = Policy(policy)
+    compute = policy and policy.compute_dtype
+    if compute is not None and not compute.startswith(("float", "bfloat")):
+        raise ValueError(
+            f"policy={policy.name!r} computes in {compute}; only floating-point policies can be in "
+            "force for all layers, such as 'mixed_float16'"
+        )
+    _in_force["policy"] = policy
+
+
+@contextmanager
+def policy_scope(policy: Any) -> Iterator[None]:
+    """Put a policy in force, in the whole process, until the end of a `with` block.
+
+    >>> with policy_scope("mixed_float16"):
+    ...     global_policy()
+    <Policy "mixed_float16">
+    """
+    before = _in_force["policy"]
+    set_global_policy(policy)
+    try:
+        yield
+    finally:
+        _in_force["policy"] = before

@@ -1,0 +1,113 @@
+"""TF 2's `Policy`, and what stands for one in files."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from castwise._argument_names import renamed
+from castwise._core import PolicyBase
+from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
+
+
+class Policy(PolicyBase):
+    """Which dtype a layer computes in, and which its variables are kept in.
+
+    Parameters
+    ----------
+    name : str
+        A dtype as TensorFlow spells it ("float32", "half", ...), for both; "mixed_float16" or
+        "mixed_bfloat16", to compute in 16 bits with variables in float32; "_infer", to leave both
+        open (None).
+
+    Raises
+    ------
+    TypeError
+        `name` is not a str.
+    ValueError
+        There is no such policy, or no more ("float16_with_float32_vars"; the message says what
+        came in its place).
+
+    Examples
+    --------
+    >>> policy = Policy("mixed_float16")
+    >>> policy.compute_dtype, policy.variable_dtype
+    ('float16', 'float32')
+    >>> Policy("half")
+    <Policy "half">
+
+    """
+
+    config_class: ClassVar[str] = "Policy"
+    """What configs call the class; a subclass without one of its own goes by its Python name."""
+
+    def __init__(self, name: str) -> None:
+        with renamed(policy="name"):
+            self._set_plain(name, "tf")
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
+        """The policy that `get_config` came from; a loss scale in it is dropped, as in TF."""
+        del custom_objects  # taken, and of no use, as in TF
+        if not isinstance(config, dict):
+            raise TypeError(f"config={config!r} must be a dict with 'name'")
+        return cls(**{key: value for key, value in config.items() if key != "loss_scale"})
+
+    def __repr__(self) -> str:
+        return f'<Policy "{self.name}">'
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Policy):
+            return NotImplemented
+        return type(self) is type(other) and self._means(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
+
+
+def serialize(policy: Any) -> Any:
+    """What TF 2 writes in a layer's config: a dtype's name for one dtype, None for "_infer".
+
+    Other plain values are returned as they are; TypeError for anything else.
+
+    >>> serialize(Policy("float32"))
+    'float32'
+    >>> serialize(Policy("mixed_float16"))["config"]
+    {'name': 'mixed_float16'}
+    """
+    return serialize_with(policy, _serialize_policy)
+
+
+def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy={policy!r} is no policy; give a Policy")
+    if type(policy).__dict__.get("config_class") == "PolicyV1":
+        return {"class_name": "PolicyV1", "config": policy.get_config()}
+    if type(policy) is not Policy:
+        return to_dictionary(policy, None, serialize)
+    if policy.compute_dtype is None:
+        return None
+    if policy.compute_dtype == policy.variable_dtype:
+        return policy.name
+    return to_dictionary(policy, "keras.mixed_precision", serialize)
+
+
+def deserialize(config: Any, custom_objects: Any = None) -> Policy:
+    """The policy that `serialize`, or TF 2, wrote.
+
+    Raises
+    ------
+    ValueError
+        A dict that names no class, or another class than a policy; a str that is no policy.
+    TypeError
+        Neither str, dict nor None.
+
+    """
+    if config is None:
+        return Policy("_infer")
+    if isinstance(config, str):
+        return Policy(config)
+    if not isinstance(config, dict):
+        raise TypeError(f"config={config!r} must be a str, a dict or None")
+    # PolicyV1 is the experimental policy; its loss scale is dropped.
+    policy: Policy = from_dictionary(config, {"Policy": Policy, "PolicyV1": Policy}, custom_objects)
+    return policy

@@ -1,0 +1,180 @@
+"""A loss scale that is held and changes, with its events, around one that is a value."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from castwise._core import DynamicLossScale, FixedLossScale
+from castwise.loss_scale._agreement import Reduce, agree
+
+LossScale: TypeAlias = FixedLossScale | DynamicLossScale
+
+LOGGER = logging.getLogger("castwise.loss_scale")
+
+_LEVELS = {
+    "grew": logging.INFO,
+    "backed off": logging.INFO,
+    "held back": logging.INFO,
+    "at the ceiling": logging.DEBUG,
+    "at the floor": logging.WARNING,
+    "lost": logging.ERROR,
+}
+_MESSAGES = {
+    "grew": "step %(step)d: loss scale grew from %(before)g to %(scale)g",
+    "backed off": "step %(step)d: gradients not finite; loss scale backed off "
+    "from %(before)g to %(scale)g",
+    "held back": "step %(step)d: gradients not finite; loss scale held at %(scale)g",
+    "at the ceiling": "step %(step)d: loss scale stays at its limit %(scale)g",
+    "at the floor": "step %(step)d: gradients not finite, and the loss scale has been at its "
+    "floor %(scale)g for %(floor_steps)d steps: this is no overflow that a smaller scale would "
+    "cure",
+    "lost": "step %(step)d: loss scale is %(scale)g; no gradient is usable from here on",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleEvent:
+    """What happened to a loss scale.
+
+    Attributes
+    ----------
+    name
+        "grew", "backed off", "held back" (by the hysteresis), "at the floor", "at the ceiling" or
+        "lost" (0, infinite or NaN, which only presets reach).
+    step
+        Which update it was; the first is 1.
+    before, scale
+        The scale before and after.
+    floor_steps
+        For "at the floor": nonfinite steps in a row that found it there.
+
+    """
+
+    name: str
+    step: int
+    before: float
+    scale: float
+    floor_steps: int
+
+    def __str__(self) -> str:
+        return _MESSAGES[self.name] % {field: getattr(self, field) for field in self.__slots__}
+
+
+class LossScaler:
+    """Holds a loss scale and replaces it at each update.
+
+    Parameters
+    ----------
+    loss_scale : FixedLossScale, DynamicLossScale, float, "dynamic" or None
+        A number means FixedLossScale, "dynamic" the default DynamicLossScale, None a scale of 1.
+    on_event : callable, optional
+        Called with a LossScaleEvent whenever one occurs. Events are also logged to the logger
+        "castwise.loss_scale"; "at the floor" and "lost" at steps 1, 2, 4, 8, ... in a row only.
+
+    Examples
+    --------
+    >>> scaler = LossScaler(DynamicLossScale(4.0, growth_interval=2), on_event=print)
+    >>> scaler.update(True), scaler.update(False)
+    step 2: gradients not finite; loss scale backed off from 4 to 2
+    (True, False)
+
+    """
+
+    def __init__(
+        self,
+        loss_scale: LossScale | float | str | None = "dynamic",
+        *,
+        on_event: Callable[[LossScaleEvent], object] | None = None,
+    ) -> None:
+        self.loss_scale = get(loss_scale)
+        self.on_event = on_event
+        self.steps = 0
+        self._lost_steps = 0
+
+    @property
+    def scale(self) -> float:
+        """What the loss of the next step is to be multiplied by."""
+        return self.loss_scale.scale
+
+    def update(self, finite: Any, *, reduce: Reduce | None = None) -> bool:
+        """Take the step's outcome up; return whether its gradients apply.
+
+        Parameters
+        ----------
+        finite : bool
+            Whether all gradients of the step were finite.
+        reduce : callable, optional
+            The MAX all-reduce of a data-parallel run (see `agree`); every rank must call.
+
+        """
+        if reduce is not None:
+            finite, _ = agree(finite, reduce=reduce)
+        before = self.loss_scale.scale
+        self.loss_scale, applies, name = self.loss_scale.transition(finite)
+        self.steps += 1
+        self._lost_steps = self._lost_steps + 1 if name == "lost" else 0
+        if name is not None:
+            floor_steps = getattr(self.loss_scale, "floor_steps", 0)
+            self._tell(LossScaleEvent(name, self.steps, before, self.scale, floor_steps))
+        return applies
+
+    def _tell(self, event: LossScaleEvent) -> None:
+        times = {"at the floor": event.floor_steps, "lost": self._lost_steps}.get(event.name, 1)
+        if times & (times - 1) == 0:
+            LOGGER.log(_LEVELS[event.name], "%s", event)
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale's state, under the keys of its preset, and "steps"."""
+        return {**self.loss_scale.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; ValueError if it is another class's or preset's.
+
+        One without "steps", as a loss scale or its original saves it, leaves `steps` as it is.
+        """
+        own, steps = state, self.steps
+        if isinstance(state, dict) and "steps" in state:
+            own = {key: value for key, value in state.items() if key != "steps"}
+            steps = state["steps"]
+            if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+                raise ValueError(f"state: steps={steps!r} is not valid; use an int of 0 or more.")
+        self.loss_scale = self.loss_scale.with_state(own)
+        self.steps, self._lost_steps = steps, 0
+
+    def __repr__(self) -> str:
+        return f"LossScaler({self.loss_scale!r})"
+
+
+def get(identifier: LossScale | float | str | None) -> LossScale:
+    """The loss scale that a number, "dynamic" or None stands for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It stands for none.
+
+    """
+    if isinstance(identifier, FixedLossScale | DynamicLossScale):
+        return identifier
+    if identifier is None:
+        return FixedLossScale(1.0, skip_nonfinite=False)
+    if isinstance(identifier, str):
+        if identifier == "dynamic":
+            return DynamicLossScale()
+        raise ValueError(_refusal(identifier))
+    try:
+        return FixedLossScale(identifier)
+    except TypeError:
+        raise TypeError(_refusal(identifier)) from None
+
+
+def _refusal(identifier: Any) -> str:
+    return (
+        f'loss_scale={identifier!r} is not valid; use "dynamic", a number, None, or a '
+        "FixedLossScale or DynamicLossScale."
+    )
