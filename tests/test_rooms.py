@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core",),
+    ("_core", "_options"),
     ("_adapter_registry", "_argument_names", "_floating", "_frameworks", "_spelling", "_tables"),
     ("_acceleration", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),

@@ -3,35 +3,80 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from castwise._adapter_registry import find
+from castwise._adapter_registry import Adapter, find
 from castwise._core import cast
 from castwise._dtype_map import DtypeMap
 from castwise._floating import is_floating
+from castwise._options import Role, TreeOptions
 from castwise._seeding import tensor_seed
 from castwise._trees import map_leaves
 
-if TYPE_CHECKING:
-    from castwise._adapter_registry import Adapter
-
 Tree = TypeVar("Tree")
+Key = TypeVar("Key")
 
 _OWN_RESULT = ("out", "report", "copy")
 """Options of `cast` that are about one array, and so have no meaning for a tree."""
 
 
+@overload
+def cast_tree(
+    tree: NDArray[Any] | np.generic,
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> NDArray[Any]: ...
+@overload
+def cast_tree(
+    tree: dict[Key, NDArray[Any]],
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> dict[Key, NDArray[Any]]: ...
+@overload
+def cast_tree(
+    tree: list[NDArray[Any]],
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> list[NDArray[Any]]: ...
+@overload
+def cast_tree(
+    tree: tuple[NDArray[Any], ...],
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> tuple[NDArray[Any], ...]: ...
+@overload
 def cast_tree(
     tree: Tree,
     dtype_or_policy_or_map: Any,
     *,
     only_floating: bool = True,
-    role: str = "variable",
-    **options: Any,
-) -> Tree:
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> Tree: ...
+def cast_tree(
+    tree: Any,
+    dtype_or_policy_or_map: Any,
+    *,
+    only_floating: bool = True,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
+) -> Any:
     r"""Cast the arrays of nested dicts, lists, tuples and dataclasses.
 
     Parameters
@@ -82,11 +127,10 @@ def cast_tree(
     """
     check_tree_options(options, "cast_tree")
     targets = DtypeMap.of(dtype_or_policy_or_map, role)
-    result: Tree = map_leaves(tree, Walk(targets, only_floating, options).leaf)
-    return result
+    return map_leaves(tree, Walk(targets, only_floating, options).leaf)
 
 
-def check_tree_options(options: dict[str, Any], function: str) -> None:
+def check_tree_options(options: Mapping[str, Any], function: str) -> None:
     """Refuse wrong options of `cast`, and those about one array, whatever a tree may hold."""
     for name in _OWN_RESULT:
         if name in options:
@@ -101,7 +145,7 @@ def cast_at(
     array: Any,
     target: Any,
     path: str,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     cast: Callable[..., Any] = cast,
 ) -> Any:
     """An array of a tree, cast; with draws of its own for a seed, and its path in errors."""
@@ -122,7 +166,7 @@ class Walk:
 
     targets: DtypeMap
     only_floating: bool
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     """Arrays that were cast, by identity and target, with their results; held, so that no other
     array can take over an identity."""

@@ -1,11 +1,35 @@
 """The compiled half of castwise. Its names are re-exported by `castwise`; import that."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar, final, overload
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    SupportsFloat,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import disjoint_base
+
+from castwise._options import (
+    AmaxAlgorithm,
+    DelayedScalingPreset,
+    Level,
+    LossScalePreset,
+    Match,
+    Nan,
+    OnOverlap,
+    Order,
+    Overflow,
+    Rounding,
+)
 
 __all__ = [
     "CastReport",
@@ -50,32 +74,96 @@ environment_errors: list[str]
 
 _Result = TypeVar("_Result")
 
-_Rounding = Literal[
-    "nearest-even",
-    "nearest-away",
-    "towards-zero",
-    "towards-positive",
-    "towards-negative",
-    "stochastic",
-]
-_Overflow = Literal["ieee", "saturate", "raise"]
-_Nan = Literal["keep", "raise", "zero"]
-_Order = Literal["K", "C", "F", "A"]
-_Level = Literal["portable", "neon", "avx2", "avx512"]
 _Entry = tuple[str, str, list[int], int, int]
 
+_Array = TypeVar("_Array", bound=_Foreign)
+
+# What numpy has of its own comes first: its arrays look like those of other libraries.
+_Numpy: TypeAlias = NDArray[Any] | np.generic | complex | Sequence[Any]
+
+class _Foreign(Protocol):
+    """An array of torch, jax or another library, by what these have in common."""
+
+    @property
+    def dtype(self) -> Any: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+@overload
+def cast(
+    x: _Numpy,
+    dtype: DTypeLike | None = None,
+    *,
+    out: NDArray[Any] | None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    scale: ArrayLike | None = None,
+    seed: int | None = None,
+    order: Order = "K",
+    copy: bool = True,
+    report: Literal[False] = False,
+    threads: int | None = None,
+) -> NDArray[Any]: ...
+@overload
+def cast(
+    x: _Numpy,
+    dtype: DTypeLike | None = None,
+    *,
+    out: NDArray[Any] | None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    scale: ArrayLike | None = None,
+    seed: int | None = None,
+    order: Order = "K",
+    copy: bool = True,
+    report: Literal[True],
+    threads: int | None = None,
+) -> tuple[NDArray[Any], CastReport]: ...
+@overload
+def cast(
+    x: _Array,
+    dtype: Any = None,
+    *,
+    out: None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    scale: ArrayLike | None = None,
+    seed: int | None = None,
+    order: Order = "K",
+    copy: bool = True,
+    report: Literal[False] = False,
+    threads: int | None = None,
+) -> _Array: ...
+@overload
+def cast(
+    x: _Array,
+    dtype: Any = None,
+    *,
+    out: None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    scale: ArrayLike | None = None,
+    seed: int | None = None,
+    order: Order = "K",
+    copy: bool = True,
+    report: Literal[True],
+    threads: int | None = None,
+) -> tuple[_Array, CastReport]: ...
 @overload
 def cast(
     x: ArrayLike,
     dtype: DTypeLike | None = None,
     *,
     out: NDArray[Any] | None = None,
-    rounding: _Rounding | None = None,
-    overflow: _Overflow = "ieee",
-    nan: _Nan = "keep",
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
     scale: ArrayLike | None = None,
     seed: int | None = None,
-    order: _Order = "K",
+    order: Order = "K",
     copy: bool = True,
     report: Literal[False] = False,
     threads: int | None = None,
@@ -86,12 +174,12 @@ def cast(
     dtype: DTypeLike | None = None,
     *,
     out: NDArray[Any] | None = None,
-    rounding: _Rounding | None = None,
-    overflow: _Overflow = "ieee",
-    nan: _Nan = "keep",
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
     scale: ArrayLike | None = None,
     seed: int | None = None,
-    order: _Order = "K",
+    order: Order = "K",
     copy: bool = True,
     report: Literal[True],
     threads: int | None = None,
@@ -99,26 +187,26 @@ def cast(
 @overload
 def cast(
     x: ArrayLike,
-    dtype: DTypeLike | None = None,
+    dtype: Any = None,
     *,
-    out: NDArray[Any] | None = None,
-    rounding: _Rounding | None = None,
-    overflow: _Overflow = "ieee",
-    nan: _Nan = "keep",
+    out: Any = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
     scale: ArrayLike | None = None,
     seed: int | None = None,
-    order: _Order = "K",
+    order: Order = "K",
     copy: bool = True,
-    report: bool = False,
+    report: bool,
     threads: int | None = None,
-) -> NDArray[Any] | tuple[NDArray[Any], CastReport]: ...
+) -> Any: ...
 def explain_cast(
     source: ArrayLike | DTypeLike,
     dtype: DTypeLike,
     *,
-    rounding: _Rounding | None = None,
-    overflow: _Overflow = "ieee",
-    nan: _Nan = "keep",
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
     scale: ArrayLike | None = None,
     report: bool = False,
 ) -> str: ...
@@ -218,9 +306,9 @@ def finfo(dtype: DTypeLike) -> FormatInfo: ...
 def formats() -> tuple[str, ...]: ...
 def accelerated_pairs() -> list[list[tuple[str, str]]]: ...
 def set_accelerated(accelerated: bool) -> None: ...
-def cpu_level() -> _Level: ...
-def cpu_levels() -> tuple[_Level, ...]: ...
-def set_cpu_level(name: str) -> None: ...
+def cpu_level() -> Level: ...
+def cpu_levels() -> tuple[Level, ...]: ...
+def set_cpu_level(name: Level) -> None: ...
 def get_num_threads() -> int: ...
 def in_default_environment(function: Callable[..., _Result], *arguments: Any) -> _Result: ...
 def set_kept_memory(mebibytes: int) -> None: ...
@@ -236,7 +324,7 @@ _Dialect = Literal["keras", "tf", "tf_layer", "jmp"]
 
 @disjoint_base
 class PolicyBase:
-    def __new__(cls, name: str | None = None) -> Self: ...
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __init__(self, name: str | None = None) -> None: ...
     @property
     def name(self) -> str: ...
@@ -260,7 +348,7 @@ class PolicyBase:
 
 @final
 class PolicyMap:
-    def __new__(cls, match: str = "fullmatch", on_overlap: str = "raise") -> Self: ...
+    def __new__(cls, match: Match = "fullmatch", on_overlap: OnOverlap = "raise") -> Self: ...
     def insert(self, key: str, value: Any) -> None: ...
     def remove(self, key: str) -> Any: ...
     def pop_last(self) -> tuple[str, Any]: ...
@@ -314,7 +402,7 @@ class DynamicLossScale:
         minimum: SupportsFloat | None = None,
         maximum: SupportsFloat | None = None,
         hysteresis: SupportsIndex | None = None,
-        preset: str = "castwise",
+        preset: LossScalePreset = "castwise",
     ) -> DynamicLossScale: ...
     @property
     def scale(self) -> float: ...
@@ -339,7 +427,7 @@ class DynamicLossScale:
     @property
     def hysteresis(self) -> int: ...
     @property
-    def preset(self) -> str: ...
+    def preset(self) -> LossScalePreset: ...
     @property
     def _rules(self) -> dict[str, str]: ...
     def next(self, finite: Any) -> tuple[DynamicLossScale, bool]: ...
@@ -362,8 +450,8 @@ class DelayedScaling:
         margin: int = 0,
         *,
         dtype: DTypeLike | None = None,
-        amax_algorithm: str = "max",
-        preset: str = "castwise",
+        amax_algorithm: AmaxAlgorithm = "max",
+        preset: DelayedScalingPreset = "castwise",
     ) -> DelayedScaling: ...
     @property
     def scale(self) -> float: ...
@@ -376,9 +464,9 @@ class DelayedScaling:
     @property
     def amax_history_length(self) -> int: ...
     @property
-    def amax_algorithm(self) -> str: ...
+    def amax_algorithm(self) -> AmaxAlgorithm: ...
     @property
-    def preset(self) -> str: ...
+    def preset(self) -> DelayedScalingPreset: ...
     def next(self, amax: SupportsFloat) -> DelayedScaling: ...
     def quantize(
         self, x: ArrayLike, out: NDArray[Any] | None = None, *, threads: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from castwise.autocast import _names as names
 from castwise.autocast._building import Builder
@@ -72,7 +72,7 @@ class Layer(Builder):
 
     """
 
-    dialect: str = "keras"
+    dialect: Literal["keras", "tf_keras"] = "keras"
     autocast: bool = True
 
     def __init__(
@@ -82,7 +82,7 @@ class Layer(Builder):
         dtype: Any = None,
         autocast: bool = True,
         name: str | None = None,
-        dialect: str | None = None,
+        dialect: Literal["keras", "tf_keras"] | None = None,
         **unknown: Any,
     ) -> None:
         self.dialect = dialect or type(self).dialect

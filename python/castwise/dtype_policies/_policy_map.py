@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from castwise._core import PolicyMap
 from castwise._global_state import floatx
+from castwise._options import Match, OnOverlap
 from castwise._spelling import unused
 from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
@@ -82,8 +83,8 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         default_policy: Any = None,
         policy_map: dict[str, Any] | None = None,
         *,
-        match: Literal["fullmatch", "search"] = "fullmatch",
-        on_overlap: Literal["raise", "first", "longest"] = "raise",
+        match: Match = "fullmatch",
+        on_overlap: OnOverlap = "raise",
     ) -> None:
         if isinstance(default_policy, DTypePolicyMap):
             raise ValueError(  # noqa: TRY004 - as Keras
@@ -107,12 +108,12 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         return DTypePolicy(floatx()) if policy is self else policy
 
     @property
-    def match(self) -> str:
+    def match(self) -> Match:
         """How keys match: "fullmatch" or "search"."""
         return self._match
 
     @property
-    def on_overlap(self) -> str:
+    def on_overlap(self) -> OnOverlap:
         """What several matches do: "raise", "first" or "longest"."""
         return self._on_overlap
 

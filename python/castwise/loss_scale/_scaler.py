@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from castwise._core import DynamicLossScale, FixedLossScale
 from castwise.loss_scale._agreement import Reduce, agree
@@ -85,7 +85,7 @@ class LossScaler:
 
     def __init__(
         self,
-        loss_scale: LossScale | float | str | None = "dynamic",
+        loss_scale: LossScale | float | Literal["dynamic"] | None = "dynamic",
         *,
         on_event: Callable[[LossScaleEvent], object] | None = None,
     ) -> None:
@@ -150,7 +150,7 @@ class LossScaler:
         return f"LossScaler({self.loss_scale!r})"
 
 
-def get(identifier: LossScale | float | str | None) -> LossScale:
+def get(identifier: LossScale | float | Literal["dynamic"] | None) -> LossScale:
     """The loss scale that a number, "dynamic" or None stands for.
 
     Raises

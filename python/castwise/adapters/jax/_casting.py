@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise._core import finfo
+from castwise._core import CastReport, finfo
 from castwise._frameworks import require
+from castwise._options import CastOptions
+
+if TYPE_CHECKING:
+    from jax import Array
 
 jax: Any = require("jax")
 
@@ -21,6 +25,14 @@ _ALIGNMENT = 64
 """Where jax's CPU client wants memory that it is to use as it is, in bytes."""
 
 
+@overload
+def cast(
+    array: Array, dtype: Any, *, report: Literal[False] = False, **options: Unpack[CastOptions]
+) -> Array: ...
+@overload
+def cast(
+    array: Array, dtype: Any, *, report: Literal[True], **options: Unpack[CastOptions]
+) -> tuple[Array, CastReport]: ...
 def cast(array: Any, dtype: Any, **options: Any) -> Any:
     """Cast a jax array to another dtype.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from castwise._frameworks import require
+
+if TYPE_CHECKING:
+    from jax import Array
 
 jax: Any = require("jax")
 
@@ -13,7 +16,7 @@ __all__ = ["all_finite", "select_tree", "unscale"]
 Tree = TypeVar("Tree")
 
 
-def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
+def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
     """Divide the gradients of a pytree by a loss scale, and tell whether all are finite.
 
     Parameters
@@ -52,7 +55,7 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Any]:
     return divided, all_finite((grads, divided))
 
 
-def all_finite(tree: Any) -> Any:
+def all_finite(tree: Any) -> Array:
     """Whether every element of every array is finite, as a bool array of rank 0; True for none."""
     jnp = jax.numpy
     flags = [jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]

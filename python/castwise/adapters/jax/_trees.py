@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from castwise._casting import Walk, check_tree_options
 from castwise._dtype_map import DtypeMap
 from castwise._frameworks import require
+from castwise._options import TreeOptions
 
 jax: Any = require("jax")
 
@@ -20,8 +21,8 @@ def cast_tree(
     dtype_or_policy_or_map: Any,
     *,
     only_floating: bool = True,
-    role: str = "variable",
-    **options: Any,
+    role: Literal["variable", "compute", "output"] = "variable",
+    **options: Unpack[TreeOptions],
 ) -> Tree:
     """Cast the arrays of a pytree, of any class that is registered with jax; also in `jax.jit`.
 

@@ -7,7 +7,7 @@ of numpy's arrays; so integers of the same width cross over, and each side takes
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from castwise._core import finfo, formats
 from castwise._frameworks import require
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 torch: Any = require("torch")
 
 __all__ = ["from_numpy", "to_numpy"]
 
 
-def to_numpy(tensor: Any) -> NDArray[Any]:
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """A numpy array in the memory of a tensor: writing to one is writing to the other.
 
     Parameters
@@ -71,7 +74,7 @@ def plain_array(tensor: Any) -> NDArray[Any]:
     return codes.view(dtype)
 
 
-def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Any:
+def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
     """A tensor in the memory of a numpy array: writing to one is writing to the other.
 
     Parameters

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
 import numpy as np
 
 from castwise import _core
-from castwise._core import finfo
+from castwise._core import CastReport, finfo
 from castwise._frameworks import require
+from castwise._options import CastOptions
 from castwise.adapters.torch._bridge import (
     from_numpy,
     numpy_dtype,
@@ -18,11 +19,32 @@ from castwise.adapters.torch._bridge import (
     torch_dtype,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 torch: Any = require("torch")
 
 __all__ = ["cast"]
 
 
+@overload
+def cast(
+    tensor: Tensor,
+    dtype: Any = None,
+    *,
+    out: Tensor | None = None,
+    report: Literal[False] = False,
+    **options: Unpack[CastOptions],
+) -> Tensor: ...
+@overload
+def cast(
+    tensor: Tensor,
+    dtype: Any = None,
+    *,
+    out: Tensor | None = None,
+    report: Literal[True],
+    **options: Unpack[CastOptions],
+) -> tuple[Tensor, CastReport]: ...
 def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> Any:
     """Cast a tensor to another dtype, rounding once from the exact value.
 

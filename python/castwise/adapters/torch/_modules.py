@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from castwise._casting import cast_at, check_tree_options
 from castwise._frameworks import require
+from castwise._options import Role, TreeOptions
 from castwise.adapters.torch._autocast import Autocast
 from castwise.adapters.torch._casting import cast
 from castwise.adapters.torch._plan import Named, NameMap, Planned, Summary, decide
 from castwise.adapters.torch._state import state_tensors
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 torch: Any = require("torch")
 
@@ -52,7 +56,11 @@ class ModuleCast:
 
 
 def cast_module(
-    module: Any, dtype_or_policy_or_map: Any, *, inputs: Any = True, **options: Any
+    module: Module,
+    dtype_or_policy_or_map: Any,
+    *,
+    inputs: Any = True,
+    **options: Unpack[TreeOptions],
 ) -> ModuleCast:
     r"""Cast the parameters and buffers of a module, and let it compute in the dtype that they have.
 
@@ -139,7 +147,7 @@ def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast
 
 
 def explain(
-    module_or_state: Any, dtype_or_policy_or_map: Any, *, role: str = "variable"
+    module_or_state: Any, dtype_or_policy_or_map: Any, *, role: Role = "variable"
 ) -> Summary:
     """What a map would do to the tensors of a module or a state dict, without doing it.
 
@@ -167,7 +175,7 @@ def named_tensors(module: Any) -> Iterator[Named]:
                     yield Named(f"{path}.{name}" if path else name, path, tensor)
 
 
-def _cast_all(plan: list[Planned], options: dict[str, Any]) -> None:
+def _cast_all(plan: list[Planned], options: Mapping[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
     tensors = {id(each.named.tensor): each for each in plan if each.target is not None}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from castwise._casting import cast_at, check_tree_options
 from castwise._frameworks import require
+from castwise._options import Role, TreeOptions
 from castwise._trees import leaves, map_leaves
 from castwise.adapters.torch._casting import cast, refuse_module
 from castwise.adapters.torch._plan import Named, NameMap, decide
@@ -19,7 +20,11 @@ State = TypeVar("State")
 
 
 def cast_state_dict(
-    state: State, dtype_or_policy_or_map: Any, *, role: str = "variable", **options: Any
+    state: State,
+    dtype_or_policy_or_map: Any,
+    *,
+    role: Role = "variable",
+    **options: Unpack[TreeOptions],
 ) -> State:
     r"""Cast the tensors of a state dict, as `Module.state_dict` or an optimizer gives it.
 

@@ -1,0 +1,97 @@
+"""What type checkers are to say of public functions; `.ci/run` asks mypy and basedpyright.
+
+`test_types.py` runs the same lines, where `assert_type` compares the classes of the values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import castwise
+import numpy as np
+from castwise import DTypePolicyMap, loss_scale
+from castwise.compat import jmp
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing import assert_type
+else:
+    from checked_types import assert_type
+
+F32: NDArray[np.float32] = np.ones(2, np.float32)
+
+
+if TYPE_CHECKING:
+    # What must be refused: both report a comment that is not needed.
+    castwise.cast(F32, "float16", overflow="clip")  # type: ignore[call-overload]
+    castwise.cast(F32, "float16", nan="ignore")  # type: ignore[call-overload]
+    castwise.cast_tree([F32], "float16", copy=False)  # type: ignore[call-overload]
+    castwise.cast_tree([F32], "float16", role="output")  # type: ignore[call-overload]
+    DTypePolicyMap("float32", match="prefix")  # type: ignore[arg-type]
+    loss_scale.DynamicLossScale(preset="pytorch")  # type: ignore[arg-type]
+
+
+def arrays() -> None:
+    for x in (F32, F32[0], 1.5, [1.0, 2.0], memoryview(b"12")):
+        assert_type(castwise.cast(x, "float16"), NDArray[Any])
+    found = castwise.cast(F32, "bfloat16", overflow="saturate", report=True)
+    assert_type(found, tuple[NDArray[Any], castwise.CastReport])
+    assert_type(castwise.cast(F32, out=np.empty(2)), NDArray[Any])
+    assert_type(castwise.finfo("bfloat16"), castwise.FormatInfo)
+
+
+def trees() -> None:
+    assert_type(castwise.cast_tree(F32, "bfloat16"), NDArray[Any])
+    assert_type(castwise.cast_tree({"a": F32}, "bfloat16"), dict[str, NDArray[Any]])
+    assert_type(castwise.cast_tree([F32], "bfloat16", rounding="towards-zero"), list[NDArray[Any]])
+    assert_type(castwise.cast_tree((F32, F32), "bfloat16"), tuple[NDArray[Any], ...])
+    nested = {"a": [F32], "b": [F32]}
+    assert_type(castwise.cast_tree(nested, "mixed_float16"), dict[str, list[NDArray[np.float32]]])
+
+
+def policies() -> None:
+    policies = DTypePolicyMap("float32", {"a": "mixed_float16"}, on_overlap="first")
+    assert_type(policies["a"], castwise.DTypePolicy)
+    assert_type(policies["a"].compute_dtype, str)
+    assert_type(castwise.dtype_policies.get("float16"), castwise.DTypePolicy)
+    with castwise.config.dtype_policy_scope("mixed_bfloat16") as policy:
+        assert_type(policy, castwise.DTypePolicy)
+    assert_type(jmp.get_policy("half"), jmp.Policy)
+
+
+def gradients() -> None:
+    grads = {"a": F32}
+    assert_type(loss_scale.unscale(grads, 8.0), tuple[dict[str, NDArray[np.float32]], bool])
+    found = loss_scale.unscale(grads, 8.0, norm=True)
+    assert_type(found, tuple[dict[str, NDArray[np.float32]], bool, float])
+    scale = loss_scale.DynamicLossScale(8.0, preset="torch")
+    assert_type(scale.next(True), tuple[loss_scale.DynamicLossScale, bool])
+    assert_type(loss_scale.LossScaler(scale).update(True), bool)
+
+
+def tensors() -> None:
+    import torch  # noqa: PLC0415
+    from castwise.adapters import torch as adapter  # noqa: PLC0415
+
+    tensor = torch.ones(2)
+    assert_type(castwise.cast(tensor, torch.bfloat16), torch.Tensor)
+    assert_type(castwise.cast(tensor, "float16", report=True)[0], torch.Tensor)
+    assert_type(castwise.cast_tree(tensor, "float16"), torch.Tensor)
+    assert_type(castwise.cast_tree({"a": tensor}, "float16"), dict[str, torch.Tensor])
+    assert_type(adapter.cast(tensor, "float16", overflow="raise"), torch.Tensor)
+    assert_type(adapter.cast(tensor, "float16", report=True)[1], castwise.CastReport)
+    assert_type(adapter.to_numpy(tensor), NDArray[Any])
+    assert_type(adapter.from_numpy(F32), torch.Tensor)
+    assert_type(adapter.cast_state_dict({"a": tensor}, "float16"), dict[str, torch.Tensor])
+
+
+def jax_arrays() -> None:
+    import jax  # noqa: PLC0415
+    from castwise.adapters import jax as adapter  # noqa: PLC0415
+
+    array = jax.numpy.ones(2)
+    assert_type(castwise.cast(array, "bfloat16"), jax.Array)
+    assert_type(castwise.cast_tree([array], "bfloat16"), list[jax.Array])
+    assert_type(adapter.cast(array, "float16", report=True)[0], jax.Array)
+    assert_type(adapter.cast_tree({"a": array}, "float16"), dict[str, jax.Array])
+    assert_type(adapter.unscale({"a": array}, 8.0), tuple[dict[str, jax.Array], jax.Array])
