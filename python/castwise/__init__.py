@@ -1,4 +1,4 @@
-"""Numeric precision for every array of a model: exact casts, and an account of what they lose."""
+"""Numeric precision for every array of a model: exact casts, and a report of what they lose."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ _ON_DEMAND = (
     "dtype_policies",
     "loss_scale",
 )
-"""Submodules that are imported when they are first asked for: not every program needs them."""
+"""Submodules that are imported at their first use, because not every program needs them."""
 
 __all__ = [
     "CastReport",

@@ -1,4 +1,4 @@
-"""Existing `astype` code on our kernels."""
+"""Let numpy's own casts, such as `astype`, run on castwise's kernels."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Acceleration(Turn):
     def left_alone(self) -> tuple[CastPair, ...]:
         """The casts of ml_dtypes that are not replaced.
 
-        Those that compilers turn into vectors already (between integers, from bfloat16 to wider
-        types); complex to real; and any whose results a release of ml_dtypes has changed.
+        These are casts that compilers vectorise already (between integers, from bfloat16 to wider
+        types), from complex to real, and those whose results a release of ml_dtypes has changed.
         """
         return tuple(CastPair(*pair) for pair in accelerated_pairs()[1])
 
@@ -52,13 +52,13 @@ class Acceleration(Turn):
 def accelerate() -> Acceleration:
     """Run the casts between numpy's and ml_dtypes' dtypes on castwise's kernels.
 
-    From here on ``x.astype(ml_dtypes.bfloat16)``, ``out[...] = x``, ``np.copyto``, ufuncs of mixed
-    dtypes and whatever else lets numpy cast, in any thread, gives the same bits, warnings included,
-    and contiguous arrays of 64 elements or more in less time. (Strided ones numpy walks element by
-    element, which takes up to a tenth longer than before; and where many values are NaN or
-    subnormal, ml_dtypes' own function is asked.) Casts that ml_dtypes does not take part in
-    (float32 to float16) are numpy's own and stay as they are, and so do those listed by
-    ``left_alone`` of the result.
+    Afterwards ``x.astype(ml_dtypes.bfloat16)``, ``out[...] = x``, ``np.copyto``, ufuncs of mixed
+    dtypes and every other cast by numpy, in any thread, give the same bits and warnings as before,
+    and contiguous arrays of 64 elements or more take less time. (numpy visits strided arrays one
+    element at a time, which takes up to a tenth longer than before. Arrays with many NaNs or
+    subnormal numbers are cast by ml_dtypes' own function.) Casts between numpy's own dtypes
+    (float32 to float16) are not changed, and neither are those that ``left_alone`` of the result
+    lists.
 
     Calling it again changes nothing. `restore` undoes all calls; as a context manager, a call
     undoes itself. The environment variable ``CASTWISE_ACCELERATE=1`` makes ``import castwise``
@@ -67,7 +67,7 @@ def accelerate() -> Acceleration:
     Returns
     -------
     Acceleration
-        A context manager; `pairs` and `left_alone` say which casts are meant.
+        A context manager; `pairs` and `left_alone` list the casts.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def restore() -> None:
 
 
 def accelerate_from_environment() -> None:
-    """Do what the environment variable asks for."""
+    """Call `accelerate` if the environment variable is 1."""
     value = os.environ.get(ENVIRONMENT, "").strip()
     if value not in ("", "0", "1"):
         raise ValueError(f"environment variable {ENVIRONMENT}={value!r} is not valid; use 1 or 0.")

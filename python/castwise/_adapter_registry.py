@@ -1,7 +1,7 @@
-"""Which adapter casts the arrays of a library: found by the top-level module of their class.
+"""Find the adapter that casts the arrays of a library, by the top-level module of their class.
 
-It stands below everything that casts, and knows no adapter: packages offer theirs as entry points,
-and `castwise` names its own in `BUILT_IN`. `castwise.adapters.protocol` says how to write one.
+This module imports no adapter: packages offer theirs as entry points, and `castwise` names its own
+in `BUILT_IN`. `castwise.adapters.protocol` says how to write one.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ file, and a folder on the path, have no metadata.
 """
 
 _WITHOUT = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})
-"""Modules whose classes need no adapter; for them, none is searched for."""
+"""Modules whose classes have no adapter, so that none is searched for."""
 
 
 class Adapter(ABC):
-    """One library's arrays; derive from it. Made without arguments if an entry point names it."""
+    """How one library's arrays are cast: the base class of adapters.
+
+    A class that an entry point names is called without arguments.
+    """
 
     @abstractmethod
     def is_array(self, value: Any) -> bool:
-        """Whether a value, of a class of the library or derived from one, is an array to cast."""
+        """Tell whether an instance of a class of the library is an array to cast."""
 
     @abstractmethod
     def dtype_of(self, array: Any) -> Any:
-        """The dtype of an array: what `castwise.finfo` takes, or None if it has no such format."""
+        """Return an array's dtype, as `castwise.finfo` takes it; None if no format describes it."""
 
     def format_of(self, dtype: Any) -> str | None:
-        """The name of the format that a dtype of the library's own class means; None if none.
+        """Return the name of the format that one of the library's own dtypes means, or None.
 
         For maps and `cast_tree`, if the library has dtypes that numpy does not understand.
         """
@@ -55,21 +58,21 @@ class Adapter(ABC):
 
     @abstractmethod
     def to_host(self, array: Any) -> NDArray[Any]:
-        """The elements as a numpy array; without a copy, where that can be."""
+        """Return the elements as a numpy array, without a copy where that is possible."""
 
     @abstractmethod
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """A numpy array, which nobody else has, as an array of the library where `like` is."""
+        """Return a numpy array, which the caller no longer uses, as an array where `like` is."""
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """The array in another dtype; unless a class has a better way, cast on the host.
+        """Return the array in another dtype. By default it is cast on the host.
 
         Parameters
         ----------
         array : array
             One that `is_array` accepts.
         dtype, **options
-            What `castwise.cast` was given, and only that. A class refuses what it cannot do.
+            The arguments that `castwise.cast` was given. A class refuses those that it cannot obey.
 
         Returns
         -------
@@ -78,7 +81,7 @@ class Adapter(ABC):
         Raises
         ------
         TypeError
-            An ``out``: numpy arrays are written in place, others are new.
+            ``out`` is given: only numpy arrays are written in place.
 
         """
         if options.pop("out", None) is not None:
@@ -90,24 +93,24 @@ class Adapter(ABC):
         return self.from_host(result, array)
 
     def is_floating(self, array: Any) -> bool:
-        """Whether an array holds real floats, which `cast_tree` casts unless told otherwise."""
+        """Tell whether an array holds real floats, which `cast_tree` casts by default."""
         try:
             dtype = self.dtype_of(array)
             return dtype is not None and finfo(dtype).kind == "float"
-        except TypeError:  # of a dtype that is none of castwise's formats
+        except TypeError:  # a dtype that no format describes
             return False
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
-        """What a container of the library holds, as (key, value) pairs; None if it is no container.
+        """Return the (key, value) pairs of a container of the library; None for any other value.
 
-        Dicts, lists, tuples and dataclasses need no adapter. The path of an array is made of the
-        keys on the way to it, joined by "/".
+        Dicts, lists, tuples and dataclasses need no adapter. The path of an array consists of the
+        keys that lead to it, joined by "/".
         """
         del node
         return None
 
     def rebuild(self, node: Any, children: Sequence[tuple[Any, Any]]) -> Any:
-        """A container of the class of `node`, with other values under the keys of `children`."""
+        """Return a container of the same class as `node`, with the values of `children`."""
         raise NotImplementedError(f"{type(self).__name__} has children, but no rebuild.")
 
 
@@ -128,9 +131,9 @@ def register(module: str, adapter: Adapter | type[Adapter]) -> None:
     Raises
     ------
     TypeError
-        It is no Adapter, or `module` no str.
+        `adapter` is not an Adapter, or `module` not a str.
     ValueError
-        `module` has a dot, or is numpy or another that has no adapter.
+        `module` has a dot, or is numpy or another module that has no adapter.
 
     """
     if not isinstance(module, str):
@@ -142,12 +145,12 @@ def register(module: str, adapter: Adapter | type[Adapter]) -> None:
 
 
 def find(cls: type) -> Adapter | None:
-    """The adapter of a class: that of the first of its bases whose top-level module has one.
+    """Return the adapter of a class: that of its first base whose top-level module has one.
 
     Raises
     ------
     ImportError, TypeError
-        There is one, but it cannot be imported, or is no Adapter; the message names its package.
+        The adapter cannot be imported, or is not an Adapter; the message names its package.
 
     """
     try:
@@ -155,12 +158,12 @@ def find(cls: type) -> Adapter | None:
     except KeyError:
         adapter = _found[cls] = _search(cls)
         return adapter
-    except TypeError:  # of a metaclass that does not hash
+    except TypeError:  # the metaclass does not hash
         return _search(cls)
 
 
 def array_adapter(x: Any) -> Adapter | None:
-    """The adapter of an array of another library; None for whatever else. `cast` asks for it."""
+    """Return the adapter of another library's array, None for other values; for `cast`."""
     adapter = find(type(x))
     return adapter if adapter is not None and adapter.is_array(x) else None
 
@@ -179,7 +182,7 @@ def _search(cls: type) -> Adapter | None:
 
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
-    """The entry points by name. Of several for one module, the first, with a warning.
+    """Return the entry points by name; of several for one module the first, with a warning.
 
     castwise's own come first, then those of packages by name.
     """
@@ -214,7 +217,7 @@ def _loaded(entry: EntryPoint) -> Adapter:
 def _checked(adapter: Any, what: str) -> Adapter:
     made = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
     if not isinstance(made, Adapter):
-        raise TypeError(f"{what} is no castwise.adapters.protocol.Adapter; derive it from that.")
+        raise TypeError(f"{what} is not a castwise.adapters.protocol.Adapter; derive it from that.")
     return made
 
 

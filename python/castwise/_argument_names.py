@@ -1,4 +1,4 @@
-"""Errors in a dialect's words: its names of arguments and classes in place of castwise's own."""
+"""Rename arguments and classes in errors, from castwise's names to those of a dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OWNER = "DynamicLossScale with preset="
-"""How errors of saved states call the class that a dialect's class is built on."""
+"""What errors of saved states call castwise's class, on which a dialect's class is built."""
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def renamed(*, owner: str | None = None, **names: str) -> Iterator[None]:
     owner : str, optional
         The class whose state is loaded, for errors about its keys.
     **names : str
-        For each name of castwise's, the one that the caller knows.
+        For each of castwise's names, the one that the caller knows.
 
     Raises
     ------

@@ -21,7 +21,7 @@ Tree = TypeVar("Tree")
 Key = TypeVar("Key")
 
 _OWN_RESULT = ("out", "report", "copy")
-"""Options of `cast` that are about one array, and so have no meaning for a tree."""
+"""Options of `cast` that are about one array, and are refused for a tree."""
 
 
 @overload
@@ -84,35 +84,37 @@ def cast_tree(
     tree : nested mapping, list, tuple, namedtuple or dataclass instance
         Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
         adapter (`castwise.adapters`), to arrays of that library; all others (None, Python numbers,
-        strings, ...) stay what they are. The tree itself is not changed. Mappings that cannot be
+        strings, ...) are not changed, and neither is the tree itself. Mappings that cannot be
         copied with other values become plain dicts.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
-        One target for all arrays, or a mapping of regular expressions to targets. A key that is the
-        path of a leaf decides for it, else one that matches all of it: the keys, indices and field
-        names on the way to the leaf, joined by ``/``. ``"default"`` is for floating arrays that no
-        key matches; ``"keep"`` is the target that changes nothing. A `DTypePolicy` (or the name of
-        one), or a `DTypePolicyMap`, gives each floating array the dtype of its policy.
+        One target for all arrays, or a mapping of paths or regular expressions to targets. The path
+        of a leaf consists of the keys, indices and field names that lead to it, joined by ``/``. A
+        key equal to the path is used first, else one that matches the whole path. ``"default"`` is
+        for floating arrays that no key matches; the target ``"keep"`` changes nothing. A
+        `DTypePolicy` (or the name of one), or a `DTypePolicyMap`, gives each floating array the
+        dtype of its policy.
     only_floating : bool
         Leave integer, bool and complex arrays alone, unless a key of the mapping matches their
         path.
     role : {"variable", "compute"}
-        Which dtype of a policy is meant: what variables are kept in, or what is computed in.
+        Which dtype of a policy is used: that of variables, or that of computations.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
-        ``cast``. With a ``seed``, each array draws from its own, made of ``seed`` and its path.
+        ``cast``. With a ``seed``, each array has a seed of its own, derived from ``seed`` and its
+        path.
 
     Returns
     -------
-    A structure of the same classes. An array that stands in several places is cast once, and
-    stands in the same places of the result.
+    A structure of the same classes. An array that occurs several times is cast once, and occurs
+    at the same places of the result.
 
     Raises
     ------
     TypeError
-        Unknown dtype or policy, an option that is about one array, an array that no format
+        An unknown dtype or policy, an option that is about one array, an array that no format
         describes.
     ValueError
-        An invalid regular expression; a path that two keys match, naming both.
+        An invalid regular expression; a path that two keys match (the message has both).
     OverflowError, ValueError
         What ``cast`` raises for a leaf, with its path.
 
@@ -131,11 +133,11 @@ def cast_tree(
 
 
 def check_tree_options(options: Mapping[str, Any], function: str) -> None:
-    """Refuse wrong options of `cast`, and those about one array, whatever a tree may hold."""
+    """Refuse wrong options of `cast`, and those about one array, even if the tree has no arrays."""
     for name in _OWN_RESULT:
         if name in options:
             raise TypeError(f"{name}= is about one array; {function} does not take it.")
-    # No elements, in a shape that every scale fits.
+    # An array without elements, with which every scale broadcasts.
     shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
     nothing = np.empty((0, *shape), np.float32)
     cast(nothing, nothing.dtype, **options)
@@ -148,7 +150,7 @@ def cast_at(
     options: Mapping[str, Any],
     cast: Callable[..., Any] = cast,
 ) -> Any:
-    """An array of a tree, cast; with draws of its own for a seed, and its path in errors."""
+    """Cast an array of a tree, with a seed of its own, and its path in errors."""
     if options.get("seed") is not None:
         options = {**options, "seed": tensor_seed(options["seed"], path)}
     try:
@@ -156,7 +158,7 @@ def cast_at(
     except (TypeError, ValueError, OverflowError) as error:
         if type(error) in (TypeError, ValueError, OverflowError):
             raise type(error)(f"{path!r}: {error}") from error
-        error.add_note(f"in the array at {path!r}")  # others may not be made from a text alone
+        error.add_note(f"in the array at {path!r}")  # other classes may need more than a text
         raise
 
 
@@ -168,11 +170,11 @@ class Walk:
     only_floating: bool
     options: Mapping[str, Any]
     done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    """Arrays that were cast, by identity and target, with their results; held, so that no other
-    array can take over an identity."""
+    """Each array that was cast, with its result, by identity and target. The reference to the array
+    keeps its identity from being used again."""
 
     def leaf(self, array: Any, path: str) -> Any:
-        """The leaf, cast if it is an array and anything asks for it."""
+        """Return the leaf, cast if it is an array and has a target."""
         if isinstance(array, np.ndarray | np.generic):
             floating = not self.only_floating or is_floating(array.dtype)
         else:
@@ -191,7 +193,7 @@ class Walk:
         return self.done[key][1]
 
     def container(self, node: Any, path: str, adapter: Adapter) -> Any:
-        """The container of another library with its arrays cast; what is none, as it is."""
+        """Return another library's container with its arrays cast, and any other value as it is."""
         children = adapter.children(node)
         if children is None:
             return node
@@ -199,7 +201,7 @@ class Walk:
         return adapter.rebuild(node, walked)
 
     def below(self, tree: Any, path: str) -> Any:
-        """A tree that stands at a path, cast."""
+        """Cast a tree below a path."""
         path = path.removeprefix("/")
         return map_leaves(
             tree, lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path)

@@ -1,14 +1,14 @@
-r"""Which array becomes which format: `default` plus regular expressions.
+r"""Choose the format of each array, by paths and regular expressions.
 
 ```json
 {"default": "bfloat16", ".*norm.*": "float32", "lm_head\\.weight": "keep"}
 ```
 
-A key that is the name of an array decides for it (of a tensor in a checkpoint, or the path of a
-leaf in a tree), else a key that matches all of the name. A name that two keys match is an error, so
-the order of the keys means nothing. `"keep"` leaves an array as it is.
+The name of an array is that of a tensor in a checkpoint, or the path of a leaf in a tree. A key
+equal to the name is used first, else one that matches the whole name. A name that two keys match
+is an error, so the order of the keys does not matter. `"keep"` leaves an array as it is.
 
-A dtype policy, or a map of policies, is such a map too.
+A dtype policy, or a map of policies, can be used as such a map.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
 
 KEEP = "keep"
-"""What stands in the place of a format for arrays to be left as they are."""
+"""The target of arrays that are not cast."""
 
 DEFAULT = "default"
 """The key for floating arrays that no other key matches."""
 
 
 class Decision(NamedTuple):
-    """The format that an array is cast to (None: it stays), and the key that says so."""
+    """The format that an array is cast to (None: it is not cast), and the key that matched."""
 
     target: str | None
     key: str | None = None
@@ -50,13 +50,13 @@ class DtypeMap:
     Attributes
     ----------
     default
-        Format of floating arrays that no key decides for, None to keep them.
+        Format of floating arrays that no key matches, None to keep them.
     keys
         Paths and regular expressions, each with its target.
     origin
         What to call the map in errors.
     all_kinds
-        Whether a key decides for arrays of every kind, or for floating ones only, as a policy does.
+        Whether keys apply to arrays of every kind; those of policies apply to floating arrays only.
 
     """
 
@@ -67,12 +67,12 @@ class DtypeMap:
 
     @classmethod
     def of(cls, value: Any, role: str = "variable") -> DtypeMap:
-        """The map that a dtype, a policy, the name of either, or a mapping means.
+        """Return the map for a dtype, a policy, the name of either, or a mapping.
 
         Raises
         ------
         TypeError, ValueError
-            It means none; `role` is not "variable" or "compute".
+            `value` is none of these; `role` is not "variable" or "compute".
 
         """
         if role not in _ROLES:
@@ -90,12 +90,12 @@ class DtypeMap:
 
     @classmethod
     def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:
-        """The map that gives each floating array the variable (or compute) dtype of its policy.
+        """Return the map that gives floating arrays the dtype of their policy.
 
         Raises
         ------
         ValueError
-            A policy quantizes, which is more than a cast, or its dtype is no format; another role.
+            A policy quantizes, which a cast cannot do; its dtype is not a format; another role.
 
         """
         if not isinstance(policy, DTypePolicyMap):
@@ -112,12 +112,12 @@ class DtypeMap:
 
     @classmethod
     def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:
-        """As `from_policy`, of a policy, its name, its config, or a `.json` file with the config.
+        """Return the map for a policy, its name, its config, or a `.json` file with the config.
 
         Raises
         ------
         ValueError
-            There is no such policy, or the file holds none.
+            There is no such policy, or the file does not hold one.
         OSError
             The file cannot be read.
 
@@ -142,9 +142,9 @@ class DtypeMap:
         Raises
         ------
         ValueError
-            A key is no regular expression; the message has key and position.
+            A key is not a regular expression; the message has the key and the position.
         TypeError
-            A value is no format; the message has the key and the nearest names.
+            A value is not a format; the message has the key and the nearest names.
 
         """
         default: str | None = None
@@ -177,7 +177,7 @@ class DtypeMap:
         Raises
         ------
         ValueError
-            It is neither JSON nor TOML, or has a key twice.
+            The file is neither JSON nor TOML, or has a key twice.
         ValueError, TypeError
             As `from_mapping`.
         OSError
@@ -196,9 +196,9 @@ class DtypeMap:
         return cls.from_mapping(mapping, str(path))
 
     def decide(self, name: str, floating: bool) -> Decision:
-        """What becomes of an array: a key that has or matches its name decides, else the default.
+        """Return the target of an array: that of the key that matches its name, else the default.
 
-        The default is for floating arrays only.
+        The default applies to floating arrays only.
 
         Raises
         ------
@@ -239,7 +239,7 @@ _CONFIG_SUFFIX = ".json"
 
 
 def _policy(value: Any) -> Any:
-    """The dtype policy that a value is or names, castwise's or another library's; None if none."""
+    """Return the dtype policy that a value is or names, of any library; None for other values."""
     if all(hasattr(value, f"{role}_dtype") for role in _ROLES):
         return value
     if not isinstance(value, str):
@@ -273,7 +273,7 @@ def _target(value: Any, role: str) -> str | None:
 
 
 def _name(dtype: Any) -> Any:
-    """The format's name that another library's dtype means; other values as they are."""
+    """Return the format's name for another library's dtype, and other values as they are."""
     adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
     return dtype if adapter is None else adapter.format_of(dtype) or dtype
 
@@ -288,4 +288,4 @@ def _policy_target(policy: Any, role: str) -> str | None:
     try:
         return _target(dtype, role)
     except TypeError as error:
-        raise ValueError(f"policy={policy.name!r} is for no arrays of numbers: {error}") from error
+        raise ValueError(f"policy={policy.name!r} is not for arrays of numbers: {error}") from error

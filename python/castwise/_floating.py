@@ -1,4 +1,4 @@
-"""Which dtypes are real floats: numpy's `issubdtype` does not know those of ml_dtypes."""
+"""Tell real floats from other dtypes: numpy's `issubdtype` does not know those of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from castwise._core import finfo
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether a real float; one without a format (longdouble) is left to `cast` to refuse."""
+    """Tell whether a dtype is a real float, also one that `cast` refuses (longdouble)."""
     try:
         return finfo(dtype).kind == "float"
     except TypeError:

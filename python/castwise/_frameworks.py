@@ -1,4 +1,4 @@
-"""Frameworks that need not be installed: imported when an adapter is used, with a word of help."""
+"""Import optional frameworks; where one is missing, the error says how to install it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "tf_keras": ((2, 15), (2, 21)),
     "torch": ((2, 4), (2, 15)),
 }
-"""The oldest and the newest release (major, minor) of each framework that its adapter is for."""
+"""The oldest and the newest release (major, minor) with which each adapter is tested."""
 
 
 @functools.cache
 def require(name: str) -> ModuleType:
-    """The framework, imported; a warning, once, where its release is not one of the tested.
+    """Import a framework; warn once if its release is not one of those that are tested.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def require(name: str) -> ModuleType:
     Raises
     ------
     ImportError
-        It is not installed, or does not import; the message has the command that installs it.
+        It cannot be imported; the message has the command that installs it.
 
     """
     try:
@@ -54,7 +54,7 @@ def require(name: str) -> ModuleType:
 
 
 def tested_releases(name: str) -> str:
-    """The releases of a framework that its adapter is tested with, for people to read."""
+    """Return the range of tested releases as a text."""
     return " to ".join(".".join(map(str, release)) for release in _TESTED[name])
 
 

@@ -1,4 +1,4 @@
-"""What is in force where nothing else is said: floatx, and the dtype policy of each thread.
+"""The defaults in force: floatx of the process, and the dtype policy of each thread.
 
 As in Keras, floatx belongs to the process and the policy to the thread. A scope belongs to the
 thread or asyncio task that opened it, and hides the thread's policy while it is open.
@@ -15,30 +15,30 @@ from typing import Any
 _process = {"floatx": "float32"}
 _thread = threading.local()
 _scoped: ContextVar[tuple[int, Any] | None] = ContextVar("castwise_dtype_policy", default=None)
-"""The thread and policy of the scope that is open here; None where none is.
+"""The thread and the policy of the open scope; None outside of scopes.
 
-The thread, because some interpreters start threads in a copy of the context.
+The thread is stored because some interpreters start threads in a copy of the context.
 """
 
 
 def floatx() -> str:
-    """The dtype of floats, of the whole process."""
+    """Return the dtype of floats, which the whole process shares."""
     return _process["floatx"]
 
 
 def set_floatx(name: str) -> None:
-    """Set the dtype of floats; the name is checked by the caller."""
+    """Set the dtype of floats; the caller has checked the name."""
     _process["floatx"] = name
 
 
 def current_policy() -> Any:
-    """The policy that was put in force here, or None if none was."""
+    """Return the policy of the open scope or of this thread; None if none was set."""
     scoped = _scope_here()
     return getattr(_thread, "policy", None) if scoped is None else scoped[1]
 
 
 def default_policy(make: Callable[[str], Any]) -> Any:
-    """What this thread's first call of this made of floatx; since a policy was set, the next's."""
+    """Return the thread's default policy: made of floatx once, and again after a policy was set."""
     policy = getattr(_thread, "default", None)
     if policy is None:
         policy = _thread.default = make(floatx())
@@ -55,7 +55,7 @@ def set_current_policy(policy: Any) -> None:
 
 
 def in_scope() -> bool:
-    """Whether a scope is open here."""
+    """Tell whether a scope is open here."""
     return _scope_here() is not None
 
 

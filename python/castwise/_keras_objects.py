@@ -1,4 +1,4 @@
-"""The dictionaries that Keras writes for objects: module, class_name, config, registered_name."""
+"""Objects to and from Keras' dictionaries: module, class_name, config, registered_name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
-    """Plain values as they are, the values of containers serialized, all else by `of_object`."""
+    """Serialize a value: plain ones as they are, containers by element, others by `of_object`."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list | tuple):
@@ -21,7 +21,7 @@ def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
 def to_dictionary(
     instance: Any, keras_module: str | None, serialize: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """The dictionary of an object with `get_config`, for a class of Keras' or of one's own."""
+    """Return the dictionary of an object with `get_config`, of a class of Keras or another one."""
     cls = type(instance)
     own_module = None if cls.__module__ == "__main__" else cls.__module__
     return {
@@ -35,22 +35,22 @@ def to_dictionary(
 def from_dictionary(
     config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> Any:
-    """The object that a dictionary stands for.
+    """Make the object that a dictionary describes.
 
     Parameters
     ----------
     config : mapping
         As `to_dictionary` or Keras made it; module and registered name may be missing.
     classes, custom_objects : mappings of str to class
-        Those that may be named; the second ones first.
+        The classes that the config may name; the second mapping is searched first.
 
     Raises
     ------
     ValueError
-        No class is named, or one that is not among them.
+        The config does not name a class, or one that is not among them.
     TypeError
-        A custom class is named that nobody gave, the class cannot be made from a config, or the
-        config has arguments that it does not take.
+        A custom class is missing from `custom_objects`; the class cannot be made from a config, or
+        does not take the arguments in it.
 
     """
     custom = custom_objects or {}
@@ -67,7 +67,7 @@ def from_dictionary(
     if cls is None:
         known = f"use one of {', '.join(classes)}, or " if classes else ""
         raise ValueError(
-            f"config names the class {name!r}, and there is none; {known}give the class in "
+            f"config names the class {name!r}, which is unknown; {known}give the class in "
             "custom_objects"
         )
     arguments = config.get("config")

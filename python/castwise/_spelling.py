@@ -1,4 +1,4 @@
-"""Which known name a wrong one may have meant."""
+"""Find the known name that a wrong one may have meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from castwise._core import nearest_texts
 
 
 def nearest(wanted: Iterable[str], known: Iterable[str]) -> dict[str, str | None]:
-    """Give each wrong name the known one that is spelled most like it; None if none is close."""
+    """Map each wrong name to the known name that is spelled most like it, or None."""
     names, there = list(wanted), list(known)
     places = nearest_texts(names, there)
     return {
@@ -18,5 +18,5 @@ def nearest(wanted: Iterable[str], known: Iterable[str]) -> dict[str, str | None
 
 
 def unused(hits: Mapping[str, int], seen: Iterable[str]) -> dict[str, str | None]:
-    """Give each pattern that matched none of the seen names the name that it may have meant."""
+    """Map each unused pattern, one without hits, to the seen name that is spelled most like it."""
     return nearest([pattern for pattern, count in hits.items() if count == 0], seen)

@@ -1,4 +1,4 @@
-"""The names that Keras has for dtypes, and the many things it takes for one."""
+"""Keras' names of dtypes, from all that Keras accepts as a dtype."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _PYTHON_TYPES: dict[Any, str] = {
     complex: "complex64",
     str: "string",
 }
-"""What Python's own types mean, whatever floatx is."""
+"""The names of Python's own types, which do not depend on floatx."""
 
 _TEXT_SOURCES = ("torch", "jax.numpy")
-"""Libraries whose dtypes have no name but in their text."""
+"""Libraries whose dtypes have their name in `str(dtype)` only."""
 
 
 def standardize_dtype(dtype: Any) -> str:
-    """The name that Keras 3 has for a dtype.
+    """Return Keras 3's name of a dtype.
 
     Parameters
     ----------
     dtype : str, Python type, numpy, ml_dtypes, jax, torch or TensorFlow dtype, or None
-        None is `floatx()`. Anything with a ``name`` or a ``__name__`` is taken by it.
+        None is `floatx()`. Of other objects the ``name`` or the ``__name__`` is read.
 
     Returns
     -------
@@ -36,8 +36,8 @@ def standardize_dtype(dtype: Any) -> str:
     Raises
     ------
     ValueError
-        Keras has no such dtype. Case counts; numpy's short spellings and formats that Keras does
-        not know (`castwise.formats` has more) are refused.
+        Keras has no such dtype. Names are case-sensitive; numpy's short spellings, and formats
+        that Keras does not know (`castwise.formats` has more), are refused.
     TypeError
         The argument cannot be hashed (a list, a dict, an array).
 
@@ -59,17 +59,17 @@ def standardize_dtype(dtype: Any) -> str:
             name = text.rpartition(".")[2]
     if not isinstance(name, str):
         raise ValueError(  # noqa: TRY004 - as Keras
-            f"dtype={dtype!r} is no dtype; give a name such as 'float32' or a dtype of numpy, "
+            f"dtype={dtype!r} is not a dtype; give a name such as 'float32' or a dtype of numpy, "
             "ml_dtypes, jax, torch or TensorFlow"
         )
     standard = parse_dtype(name)
     if standard != name and name is not dtype:
-        raise ValueError(f"dtype={dtype!r} is called {name!r}, which is no dtype of Keras")
+        raise ValueError(f"dtype={dtype!r} is called {name!r}, which is not a dtype of Keras")
     return standard
 
 
 def is_float_dtype(dtype: Any) -> bool:
-    """Whether a dtype is a real float: float64 down to the float8s; None is floatx.
+    """Tell whether a dtype is a real float: float64 down to the float8s; None is floatx.
 
     Raises as `standardize_dtype`.
     """
@@ -77,5 +77,8 @@ def is_float_dtype(dtype: Any) -> bool:
 
 
 def is_int_dtype(dtype: Any) -> bool:
-    """Whether a dtype is an integer, signed or not; bool is none. Raises as `standardize_dtype`."""
+    """Tell whether a dtype is an integer, signed or not, and not bool.
+
+    Raises as `standardize_dtype`.
+    """
     return standardize_dtype(dtype).startswith(("int", "uint"))

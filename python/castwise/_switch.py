@@ -1,4 +1,4 @@
-"""A change to the whole process that callers make by a call, and take back singly or together."""
+"""A change of the whole process that several callers can ask for, and take back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import ClassVar, Self
 
 
 class Switch:
-    """The change, and how many calls want it.
+    """A change, and the count of calls that ask for it.
 
     Parameters
     ----------
     turn_on : callable
-        Makes the change, and returns what undoes it. If it raises, nothing was changed.
+        Makes the change, and returns a function that undoes it. If it raises, nothing was changed.
 
     """
 
@@ -26,14 +26,14 @@ class Switch:
         self._epoch = 0
         self._renew_lock()
         if hasattr(os, "register_at_fork"):
-            # A thread that does not exist in the child may hold the lock.
+            # A thread that held the lock does not exist in the child.
             os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
 
     def begin(self, since: int | None) -> int:
-        """Count a call, unless it counts already since this epoch; returns the epoch."""
+        """Count a call, unless it was counted in this epoch; return the epoch."""
         with self._lock:
             if since != self._epoch:
                 if self._undo is None:
@@ -42,7 +42,7 @@ class Switch:
             return self._epoch
 
     def end(self, since: int | None) -> None:
-        """Take a call back, unless `turn_off` has done so since."""
+        """Take a call back, unless `turn_off` has done so."""
         with self._lock:
             if since == self._epoch:
                 self._calls -= 1
@@ -63,7 +63,7 @@ class Switch:
 
 
 class Turn:
-    """A call that wants the change; as a context manager, it is undone at the end of the block."""
+    """A call that asks for the change; as a context manager, it is taken back after the block."""
 
     switch: ClassVar[Switch]
 

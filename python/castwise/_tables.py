@@ -1,4 +1,4 @@
-"""Tables of text, for people to read."""
+"""Print tables as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str] | None], text_columns: int | None = None) -> str:
-    """Align cells in columns; a row that is None is a rule.
+    """Align cells in columns; a row that is None becomes a line of dashes.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def aligned(rows: Sequence[Sequence[str] | None], text_columns: int | None = Non
 
 
 def unused_lines(unused: Mapping[str, str | None]) -> list[str]:
-    """Name each pattern that decides for nothing, and the name that it may have meant."""
+    """Write a line for each unused pattern, with the name that it may have meant."""
     return [
         f"unused pattern {pattern!r}" + ("" if nearest is None else f"; nearest is {nearest!r}")
         for pattern, nearest in unused.items()

@@ -1,6 +1,6 @@
-"""Nested dicts, lists, tuples and dataclasses, taken apart into leaves and put together again.
+"""Take nested dicts, lists, tuples and dataclasses apart into leaves, and rebuild them.
 
-A leaf's path is made of the keys, indices and field names on the way to it, joined by "/".
+A leaf's path consists of the keys, indices and field names that lead to it, joined by "/".
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Leaf: TypeAlias = tuple[str, Any]
 
 
 _NODES = (dict, list, tuple, Mapping)
-"""The commonest first: asking an abstract class takes long."""
+"""The most common first, because `isinstance` of an abstract class is slow."""
 
 
 def is_node(tree: Any) -> bool:
-    """Whether structure: a mapping, list, tuple, namedtuple or dataclass instance."""
-    # Of the class, so that a dataclass itself is a leaf.
+    """Tell whether a value is a mapping, list, tuple, namedtuple or dataclass instance."""
+    # The class is asked, so that a dataclass itself, not an instance, is a leaf.
     return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree))
 
 
 def leaves(tree: Any) -> Iterator[Leaf]:
-    """Every leaf that is not None, in order, with its path."""
+    """Yield every leaf that is not None, in order, with its path."""
     with _bounded(tree):
         yield from _leaves(tree, "")
 
@@ -42,7 +42,7 @@ def _leaves(tree: Any, path: str) -> Iterator[Leaf]:
 
 
 def values(tree: Any) -> list[Any]:
-    """Every leaf that is not None, in the same order; quicker than with the paths."""
+    """Return every leaf that is not None, in the same order; faster than `leaves`."""
     with _bounded(tree):
         return _values(tree)
 
@@ -62,10 +62,10 @@ def map_leaves(
     is_node: Callable[[Any], bool] = is_node,
     shared: bool = False,
 ) -> Any:
-    """A structure of the same classes, with `function(leaf, path)` in the place of each leaf.
+    """Return a structure of the same classes, with `function(leaf, path)` for each leaf.
 
     The tree is not changed; mappings that cannot be copied with other values become plain dicts.
-    If `shared`, nodes below which every leaf stays the same object are those of the tree.
+    If `shared`, a node whose leaves all stay the same objects is not copied.
     """
 
     def mapped(node: Any, path: str) -> Any:
@@ -82,17 +82,17 @@ def map_leaves(
 
 
 def replace(tree: Any, values: Iterator[Any]) -> Any:
-    """The same structure with other leaves, one for each that is not None, in the same order."""
+    """Replace each leaf that is not None, in the same order."""
     return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
 
 
 def zip_leaves(first: Any, second: Any, names: tuple[str, str]) -> Iterator[tuple[str, Any, Any]]:
-    """The leaves of two trees of equal structure, side by side; None must meet None.
+    """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
 
     Raises
     ------
     ValueError
-        The structures differ; the message has the path and `names`, which the trees go by.
+        The structures differ; the message has the path, and calls the trees by `names`.
 
     """
     with _bounded(first):
@@ -118,7 +118,7 @@ def _zip(
 
 @contextmanager
 def _bounded(tree: Any, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
-    """Turn the endless walk through a tree into an error that says where it is endless."""
+    """Replace the RecursionError of a tree that contains itself by an error with the path."""
     try:
         yield
     except RecursionError:
@@ -131,7 +131,7 @@ def _bounded(tree: Any, is_node: Callable[[Any], bool] = is_node) -> Iterator[No
 
 
 def _way_into_itself(tree: Any, is_node: Callable[[Any], bool]) -> str | None:
-    """The path of the first node that is one of those it is in."""
+    """Return the path of the first node that contains itself."""
     way = [(tree, iter(_children(tree)), "")]
     while way:
         _, children, path = way[-1]
@@ -166,7 +166,7 @@ def _join(path: str, key: Any) -> str:
 
 
 def _children(node: Any) -> list[tuple[Any, Any]]:
-    """What a node is made of, by key, index or field name."""
+    """Return the children of a node, by key, index or field name."""
     if isinstance(node, Mapping):
         return list(node.items())
     if isinstance(node, list | tuple):
@@ -175,12 +175,12 @@ def _children(node: Any) -> list[tuple[Any, Any]]:
 
 
 def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
-    """A node of the same class, made of other children."""
+    """Return a node of the same class with other children."""
     if isinstance(node, Mapping):
         if not isinstance(node, MutableMapping):
             return dict(parts)
         mapping = copy.copy(node)
-        for key, value in parts:  # what every such class has; some refuse `update`
+        for key, value in parts:  # every such class has this method; some refuse `update`
             mapping[key] = value
         return mapping
     children = [value for _, value in parts]
@@ -188,6 +188,6 @@ def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
         return type(node)(*children) if hasattr(node, "_fields") else type(node)(children)
     instance = copy.copy(node)
     for name, value in parts:
-        # Past __init__ and frozen: the copy differs from the original in its leaves only.
+        # Not by __init__, which may refuse: only the leaves of the copy are others.
         object.__setattr__(instance, name, value)
     return instance

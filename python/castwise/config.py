@@ -1,7 +1,7 @@
-"""What is in force where a layer or call says nothing: the dtype policy, and floatx.
+"""The defaults of layers and calls: the dtype policy in force, and floatx.
 
 As in Keras 3, floatx belongs to the process. The policy belongs to the thread: another thread
-neither sees it nor changes it, and starts with one made of floatx at its first read.
+neither sees nor changes it, and starts with a policy made of floatx at its first read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def set_dtype_policy(policy: DTypePolicy | str) -> None:
         policy = of_other_library(policy) or policy
     if not isinstance(policy, DTypePolicy):
         raise ValueError(  # noqa: TRY004 - as Keras
-            f"policy={policy!r} is no policy; give a DTypePolicy or the name of one, "
+            f"policy={policy!r} is not a policy; give a DTypePolicy or the name of one, "
             "such as 'mixed_float16'"
         )
     global_state.set_current_policy(policy)
@@ -65,7 +65,7 @@ def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
     Parameters
     ----------
     policy : policy, str, dict or dtype
-        As `castwise.dtype_policies.get` takes it.
+        As for `castwise.dtype_policies.get`.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
 def clear_dtype_policy() -> None:
     """Forget this thread's policy; the next read makes one of floatx.
 
-    What `keras.utils.clear_session` does for policies, but for those of other threads.
+    `keras.utils.clear_session` does the same, also for other threads.
     """
     global_state.set_current_policy(None)
 
@@ -101,5 +101,5 @@ def set_floatx(value: str) -> None:
     hash(value)  # as Keras: a list is a wrong type, anything else a wrong value
     valid = floatx_dtypes("keras")
     if not isinstance(value, str) or value not in valid:
-        raise ValueError(f"value={value!r} is no floatx; use one of {', '.join(valid)}")
+        raise ValueError(f"value={value!r} is not a floatx; use one of {', '.join(valid)}")
     global_state.set_floatx(str(value))

@@ -209,7 +209,7 @@ def test_unscaling_is_that_of_the_host(dtype: str, scale: float) -> None:
     assert (bool(flag), finite) == (True, True)
     arrays["b"][1][1] = np.inf
     assert not unscale(jax.tree_util.tree_map(jnp.asarray, arrays), loss_scale(scale))[1]
-    with pytest.raises(TypeError, match=r"\['n'\] is no floating array"):
+    with pytest.raises(TypeError, match=r"\['n'\] is not a floating array"):
         unscale({"n": jnp.ones(2, int)}, 2.0)
 
 
@@ -273,5 +273,5 @@ def test_gradients_and_predicates_that_are_pythons() -> None:
     assert select_tree(False, {"a": 1.0}, {"a": 2.0})["a"] == 2
     with pytest.raises(TypeError, match=r"pred has shape \(2,\); give one boolean"):
         select_tree(jnp.ones(2, bool), {"a": 1.0}, {"a": 2.0})
-    with pytest.raises(TypeError, match=r"at \['n'\] is no floating array; give None there"):
+    with pytest.raises(TypeError, match=r"at \['n'\] is not a floating array; give None there"):
         unscale({"n": np.zeros(2, jax.dtypes.float0)}, 2.0)

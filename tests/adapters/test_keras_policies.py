@@ -175,10 +175,10 @@ def test_a_class_of_ones_own_of_keras_is_asked_by_castwise() -> None:
 def test_castwise_reads_policies_of_keras_while_it_is_installed() -> None:
     keras = peers.keras()
     theirs = keras.dtype_policies.get("float8_from_mixed_bfloat16")
-    with pytest.raises(ValueError, match="is no policy"):
+    with pytest.raises(ValueError, match="is not a policy"):
         get(theirs)
     with install():
         assert get(theirs) == QuantizedFloat8DTypePolicy("float8", "mixed_bfloat16")
         assert DTypePolicyMap(theirs, {"a": keras.DTypePolicy("float16")})["a"].name == "float16"
-    with pytest.raises(ValueError, match="is no policy"):
+    with pytest.raises(ValueError, match="is not a policy"):
         get(theirs)

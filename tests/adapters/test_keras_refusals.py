@@ -54,17 +54,17 @@ WRONG_POLICIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (lambda: to_keras(QuantizedDTypePolicy("ternary", "float32")), ValueError, "refuses it"),
     (lambda: to_keras("float33"), ValueError, "float33"),
-    (lambda: to_keras(3), ValueError, "dtype=3 is no policy"),
+    (lambda: to_keras(3), ValueError, "dtype=3 is not a policy"),
     (lambda: to_keras(OwnInputs("float32")), TypeError, "convert_input of its own"),
     (lambda: to_keras(DTypePolicyMap("ternary_from_float32")).compute_dtype, ValueError, "Ternary"),
-    (lambda: from_keras("float32"), TypeError, "is no policy of Keras"),
-    (lambda: from_keras(None), TypeError, "is no policy of Keras"),
+    (lambda: from_keras("float32"), TypeError, "is not a policy of Keras"),
+    (lambda: from_keras(None), TypeError, "is not a policy of Keras"),
     (lambda: from_keras(nameless()), ValueError, "no name any more"),
     (lambda: from_keras(own_lookups()), TypeError, "in a way of its own"),
     (
         lambda: from_keras(keras_policies().DTypePolicyMap(None, {"(": DTypePolicy("float16")})),
         ValueError,
-        "is no policy|regular expression",
+        "is not a policy|regular expression",
     ),
 ]
 
@@ -116,10 +116,10 @@ def rules(*items: tuple[str, Any], default: Any = "mixed_bfloat16") -> DTypePoli
 
 WRONG_MODELS: list[tuple[Callable[[], Any], Any, type[Exception], str]] = [
     (small_model, rules(("net/.*", "bfloat16"), (".*/two", "float16")), ValueError, "2 keys"),
-    (small_model, "bfloat16", TypeError, "policy_map='bfloat16' is no map"),
+    (small_model, "bfloat16", TypeError, "policy_map='bfloat16' is not a map"),
     (small_model, get("bfloat16"), TypeError, "cast_model"),
     (small_model, {"net/one": "bfloat16"}, TypeError, "give DTypePolicyMap"),
-    (small_model, None, TypeError, "is no map"),
+    (small_model, None, TypeError, "is not a map"),
     (small_model, rules(("net/two", "gptq/4/8_from_bfloat16")), ValueError, "calibrate"),
     (small_model, rules(("net/two", "awq/4/8_from_bfloat16")), ValueError, "calibrate"),
     (small_model, rules(("net/three", "ternary_from_bfloat16")), ValueError, "Ternary"),
@@ -129,9 +129,9 @@ WRONG_MODELS: list[tuple[Callable[[], Any], Any, type[Exception], str]] = [
     (quantized_model, rules(default="int4_from_bfloat16"), ValueError, "cannot be undone"),
     (tied_model, rules(("net/two", "bfloat16")), ValueError, "share the variable"),
     (lambda: peers.keras().Sequential([]), rules(default="int8_from_float32"), ValueError, "build"),
-    (lambda: None, rules(), TypeError, "model=None is no model"),
+    (lambda: None, rules(), TypeError, "model=None is not a model"),
     (lambda: np.ones(3), rules(), TypeError, "give a keras.Model"),
-    (lambda: peers.keras().Model, rules(), TypeError, "is no model"),
+    (lambda: peers.keras().Model, rules(), TypeError, "is not a model"),
     (lambda: peers.tf_keras().Sequential(), rules(), TypeError, "adapters.tf_keras is for"),
 ]
 

@@ -61,8 +61,8 @@ WRONG_POLICIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: to_tf_keras(experimental.Policy("mixed_float16")), ValueError, "loss scale"),
     (lambda: to_tf_keras("int"), ValueError, "TF 2 has no such policy"),
     (lambda: to_tf_keras(3), ValueError, "dtype=3"),
-    (lambda: from_tf_keras("float32"), TypeError, "is no policy of tf_keras"),
-    (lambda: from_tf_keras(get("float32")), TypeError, "is no policy of tf_keras"),
+    (lambda: from_tf_keras("float32"), TypeError, "is not a policy of tf_keras"),
+    (lambda: from_tf_keras(get("float32")), TypeError, "is not a policy of tf_keras"),
     (lambda: from_tf_keras(own_class()), ValueError, "compute_dtype float16"),
 ]
 
@@ -166,7 +166,7 @@ def with_subclassed() -> Any:
 
 
 WRONG_MODELS: list[tuple[Callable[[], Any], Any, type[Exception], str]] = [
-    (lambda: convolutional()[0], "float16", TypeError, "policy_map='float16' is no map"),
+    (lambda: convolutional()[0], "float16", TypeError, "policy_map='float16' is not a map"),
     (lambda: convolutional()[0], DTypePolicyMap("int8_from_float32"), ValueError, "quantizes"),
     (
         lambda: convolutional()[0],
@@ -291,7 +291,7 @@ def test_a_graph_whose_dtypes_would_differ() -> None:
     keras = peers.tf_keras()
     inputs = keras.Input((3,))
     model = keras.Model(inputs, inputs + keras.layers.Dense(3)(inputs), name="net")
-    with pytest.raises(ValueError, match=r"(?s)'net' cannot be made anew with these.*promote"):
+    with pytest.raises(ValueError, match=r"(?s)'net' cannot be copied with these.*promote"):
         cast_model(model, "mixed_bfloat16")
     with pytest.raises(ValueError, match=r"policy_map=.* is not the config of a map"):
         apply_policy_map(model, {"class_name": "DTypePolicyMap", "config": {}})

@@ -82,7 +82,7 @@ def test_a_handle_of_a_reduction_that_runs() -> None:
         return handle.wait() and None if wait else handle
 
     try:
-        with pytest.raises(TypeError, match=r"reduce returned .*Work.*, which is no vector"):
+        with pytest.raises(TypeError, match=r"reduce returned .*Work.*, which is not a vector"):
             agree(True, [2.0], reduce=lambda vector: reduce(vector, wait=False))
         finite, amaxes = agree(True, [2.0], reduce=lambda vector: reduce(vector, wait=True))
         assert (finite, amaxes.tolist()) == (True, [2.0])
@@ -92,7 +92,7 @@ def test_a_handle_of_a_reduction_that_runs() -> None:
 
 @pytest.mark.parametrize("returned", ["text", [[1.0], [1.0, 2.0]], {"a": 1}])
 def test_a_reduction_returns_a_vector(returned: Any) -> None:
-    with pytest.raises(TypeError, match=r"reduce returned .*which is no vector"):
+    with pytest.raises(TypeError, match=r"reduce returned .*which is not a vector"):
         agree(True, reduce=lambda vector: returned)
 
 
@@ -114,7 +114,7 @@ def test_an_optimizer_of_keras_wants_variables_of_keras() -> None:
         again = LossScaleOptimizer.from_config(config, custom_objects=custom)
         assert again.inner_optimizer.learning_rate == 1.0
     config["inner_optimizer"] |= {"module": "nowhere", "class_name": "Unknown"}
-    with pytest.raises(ValueError, match="there is none; give the class in custom_objects"):
+    with pytest.raises(ValueError, match="which is unknown; give the class in custom_objects"):
         LossScaleOptimizer.from_config(config)
 
 

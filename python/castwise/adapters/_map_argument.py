@@ -1,4 +1,4 @@
-"""The argument of `apply_policy_map`, in every adapter of Keras."""
+"""Check the argument of `apply_policy_map`, for both adapters of Keras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 
 
 def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
-    """A map, or the config of one, as a map.
+    """Return a map, given as a map or as the config of one.
 
     Parameters
     ----------
@@ -20,9 +20,9 @@ def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
     Raises
     ------
     TypeError
-        It is neither.
+        It is neither a map nor a config.
     ValueError
-        It is a config that no policy can be made of.
+        No map can be made from the config.
 
     """
     if isinstance(policy_map, dict) and "class_name" in policy_map:
@@ -40,4 +40,4 @@ def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
         if isinstance(policy_map, DTypePolicy | str)
         else "give DTypePolicyMap(default_policy, {path or pattern: policy, ...})"
     )
-    raise TypeError(f"policy_map={shown!r} is no map of policies; {remedy}")
+    raise TypeError(f"policy_map={shown!r} is not a map of policies; {remedy}")

@@ -1,14 +1,14 @@
-"""What castwise has to know of another library's arrays: the few methods of an `Adapter`.
+"""How to write an adapter, by which castwise casts another library's arrays.
 
 `castwise.cast` and `castwise.cast_tree` find an adapter by the top-level module of an object's
-class, and import it when they meet the first such object; programs with numpy arrays only import
-nothing. A package offers one as an entry point, whose name is that module:
+class, and import it when they get the first such object; programs with numpy arrays only import
+nothing. A package offers an adapter as an entry point, whose name is that module:
 
     [project.entry-points."castwise.adapters"]
     cupy = "castwise_cupy:CupyAdapter"
 
-`castwise.adapters.registry.register` does the same for one process. A complete adapter, of a
-library whose arrays live on a device and come and go through `asnumpy` and `asarray`:
+`castwise.adapters.registry.register` does the same for one process. This is a complete adapter,
+for a library whose arrays are on a device, and are copied by `asnumpy` and `asarray`:
 
     import castwise
     import cupy

@@ -1,4 +1,4 @@
-"""Where adapters come from: entry points of packages, or `register` for one process."""
+"""Register adapters for one process; packages offer theirs as entry points."""
 
 from castwise._adapter_registry import GROUP, array_adapter, find, register
 

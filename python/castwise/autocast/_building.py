@@ -13,7 +13,7 @@ from castwise.autocast._holder import Holder
 from castwise.autocast._scope import Frame, current, enter, leave
 
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Of layers that are being built, by identity: an attribute would be copied and pickled."""
+"""The locks of layers that are being built, by identity: attributes would be copied and pickled."""
 
 _of_locks = threading.Lock()
 
@@ -57,7 +57,7 @@ class Builder(Holder):
         """
 
     def _checked_rules(self) -> Any:
-        """The rules of the dialect. RuntimeError before `__init__` has run."""
+        """Return the rules of the dialect. RuntimeError before `__init__` has run."""
         raise NotImplementedError
 
     def _first_call(
@@ -114,7 +114,7 @@ class Builder(Holder):
 
 @contextmanager
 def _one_at_a_time(layer: Builder) -> Iterator[None]:
-    """Hold other threads back that call the same layer for the first time, too."""
+    """Let threads that call the same layer for the first time wait for each other."""
     with _of_locks:
         lock = _locks.setdefault(id(layer), threading.RLock())
     with lock:
@@ -122,7 +122,7 @@ def _one_at_a_time(layer: Builder) -> Iterator[None]:
 
 
 def _wrapped(build: Callable[..., None]) -> Callable[..., None]:
-    """The `build` of a class, made all or nothing.
+    """Wrap the `build` of a class so that it has all its effects or none.
 
     A subclass' `build` may call its parent's; the layer is built when the outermost has returned.
     """

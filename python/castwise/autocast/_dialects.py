@@ -10,7 +10,7 @@ _RULES: dict[str, Rules] = {"keras": KerasRules(), "tf_keras": TfKerasRules()}
 
 
 def rules_of(dialect: str) -> Rules:
-    """The rules of a dialect. ValueError if there is no such dialect."""
+    """Return the rules of a dialect. ValueError if there is no such dialect."""
     if not isinstance(dialect, str) or dialect not in _RULES:
         raise ValueError(
             f"dialect={dialect!r} is not known; use one of {', '.join(map(repr, _RULES))}."

@@ -1,4 +1,4 @@
-"""What a layer holds: found in its attributes when it is asked for, also in lists and dicts."""
+"""Find the variables and layers in a layer's attributes, also in lists and dicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from castwise.autocast._variable import AutoCastVariable
 
 
 class Holder:
-    """An object with variables, and with others of its kind in its attributes."""
+    """An object with variables and other holders in its attributes."""
 
     _variables: list[AutoCastVariable]
     _trainable: bool
@@ -28,14 +28,14 @@ class Holder:
         self._forget(before, [])
 
     def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
-        """Refuse a variable or holder as an attribute, if no more are taken."""
+        """Raise ValueError if the holder accepts no further variable or holder."""
 
     def _forgets_replaced(self) -> bool:
-        """Whether a variable is let go when its attribute gets another value."""
+        """Tell whether a variable is forgotten when its attribute gets another value."""
         return False
 
     def _forget(self, value: Any, instead: list[AutoCastVariable]) -> None:
-        """Let go of a variable that is not an attribute any more; `instead` takes its place."""
+        """Forget a variable that is no longer an attribute; `instead` takes its place."""
         if not isinstance(value, AutoCastVariable):
             return
         if not any(value is other for other in vars(self).values()):
@@ -44,7 +44,7 @@ class Holder:
 
     @property
     def trainable(self) -> bool:
-        """Whether its weights are for an optimizer to change; setting it sets all in it, too."""
+        """Whether an optimizer is to change its weights; setting it sets all below, too."""
         return self._trainable
 
     @trainable.setter
@@ -57,7 +57,7 @@ class Holder:
 
     @property
     def variables(self) -> list[AutoCastVariable]:
-        """Its weights, those for an optimizer first, then those of the layers that it holds."""
+        """Its weights, trainable ones first, then those of the layers that it holds."""
         return [held for held in _below(self) if isinstance(held, AutoCastVariable)]
 
     @property
@@ -67,7 +67,7 @@ class Holder:
 
     @property
     def trainable_variables(self) -> list[AutoCastVariable]:
-        """Those that an optimizer is to change."""
+        """The weights that an optimizer is to change."""
         return [held for held in self.variables if held.trainable] if self._trainable else []
 
     @property
@@ -77,7 +77,7 @@ class Holder:
 
 
 def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
-    """The holder, its variables, then its layers with theirs; each once."""
+    """Yield the holder, its variables, then its layers with theirs; each once."""
     seen: set[int] = set()
 
     def walk(holder: Holder) -> Iterator[Holder | AutoCastVariable]:

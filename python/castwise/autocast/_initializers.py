@@ -1,4 +1,4 @@
-"""What makes the first value of a variable: by name, or anything that takes a shape and a dtype."""
+"""Make the first values of variables, by name, or by a callable of a shape and a dtype."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ Initializer: TypeAlias = Callable[..., Any]
 
 
 def zeros(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Zeros."""
+    """Return zeros."""
     return np.zeros(shape, dtype)
 
 
 def ones(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Ones."""
+    """Return ones."""
     return np.ones(shape, dtype)
 
 
 def random_normal(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Normal, with a standard deviation of 0.05."""
+    """Draw from a normal distribution with a standard deviation of 0.05."""
     return np.random.normal(0.0, 0.05, shape)
 
 
 def random_uniform(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Uniform between -0.05 and 0.05."""
+    """Draw from a uniform distribution between -0.05 and 0.05."""
     return np.random.uniform(-0.05, 0.05, shape)
 
 
 def glorot_uniform(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Uniform, with a variance of 2 / (inputs + outputs)."""
+    """Draw from a uniform distribution with a variance of 2 / (inputs + outputs)."""
     limit = math.sqrt(6 / max(1, sum(_fans(shape))))
     return np.random.uniform(-limit, limit, shape)
 
 
 def he_normal(shape: Shape, dtype: Any) -> NDArray[Any]:
-    """Normal, with a variance of 2 / inputs."""
+    """Draw from a normal distribution with a variance of 2 / inputs."""
     return np.random.normal(0.0, math.sqrt(2 / max(1, _fans(shape)[0])), shape)
 
 
 def _fans(shape: Shape) -> tuple[int, int]:
-    """How many inputs and outputs a kernel of this shape has; a bias has as many of both."""
+    """Count the inputs and outputs of a kernel of this shape; a bias has as many of both."""
     if not shape:
         return 1, 1
     around = math.prod(shape[:-2])
@@ -62,12 +62,12 @@ NAMED: dict[str, Initializer] = {
 
 
 def get(identifier: Any) -> Initializer | None:
-    """What a name or callable means; None for a value. ValueError for an unknown name."""
+    """Return the callable for a name or callable; None for a value, ValueError for other names."""
     if isinstance(identifier, str):
         if identifier not in NAMED:
             raise ValueError(
-                f"initializer={identifier!r} is no initializer; use one of {', '.join(NAMED)}, a "
-                "callable of shape and dtype, or a value."
+                f"initializer={identifier!r} is not an initializer; use one of {', '.join(NAMED)}, "
+                "a callable of shape and dtype, or a value."
             )
         return NAMED[identifier]
     if isinstance(identifier, type):
@@ -76,11 +76,11 @@ def get(identifier: Any) -> Initializer | None:
 
 
 def call(make: Initializer, given: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
-    """A value from an initializer. TypeError if it does not take a shape and a dtype."""
+    """Return a value from an initializer. TypeError if it does not take a shape and a dtype."""
     try:
         inspect.signature(make).bind(shape, dtype=dtype)
     except ValueError:
-        pass  # written in C, and says nothing of its arguments
+        pass  # written in C, without a signature
     except TypeError as error:
         raise TypeError(
             f"initializer={given!r} cannot be called with a shape and dtype= ({error}); give a "

@@ -1,10 +1,10 @@
-"""The rules of Keras 3: every floating argument is cast, and scopes are entered where they change.
+"""The rules of Keras 3: every floating argument is cast, and most calls have a scope.
 
 ```text
 scope around the call    the layer                        scope in the call
 none                     computes as it stores            none
 none                     mixed                            its compute dtype
-any                      autocast=False, or no float      variables are what they are stored as
+any                      autocast=False, or not a float   none is cast
 any                      else                             its compute dtype
 ```
 """
@@ -37,17 +37,20 @@ class KerasRules(Rules):
     wrong_type = ValueError
 
     def policy(self, dtype: Any) -> DTypePolicy:
-        """As `castwise.dtype_policies.get`."""
+        """Call `castwise.dtype_policies.get`."""
         return dtype_policies.get(dtype)
 
     def serialized(self, policy: Any) -> Any:
-        """Always the dictionary."""
+        """Return the dictionary."""
         return dtype_policies.serialize(policy)
 
     def arguments(
         self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Each is cast; positional ones must be arrays, and structures not mix them with others."""
+        """Cast each argument.
+
+        Positional ones must be arrays, and structures must not mix arrays with other values.
+        """
         args = tuple([layer.cast_inputs(value) for value in args])
         for place, value in enumerate(args):
             if type(value) is not np.ndarray:
@@ -60,12 +63,12 @@ class KerasRules(Rules):
         return args, kwargs
 
     def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
-        """Floats as the layer computes, by `DTypePolicy.convert_input`."""
+        """Cast floats to the layer's compute dtype, by `DTypePolicy.convert_input`."""
         policy, target = layer.dtype_policy, layer.input_dtype
         return structures.each(lambda leaf: _converted(policy, leaf, layer, target), inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Of the first argument for one parameter; by name, with ``_shape``, for several."""
+        """Return the first argument's shape, or for several parameters each by its name."""
         found = dict(_shapes_of_arguments(layer, args, kwargs))
         parameters = [
             name
@@ -77,13 +80,13 @@ class KerasRules(Rules):
         for name in parameters:
             if name.removesuffix("_shape") not in inspect.signature(layer.call).parameters:
                 raise ValueError(
-                    f"build of layer {layer.name!r} has the parameter {name!r}, which is no "
-                    "argument of call with '_shape' after it; call it so, or take input_shape only."
+                    f"build of layer {layer.name!r} has the parameter {name!r}, which is not an "
+                    "argument of call with '_shape' after it; rename it, or take input_shape only."
                 )
         return {name: found[name] for name in parameters if name in found}
 
     def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
-        """See the table above."""
+        """Return the scope of the table above."""
         compute = layer.compute_dtype
         if outer is None:
             return None if compute == layer.variable_dtype else scope_of(compute)
@@ -92,16 +95,16 @@ class KerasRules(Rules):
         return scope_of(compute)
 
     def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
-        """As the author wants."""
+        """Return what the author wants."""
         return wanted
 
     def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
-        """The argument's, else the layer's."""
+        """Return the argument's dtype, else the layer's."""
         return layer.variable_dtype if dtype is None else standardize_dtype(dtype)
 
 
 def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
-    # As `convert_input` would, quicker: this runs for each array of each call.
+    # The same as `convert_input`, but faster: this runs for each array of each call.
     usual = type(policy).convert_input is DTypePolicy.convert_input
     if usual and type(leaf) is np.ndarray and _is_kept(leaf.dtype, target):
         return narrowed(leaf)
@@ -121,7 +124,7 @@ def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _is_kept(dtype: np.dtype[Any], target: str) -> bool:
-    """Whether an array of this dtype stays what it is; names of dtypes are slow to make."""
+    """Tell whether an array of this dtype is not cast; cached, because names of dtypes are slow."""
     return dtype.name == target or not is_floating(dtype)
 
 
@@ -152,7 +155,7 @@ def _check_unmixed(layer: Ruled, name: str, value: Any) -> None:
 def _shapes_of_arguments(
     layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """The shapes of the arguments that are arrays or structures of arrays, in order."""
+    """Yield the shapes of the arguments that are arrays or structures of arrays, in order."""
     arguments = inspect.signature(layer.call).bind(*args, **kwargs)
     arguments.apply_defaults()
     for name, value in arguments.arguments.items():

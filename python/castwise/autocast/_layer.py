@@ -1,4 +1,4 @@
-"""`Layer`: computes in one dtype with variables in another, by the policy that it has."""
+"""`Layer`: computes in one dtype with variables in another, by its policy."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ class Layer(Builder):
     """A layer on numpy arrays, with the casting rules of Keras.
 
     Subclasses write `call`, and `build` if they have weights of a shape that depends on the input;
-    neither needs a cast. Floating inputs come in the compute dtype, weights are stored in the
-    variable dtype and present themselves in the compute dtype during the call.
+    neither needs a cast. During the call, floating inputs and weights have the compute dtype;
+    weights are stored in the variable dtype.
 
     Parameters
     ----------
     trainable : bool
-        Whether its weights are for an optimizer to change.
+        Whether an optimizer is to change its weights.
     dtype : policy, str, dict, dtype or None
-        As `castwise.dtype_policies.get` takes it; None is the policy in force. Of a
-        `DTypePolicyMap` the layer has the policy of its path.
+        As for `castwise.dtype_policies.get`; None is the policy in force. With a `DTypePolicyMap`
+        the layer has the policy of its path.
     autocast : bool
         Whether inputs are cast.
     name : str, optional
-        By default made of the class' name.
+        By default derived from the name of the class.
     dialect : {"keras", "tf_keras"}
-        Whose rules the layer follows: in Keras 3 every floating argument is cast, in TF 2 the first
-        argument only. By default the class attribute of that name.
+        The rules of casting: in Keras 3 every floating argument is cast, in TF 2 the first argument
+        only. By default the class attribute of that name.
 
     Raises
     ------
     ValueError
-        An argument that is none of these; in TF's dialect a TypeError.
+        An invalid argument; in TF's dialect a TypeError.
 
     Notes
     -----
-    The path is known from the first call, or `build`, on: the path of the layer in whose call or
-    build that happened, a "/", and the name. Layers may be called by several threads; each call has
-    its own scope. The body of a generator or coroutine runs after the call, outside of its scope.
+    The first call, or `build`, sets the path: the path of the layer whose call or build it happens
+    in, a "/", and the name. Several threads may call a layer; each call has its own scope. The body
+    of a generator or coroutine runs after the call, outside of its scope.
 
-    Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS. bfloat16 and float8
-    have float16's rules in what a call gets and computes of it, in `numpy.zeros_like` of that, and
-    in `AutoCastVariable.astype`; what a call makes anew, as by `numpy.zeros`, gets them from
-    `cast_inputs`.
+    Arithmetic is numpy's, which multiplies matrices of float16 without a BLAS. Arrays of bfloat16
+    and float8 keep their dtype in arithmetic, as those of float16 do, if they are arguments of a
+    call or computed from these, also by `numpy.zeros_like` or `AutoCastVariable.astype`. Give
+    arrays that a call creates, as by `numpy.zeros`, to `cast_inputs` first.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class Layer(Builder):
                 "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
             )
         if not isinstance(trainable, bool):
-            raise rules.wrong_type(f"trainable={trainable!r} is no bool; use True or False.")
+            raise rules.wrong_type(f"trainable={trainable!r} is not a bool; use True or False.")
         self._name = (
             names.automatic(type(self).__name__)
             if name is None
@@ -105,7 +105,7 @@ class Layer(Builder):
         self._set_policy(rules.policy(dtype))
         self._rules = rules  # type: ignore[misc] # last: until then, __init__ has not run
 
-    # Which dtypes.
+    # Dtypes.
 
     def _set_policy(self, policy: Any) -> None:
         self._dtype_policy = policy
@@ -113,7 +113,7 @@ class Layer(Builder):
 
     @property
     def dtype_policy(self) -> Any:
-        """The policy; where that is a map, the map. Setting it then sets the policy of the path."""
+        """The policy or map. If it is a map, setting this sets the map's policy of the path."""
         return self._dtype_policy
 
     @dtype_policy.setter
@@ -163,7 +163,7 @@ class Layer(Builder):
         mode: str | None = getattr(self._policy_here(), "quantization_mode", None)
         return mode
 
-    # What it has.
+    # Weights.
 
     @given_once
     def add_weight(
@@ -177,29 +177,29 @@ class Layer(Builder):
         name: str | None = None,
         experimental_autocast: bool | None = None,
     ) -> AutoCastVariable:
-        """A new variable of the layer, to be made in `__init__` or `build`.
+        """Make a variable of the layer, in `__init__` or `build`.
 
         Parameters
         ----------
         shape : int sequence
             By default ``()``.
         initializer : str, callable, array_like
-            As `AutoCastVariable` takes it; by default "glorot_uniform" for floats, else "zeros".
+            As for `AutoCastVariable`; by default "glorot_uniform" for floats, else "zeros".
         dtype : dtype
             What it is stored in; by default the layer's `variable_dtype`.
         trainable : bool
             Whether an optimizer is to change it.
         autocast, experimental_autocast : bool
-            False: the call sees it as it is stored. The second is TF's older name of the first,
-            which wins if both are given.
+            False: calls see it in the dtype in which it is stored. The second name is TF's older
+            one of the first, which is used if both are given.
         name : str, optional
             Without "/".
 
         Raises
         ------
         ValueError
-            The layer is built (in TF's dialect it may be), or an argument is none of these; for a
-            wrong type, in TF's dialect a TypeError.
+            The layer is built (TF's dialect allows that), or an argument is invalid; in TF's
+            dialect a wrong type is a TypeError.
         RuntimeError
             ``super().__init__()`` was not called.
 
@@ -244,7 +244,7 @@ class Layer(Builder):
     def _forgets_replaced(self) -> bool:
         return self._rules is not None and self._rules.forgets_replaced
 
-    # What it does.
+    # Calls.
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; for subclasses. NotImplementedError if they do not."""
@@ -254,23 +254,23 @@ class Layer(Builder):
         )
 
     def cast_inputs(self, inputs: Any) -> Any:
-        """An argument as `call` gets it: floating arrays, also in structures, as it computes.
+        """Cast the floating arrays of an argument, also in structures, to the compute dtype.
 
-        To be overridden by layers whose inputs are to be cast otherwise. In Keras' dialect it gets
-        each argument, in TF's the first.
+        Override it in layers that cast otherwise. In Keras' dialect it is called for each argument,
+        in TF's for the first.
         """
         return self._checked_rules().cast_inputs(self, inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs for inputs: builds the layer if need be, casts, and calls `call`.
+        """Build the layer if necessary, cast the inputs, and return what `call` returns.
 
         Raises
         ------
         ValueError
-            Arguments that the dialect does not take, such as positional ones that are no arrays in
+            Arguments that the dialect does not accept, such as positional ones other than arrays in
             Keras'.
         TypeError
-            Not the arguments of `call`; a float for a layer that computes in strings.
+            Arguments that `call` does not have; a float for a layer that computes in strings.
         RuntimeError
             ``super().__init__()`` was not called.
 
@@ -286,7 +286,7 @@ class Layer(Builder):
             outputs = self.call(*args, **kwargs)
         finally:
             leave(before)
-        # Layers within a call go on with arrays that stay narrow; their users get numpy's.
+        # Outer layers get arrays that stay narrow, callers get numpy's.
         return outputs if outer.in_call else _without_rules(outputs)
 
     def _checked_rules(self) -> Any:
@@ -295,15 +295,15 @@ class Layer(Builder):
         return self._rules
 
     def __getattr__(self, name: str) -> Any:
-        # Reached where there is no such attribute, or a property has not found what it needs.
+        # Called if there is no such attribute, or if a property raised AttributeError.
         if self._rules is None and not name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no {name!r} yet: {_INIT_FIRST}")
-        return object.__getattribute__(self, name)  # with Python's message, or the property's
+        return object.__getattribute__(self, name)  # raises Python's message, or the property's
 
-    # How it is written down.
+    # Configs.
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, fit for JSON; subclasses add theirs."""
+        """Return the arguments of the constructor, fit for JSON; subclasses add theirs."""
         return {
             "name": self._name,
             "trainable": self._trainable,
@@ -312,7 +312,7 @@ class Layer(Builder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Layer:
-        """A layer as `get_config` described it."""
+        """Return a layer as `get_config` described it."""
         return cls(**config)
 
     def __repr__(self) -> str:
@@ -325,4 +325,4 @@ def _without_rules(outputs: Any) -> Any:
         return plain(outputs)
     if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):
         return each(plain, outputs)
-    return outputs  # the author's own, of whatever class
+    return outputs  # of the author's own classes

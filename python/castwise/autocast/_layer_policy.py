@@ -1,4 +1,4 @@
-"""Which policy a layer has."""
+"""Read a layer's policy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def get_layer_policy(layer: Any) -> Any:
-    """The policy of a layer, of whatever framework.
+    """Return the policy of a layer of any framework.
 
     Raises
     ------
     ValueError
-        It is no layer: it carries no policy.
+        `layer` has no policy.
 
     """
     policy = getattr(layer, "dtype_policy", None)

@@ -1,4 +1,4 @@
-"""Names of layers and variables: those that are given, and those that are not."""
+"""Check the names of layers and variables, or make them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _counts: Counter[str] = Counter()
 
 
 def checked(name: Any, wrong_type: type[Exception] = ValueError) -> str:
-    """A name that is given.
+    """Return a name, once it is checked.
 
     ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.
     """
     if not isinstance(name, str) or not name or "/" in name:
         raise (ValueError if isinstance(name, str) else wrong_type)(
-            f"name={name!r} is no name; give a str that is not empty and has no '/', which "
+            f"name={name!r} is not a name; give a str that is not empty and has no '/', which "
             "separates the names in a path."
         )
     return name
 
 
 def automatic(kind: str) -> str:
-    """The name of the next thing of a kind: ``dense``, ``dense_1``, ...
+    """Return the name of the next thing of a kind: ``dense``, ``dense_1``, ...
 
     Numbers are counted in the whole process, as Keras counts them in a thread.
 

@@ -1,10 +1,10 @@
-"""Arrays of bfloat16 and float8 that stay so under arithmetic.
+"""Arrays of bfloat16 and float8 that keep their dtype in arithmetic.
 
-numpy knows no rules for the dtypes of ml_dtypes: ``x + 1.5`` and ``x @ x`` of a bfloat16 array are
+numpy has no rules for the dtypes of ml_dtypes: ``x + 1.5`` and ``x @ x`` of a bfloat16 array are
 float32, ``np.maximum(x, 0)`` is float64, ``np.einsum`` fails, and ``np.sum`` adds in bfloat16,
-where 256 + 1 is 256. It does not take them for floats, either: ``np.nansum`` and ``np.nan_to_num``
-leave NaNs, ``np.sort`` and ``np.median`` do not see them. For float16 it has the rules that one
-expects. `NarrowArray` brings those to the others: what is computed of arrays of one narrow dtype,
+where 256 + 1 is 256. Nor does numpy know that they are floats: ``np.nansum`` and ``np.nan_to_num``
+leave NaNs, ``np.sort`` and ``np.median`` do not detect them. Arrays of float16 keep their dtype.
+`NarrowArray` gives the others the same rules: what is computed from arrays of one narrow dtype,
 integers and Python's numbers has that dtype. Layers compute with these, so that their authors need
 no casts.
 """
@@ -21,30 +21,30 @@ from castwise._floating import is_floating
 from castwise.autocast._numpy_moves import MOVES
 
 _USER_DTYPE = 2
-"""What `dtype.isbuiltin` is for the dtypes of other packages than numpy."""
+"""`dtype.isbuiltin` of dtypes that other packages have registered."""
 
 _OF_SUMS = (np.matmul, np.vecdot, np.matvec, np.vecmat)
 _STEPWISE = ("reduce", "accumulate", "reduceat")
-"""Ufuncs and methods of ufuncs to be computed in float32: of more than one step, or with a BLAS."""
+"""Ufuncs and methods of ufuncs that are computed in float32: of several steps, or with a BLAS."""
 
 _INTEGER_OPERAND = (np.ldexp,)
 """Ufuncs of a float and an integer."""
 
 _METHODS = ("argpartition", "argsort", "dot", "mean", "searchsorted", "std", "var")
-"""Methods that numpy computes itself, without asking `NarrowArray`; its functions do."""
+"""Methods that do not call `NarrowArray.__array_function__`, as numpy's functions do."""
 
 
 _WITHOUT_RULES = frozenset((np.ndarray, np.memmap))
-"""Classes of arrays that are given those rules; other subclasses have their own."""
+"""Classes of arrays that become a `NarrowArray`; other subclasses have their own rules."""
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether a real float of ml_dtypes."""
+    """Tell whether a dtype is a real float of ml_dtypes."""
     return dtype.isbuiltin == _USER_DTYPE and is_floating(dtype)
 
 
 def narrowed(value: Any) -> Any:
-    """The same memory as a `NarrowArray`, if it is an array of a narrow dtype; else the value.
+    """View an array of a narrow dtype as a `NarrowArray`; return other values as they are.
 
     A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
     """
@@ -56,19 +56,19 @@ def narrowed(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The same memory as a plain array, if it is a `NarrowArray`; else the value."""
+    """View a `NarrowArray` as a plain array; return other values as they are."""
     return value.view(np.ndarray) if isinstance(value, NarrowArray) else value
 
 
 class NarrowArray(np.ndarray):
-    """An array of bfloat16, float8 or another dtype of ml_dtypes that arithmetic does not widen.
+    """An array of bfloat16, float8 or another dtype of ml_dtypes that keeps it in arithmetic.
 
     Notes
     -----
-    With a wider float the result is as wide as that. Sums, products of matrices and all functions
-    of numpy that do more than to move elements are computed in float32 and rounded once. Elements,
-    and results such as a sum, are arrays of no axes. `numpy.asarray` gives the same memory as a
-    plain array; layers return plain ones.
+    With a wider float, the result has the wider dtype. Sums, products of matrices and all numpy
+    functions that do more than move elements are computed in float32 and rounded once. Elements,
+    and results such as a sum, are arrays without axes. `numpy.asarray` gives a plain array that
+    shares the memory; layers return plain arrays.
 
     Examples
     --------
@@ -95,11 +95,11 @@ class NarrowArray(np.ndarray):
         return str(plain(self))
 
     def sort(self, *args: Any, **kwargs: Any) -> None:
-        """As `numpy.ndarray.sort`: in place, NaN last."""
+        """Sort in place, NaN last, as `numpy.ndarray.sort`."""
         self[...] = np.sort(self, *args, **kwargs)
 
     def partition(self, *args: Any, **kwargs: Any) -> None:
-        """As `numpy.ndarray.partition`: in place, NaN last."""
+        """Partition in place, NaN last, as `numpy.ndarray.partition`."""
         self[...] = np.partition(self, *args, **kwargs)
 
     def __array_ufunc__(
@@ -134,7 +134,7 @@ class NarrowArray(np.ndarray):
             kwargs = {name: _each(value, copies.of) for name, value in kwargs.items()}
         result = super().__array_function__(func, types, args, kwargs)
         if result is kwargs.get("out", copies):
-            dtype = None  # and not what the inputs have
+            dtype = None  # other than those of the inputs
         return _each(result, lambda value: copies.written(value, dtype))
 
 
@@ -150,13 +150,13 @@ for _name in _METHODS:
 
 
 class _Widened:
-    """Arguments of a function in float32, and what it has written into them, written back."""
+    """Convert a function's arguments to float32, and write back what it wrote into them."""
 
     def __init__(self) -> None:
         self._pairs: dict[int, tuple[Any, Any]] = {}
 
     def of(self, value: Any) -> Any:
-        """A narrow array in float32, the same one each time; another value as it is."""
+        """Return a narrow array in float32, always the same one, and other values as they are."""
         if not isinstance(value, np.ndarray) or not is_narrow(value.dtype):
             return value
         if id(value) not in self._pairs:
@@ -166,7 +166,7 @@ class _Widened:
         return self._pairs[id(value)][1]
 
     def written(self, value: Any, dtype: np.dtype[Any] | None) -> Any:
-        """A result, rounded. One that is an argument is that argument: most likely ``out=``."""
+        """Round a result; if it is one of the arguments (as ``out=``), return that argument."""
         for original, wide in self._pairs.values():
             if value is wide:
                 if wide.flags.writeable:
@@ -176,7 +176,7 @@ class _Widened:
 
 
 def _names_a_dtype(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a function is told the dtype of its result."""
+    """Tell whether a call says the dtype of its result."""
     if kwargs.get("dtype") is not None:
         return True
     # In the subscripts of einsum, letters are axes.
@@ -198,13 +198,13 @@ def _has_own_rules(value: Any) -> bool:
 
 
 def _is_told(method: str, options: dict[str, Any]) -> bool:
-    """Whether numpy is told how to compute, or where to write."""
+    """Tell whether a call says the dtype of the computation, or has an ``out``."""
     masked = method == "__call__" and options.get("where", True) is not True
     return method == "at" or masked or options.get("dtype") is not None
 
 
 def _common(operands: list[Any]) -> np.dtype[Any] | None:
-    """The narrow dtype that all floats among the operands have, if it is one."""
+    """Return the narrow dtype of all floats among the operands, or None if they have several."""
     dtypes = set()
     for operand in operands:
         if isinstance(operand, np.ndarray | np.generic):
@@ -233,14 +233,14 @@ def _computed(
 
 
 def _widened(value: Any) -> Any:
-    """A narrow array in float32, which holds all of its values."""
+    """Return a narrow array in float32, which holds all of its values."""
     if isinstance(value, np.ndarray | np.generic) and is_narrow(value.dtype):
         return cast(value, np.float32)
     return value
 
 
 def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A float that numpy has widened, as an array."""
+    """Return an array of a float that numpy has widened."""
     if not isinstance(value, np.ndarray | np.generic) or value.dtype == dtype:
         return value
     return cast(value, dtype) if is_floating(value.dtype) else value
@@ -250,7 +250,7 @@ def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
     results = result if isinstance(result, tuple) else (result,)
     for target, value in zip(targets, results, strict=True):
         if target is not None:
-            # Widened: numpy does not know that a narrow float is none of the integers' kind.
+            # Widened, because numpy does not know that a narrow dtype is a float.
             np.copyto(
                 plain(target),
                 value if target.dtype == value.dtype else _widened(value),
@@ -259,7 +259,7 @@ def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
 
 
 def _each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The function of a value, or of each in a list or tuple."""
+    """Apply a function to a value, or to each value of a list or tuple."""
     if isinstance(value, list):
         return [_each(item, function) for item in value]
     if isinstance(value, tuple):

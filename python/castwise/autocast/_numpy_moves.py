@@ -1,4 +1,4 @@
-"""Which functions of numpy leave the elements of an array as they are."""
+"""List numpy's functions that move or copy elements, but do not compute with them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MOVES = frozenset(
     getattr(np, name)
     for names in (_VIEWS, _COPIES, _WRITES, _DESCRIBES)
     for name in names.split()
-    if hasattr(np, name)  # some are of newer versions
+    if hasattr(np, name)  # some exist in newer versions only
 ) | {
     stride_tricks.as_strided,
     stride_tricks.sliding_window_view,
     np.linalg.diagonal,
     np.linalg.matrix_transpose,
 }
-"""Functions of which the results are views of an argument, copies of its elements, or no elements;
-and those that write elements into an argument. Not those that join several arrays: numpy has no
-common dtype of a narrow float and an integer of 64 bits."""
+"""Functions whose results are views of an argument, copies of its elements, or without elements,
+and functions that write elements into an argument. Those that join arrays are not among them: numpy
+has no common dtype of a narrow float and a 64-bit integer."""

@@ -1,4 +1,4 @@
-"""How numpy and Python's operators see a variable: as its value."""
+"""Let numpy and Python's operators use a variable's value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from castwise.autocast._narrow import narrowed, plain
 _OF_THE_VALUE = frozenset(
     ("T", "dot", "max", "mean", "min", "reshape", "size", "sum", "tolist", "transpose")
 )
-"""What a variable has because its value has it; nothing that changes an array."""
+"""The methods of arrays that variables have: those that do not change the array."""
 
 
 class NumpyProtocol(NDArrayOperatorsMixin):
-    """What has a `value`, and takes part in arithmetic as that."""
+    """An object whose `value` takes part in arithmetic in its place."""
 
     path: Any
     value: Any
@@ -65,7 +65,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
         )
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
-        """The value in another dtype, as `numpy.ndarray.astype`."""
+        """Cast the value, as `numpy.ndarray.astype` does."""
         return narrowed(self.value.astype(*args, **kwargs))
 
     def __getitem__(self, index: Any) -> Any:
@@ -91,7 +91,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
     def _single(self) -> Any:
         if self.ndim:
             raise TypeError(
-                f"variable {self.path!r} of {self.ndim} axes is no single number; take an "
+                f"variable {self.path!r} of {self.ndim} axes is not a single number; take an "
                 "element of it."
             )
         return self.value[()]
@@ -104,7 +104,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
 
 
 def _not_in_place(self: NumpyProtocol, other: Any) -> Any:
-    """Let Python take ``a = a + b`` for ``a += b``, as Keras and TF do: the variable stays."""
+    """Let ``a += b`` mean ``a = a + b``, as in Keras and TF, without changing the variable."""
     return NotImplemented
 
 
@@ -115,7 +115,7 @@ for _operator in ("and", "or", "xor", "lshift", "rshift"):
 
 
 def _seen(value: Any) -> Any:
-    """Values in the place of variables, also in lists and tuples."""
+    """Replace variables by their values, also in lists and tuples."""
     if isinstance(value, NumpyProtocol):
         return value.value
     if isinstance(value, list):

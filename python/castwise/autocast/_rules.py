@@ -1,4 +1,4 @@
-"""What the rules of a dialect decide: which arguments and variables are cast, in which scope."""
+"""The interface of a dialect's rules: which arguments and variables are cast, in which scope."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from castwise.autocast._variable import AutoCastVariable
 
 
 class Ruled(Protocol):
-    """What rules read of a layer, and set."""
+    """The attributes of a layer that rules use."""
 
     built: bool
     autocast: bool
@@ -33,15 +33,15 @@ class Ruled(Protocol):
 
 
 class Rules(ABC):
-    """What dialects differ in."""
+    """The differences between dialects."""
 
     variable_class: type[AutoCastVariable] = AutoCastVariable
 
     locks: bool
-    """Whether a layer that is built takes no more weights."""
+    """Whether a built layer refuses further weights."""
 
     forgets_replaced: bool
-    """Whether a layer lets go of a weight when its attribute gets another value."""
+    """Whether a layer forgets a weight when its attribute gets another value."""
 
     sets_policy: bool
     """Whether the policy of a layer can be set after it was made."""
@@ -51,34 +51,34 @@ class Rules(ABC):
 
     @abstractmethod
     def policy(self, dtype: Any) -> Any:
-        """The policy that the argument `dtype` of a layer means."""
+        """Return the policy for the argument `dtype` of a layer."""
 
     @abstractmethod
     def serialized(self, policy: Any) -> Any:
-        """A policy as it stands in a layer's config."""
+        """Return a policy as layers' configs have it."""
 
     @abstractmethod
     def arguments(
         self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of `call` for those of the layer, cast. ValueError for impossible ones."""
+        """Return the arguments of `call`, cast. ValueError for arguments that are refused."""
 
     @abstractmethod
     def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
-        """One argument, an array or a structure of arrays, cast."""
+        """Cast one argument, an array or a structure of arrays."""
 
     @abstractmethod
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The shapes that `build` is called with, by its parameters."""
+        """Return the arguments of `build`: shapes, by parameter."""
 
     @abstractmethod
     def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
-        """What holds in the call of a layer, if `outer` holds around it."""
+        """Return the scope of a layer's call within the scope `outer`."""
 
     @abstractmethod
     def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
-        """Whether a new weight is cast in scopes, if its author wants it."""
+        """Tell whether scopes cast a new weight, if its author wants that."""
 
     @abstractmethod
     def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
-        """What a new weight is stored in."""
+        """Return the dtype in which a new weight is stored."""

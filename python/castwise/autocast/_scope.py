@@ -1,8 +1,7 @@
-"""Scopes: in which dtype variables present themselves, and which layer is being called.
+"""Scopes: the dtype that variables are seen in, and the layer that is being called.
 
-Both are facts about a place in a program, so they are kept in a context variable: each thread and
-each asyncio task has its own, and leaving a scope, with an exception too, brings back what was
-before.
+Both are stored in a context variable: each thread and each asyncio task has its own value, and the
+end of a scope, also by an exception, restores the value before it.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from castwise._core import finfo
 from castwise._standard_dtype import standardize_dtype
 
 FLOATS = ("float", "bfloat")
-"""What names of floating dtypes begin with."""
+"""The beginnings of floating dtypes' names."""
 
 
 class Frame(NamedTuple):
-    """What holds at a place: one is entered by each scope and each call of a layer."""
+    """The state that each scope and each call of a layer enters."""
 
     thread: int
-    """Who entered it: some interpreters start threads in a copy of the context."""
+    """The thread that entered it: some interpreters start threads in a copy of the context."""
 
     scope: AutocastScope | None
     path: str
-    """The path of the layer whose call or build this is; "" outside of all."""
+    """The path of the layer whose call or build this is; "" outside of layers."""
 
     in_call: bool
     outer: Frame | None
     with_block: bool = False
-    """Whether a scope's, which a generator may leave when others have been entered."""
+    """Whether a scope entered it. A generator may leave its scope after others were entered."""
 
 
 _OUTSIDE = Frame(0, None, "", False, None)
@@ -42,27 +41,27 @@ _frame: ContextVar[Frame] = ContextVar("castwise_autocast", default=_OUTSIDE)
 
 
 def current() -> Frame:
-    """What holds here."""
+    """Return the current frame."""
     frame = _frame.get()
     return frame if frame.thread == get_ident() else _OUTSIDE
 
 
 def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
-    """Let something else hold, until what is returned is given to `leave`."""
+    """Enter a frame; return a token for `leave`."""
     before = _frame.get()
     _frame.set(Frame(get_ident(), scope, path, in_call, before))
     return before
 
 
 def leave(before: Frame) -> None:
-    """Bring back what held before an `enter`, whatever has been entered since."""
+    """Restore the frame before an `enter`, whatever has been entered since."""
     _frame.set(before)
 
 
 def _leave_block(scope: AutocastScope) -> None:
-    """Take the innermost `with` block of a scope out; those in it that are not left yet stay.
+    """Remove the innermost `with` block of a scope; open ones within it stay.
 
-    Where it is none of this thread, or went with the call that it was in, nothing is left.
+    Nothing happens for a scope of another thread, or of a call that has ended.
     """
     inner: list[Frame] = []
     frame: Frame | None = current()
@@ -77,25 +76,25 @@ def _leave_block(scope: AutocastScope) -> None:
 
 
 class AutocastScope:
-    """A `with` block in which floating variables present themselves in another dtype.
+    """A `with` block in which floating variables are seen in another dtype.
 
     Parameters
     ----------
     dtype : dtype or None
-        A floating one, as `castwise.config.standardize_dtype` takes it. None: as they are stored,
-        whatever scope is around this one.
+        A floating dtype, as for `castwise.config.standardize_dtype`. None: that in which they are
+        stored, whatever scope is around this one.
 
     Raises
     ------
     ValueError
-        There is no such dtype, or it is no float.
+        There is no such dtype, or it is not a float.
     TypeError
         The argument cannot be hashed.
 
     Notes
     -----
-    Scopes nest, and the inner one holds. They belong to the thread or asyncio task that entered
-    them. The calls of layers open theirs by themselves; this is for what else computes with a
+    Scopes nest, and the innermost is used. They belong to the thread or asyncio task that entered
+    them. Calls of layers enter their own scopes; this class is for other code that computes with a
     layer's variables. One scope may be entered many times, by many threads.
 
     Examples
@@ -119,19 +118,19 @@ class AutocastScope:
             self._dtype = standardize_dtype(dtype)
             if not self._dtype.startswith(FLOATS):
                 raise ValueError(
-                    f"dtype={dtype!r} is no floating dtype; variables can be cast to float16, "
+                    f"dtype={dtype!r} is not a floating dtype; variables can be cast to float16, "
                     "bfloat16 and the like, or to none with dtype=None."
                 )
             self._numpy_dtype = numpy_dtype(self._dtype)
 
     @property
     def dtype(self) -> str | None:
-        """What variables are cast to; None if they are not."""
+        """The dtype that variables are cast to, or None."""
         return self._dtype
 
     @property
     def numpy_dtype(self) -> np.dtype[Any] | None:
-        """The same as numpy's."""
+        """The same dtype as numpy's."""
         return self._numpy_dtype
 
     def __enter__(self) -> AutocastScope:
@@ -147,12 +146,12 @@ class AutocastScope:
 
 
 DISABLED = AutocastScope(None)
-"""Variables are what they are stored as."""
+"""The scope in which variables are not cast."""
 
 
 @cache
 def scope_of(dtype: str) -> AutocastScope:
-    """The scope of a floating dtype, by its name; DISABLED for another."""
+    """Return the scope of a floating dtype, by its name; DISABLED for another."""
     if not dtype.startswith(FLOATS):
         return DISABLED
     scope = AutocastScope(None)
@@ -161,7 +160,7 @@ def scope_of(dtype: str) -> AutocastScope:
 
 
 def get_autocast_scope() -> AutocastScope | None:
-    """The innermost scope that holds here, or None.
+    """Return the innermost scope, or None.
 
     >>> with AutocastScope("bfloat16"):
     ...     get_autocast_scope().dtype
@@ -171,7 +170,7 @@ def get_autocast_scope() -> AutocastScope | None:
 
 
 def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
-    """TF 2's scope: as `AutocastScope`, but a dtype that is no float disables casting.
+    """TF 2's scope: as `AutocastScope`, but a dtype other than a float disables casting.
 
     Raises
     ------
@@ -196,12 +195,12 @@ def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of numpy or ml_dtypes with this name.
+    """Return the dtype of numpy or ml_dtypes with this name.
 
     Raises
     ------
     ValueError
-        There is none: no array can have it.
+        Arrays cannot have such a dtype.
 
     """
     try:

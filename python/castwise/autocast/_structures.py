@@ -1,4 +1,4 @@
-"""Nested arguments of layers: dicts, lists and tuples; all else is a leaf, dataclasses too."""
+"""Nested arguments of layers: dicts, lists and tuples. All else is a leaf, also dataclasses."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from castwise import _trees as trees
 
 _LEAVES = frozenset((np.ndarray, type(None), bool, int, float, str))
-"""Types that are surely none, for speed."""
+"""Common types of leaves, for speed."""
 
 
 def is_structure(value: Any) -> bool:
-    """Whether a mapping, list, tuple or namedtuple."""
+    """Tell whether a value is a mapping, list, tuple or namedtuple."""
     return type(value) not in _LEAVES and isinstance(value, Mapping | list | tuple)
 
 
 def each(function: Callable[[Any], Any], structure: Any) -> Any:
-    """A structure of the same classes, with `function(leaf)` for each leaf, None too."""
+    """Return a structure of the same classes, with `function(leaf)` for each leaf, also None."""
     if not is_structure(structure):
         return function(structure)
     return trees.map_leaves(structure, lambda leaf, path: function(leaf), is_node=is_structure)
 
 
 def leaves(structure: Any) -> Iterator[Any]:
-    """Every leaf, in order, None too."""
+    """Yield every leaf in order, also None."""
     if not is_structure(structure):
         yield structure
         return
@@ -36,10 +36,10 @@ def leaves(structure: Any) -> Iterator[Any]:
 
 
 def is_array(value: Any) -> bool:
-    """Whether an array or a scalar of numpy."""
+    """Tell whether a value is an array or a scalar of numpy."""
     return isinstance(value, np.ndarray | np.generic)
 
 
 def shape_of(leaf: Any) -> tuple[int, ...] | None:
-    """The shape of an array; None of what is none."""
+    """Return the shape of an array; None for other values."""
     return leaf.shape if is_array(leaf) else None

@@ -1,6 +1,6 @@
 """The rules of TF 2: the first argument of `call` is cast, and only weights of mixed layers are.
 
-Each call has the scope of its layer's compute dtype; of a layer that computes in no float, none.
+Each call has the scope of its layer's compute dtype, if that is a float.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _INT32 = range(-(2**31), 2**31)
 
 
 class TfKerasVariable(AutoCastVariable):
-    """As TF's: numpy's conversions see what is stored, and assignments return the variable."""
+    """A variable of TF: numpy converts the stored value, and assignments return the variable."""
 
     @staticmethod
     def _named_dtype(dtype: Any) -> np.dtype[Any]:
         return numpy_dtype(dtype_name(dtype))
 
-    # Of bits, as TF's integer variables have them; its floating ones have none.
+    # On bits, as TF's integer variables.
     __and__, __rand__ = NumpyProtocol.__and__, NumpyProtocol.__rand__
     __or__, __ror__ = NumpyProtocol.__or__, NumpyProtocol.__ror__
     __xor__, __rxor__ = NumpyProtocol.__xor__, NumpyProtocol.__rxor__
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of what is stored."""
+        """Return a copy of what is stored."""
         return np.array(plain(self._array))
 
     def _converted(self) -> NDArray[Any]:
@@ -76,22 +76,22 @@ class TfKerasRules(Rules):
     wrong_type = TypeError
 
     def policy(self, dtype: Any) -> Policy:
-        """As `castwise.compat.tf_keras.mixed_precision.get_policy`; maps are refused."""
+        """Call `castwise.compat.tf_keras.mixed_precision.get_policy`; refuse maps."""
         if isinstance(dtype, DTypePolicyMap):
             raise TypeError(
-                f"dtype={dtype!r} is a map, which TF 2 has not; give the policy of the layer, or "
+                f"dtype={dtype!r} is a map, which TF 2 does not have; give the layer's policy, or "
                 "use Keras' dialect."
             )
         return get_policy(dtype)
 
     def serialized(self, policy: Any) -> Any:
-        """The name of a dtype, or the dictionary."""
+        """Return the name of a dtype, or a dictionary."""
         return serialize(policy)
 
     def arguments(
         self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The first is made of arrays and cast; it comes first, also if it was a keyword."""
+        """Make arrays of the first argument's leaves and cast them; it becomes positional."""
         if args:
             inputs, others = args[0], args[1:]
         else:
@@ -109,13 +109,13 @@ class TfKerasRules(Rules):
         return (layer.cast_inputs(inputs), *others), kwargs
 
     def _infer(self, layer: Ruled, inputs: Any) -> None:
-        """The policy of a layer that has left it open: the dtype of the first input."""
+        """Set the policy of a layer that has left it open, from the dtype of the first input."""
         first = next(structures.leaves(inputs), None)
         if isinstance(first, np.ndarray):
             layer._set_policy(get_policy(first.dtype))
 
     def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
-        """Floating arrays as the layer computes, if that is in a float."""
+        """Cast floating arrays to the compute dtype, if that is a float."""
         compute = layer.compute_dtype
         if not layer.autocast or compute is None or not compute.startswith(FLOATS):
             return structures.each(narrowed, inputs)
@@ -129,21 +129,21 @@ class TfKerasRules(Rules):
         return structures.each(converted, inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Of the first argument."""
+        """Return the shape of the first argument."""
         parameters = list(inspect.signature(layer.build).parameters)
         return {name: structures.each(structures.shape_of, args[0]) for name in parameters[:1]}
 
     def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
-        """The layer's own, whatever is around it."""
+        """Return the layer's own scope, whatever `outer` is."""
         return scope_of(layer.compute_dtype or "")
 
     def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
-        """Floats of a layer that does not compute in what it stores."""
+        """Tell whether it is a float, and the layer stores and computes in different dtypes."""
         mixed = layer.compute_dtype != layer.variable_dtype
         return wanted and mixed and dtype.startswith(FLOATS)
 
     def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
-        """The argument's, else the layer's; a layer that has left its policy open follows it."""
+        """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""
         if dtype is None:
             dtype = layer.variable_dtype or floatx()
         name = get_policy(dtype_name(dtype)).name
@@ -153,8 +153,8 @@ class TfKerasRules(Rules):
 
 
 def _as_array(leaf: Any) -> Any:
-    """A Python number as an array, as TensorFlow makes a tensor of it."""
-    if isinstance(leaf, float):  # np.float64 is one, numpy's others are not
+    """Make an array of a Python number, with the dtype that TensorFlow uses."""
+    if isinstance(leaf, float):  # np.float64 is a subclass
         return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)
     if isinstance(leaf, bool):
         return np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Values and shapes that variables are given."""
+"""Check the values and shapes of variables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from castwise.autocast._scope import numpy_dtype
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _SHOWN = 8
-"""Up to how many elements an array stands in a message."""
+"""Messages show arrays of up to this many elements."""
 
 
 def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
-    """A value as an array of its own, in the dtype of the variable `owner`.
+    """Copy a value to a new array, in the dtype of the variable `owner`.
 
     Raises
     ------
     ValueError
-        It is no array of numbers, or complex and the dtype is not.
+        `value` is not an array of numbers, or it is complex and the dtype is not.
 
     """
     try:
@@ -34,8 +34,8 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
         known = finfo(array.dtype)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{argument}={short(value)} of {type(value).__name__} is no array of numbers, "
-            f"which variable {owner!r} is; give an array, a number or a list of numbers."
+            f"{argument}={short(value)} of {type(value).__name__} is not an array of numbers, "
+            f"as variable {owner!r} is; give an array, a number or a list of numbers."
         ) from None
     if known.kind == "complex" and finfo(dtype).kind != "complex":
         raise ValueError(
@@ -48,7 +48,7 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
             "give its `data` or its `filled(value)`."
         )
     stored = cast(array, dtype)
-    # Python's integers have no dtype that could be expected to overflow; numpy refuses them, too.
+    # As numpy: Python's integers must not overflow, because the caller chose no dtype.
     counts = array.dtype.kind in "iu" and stored.dtype.kind in "iu" and not hasattr(value, "dtype")
     if counts and not np.array_equal(stored, array):
         raise ValueError(
@@ -59,7 +59,7 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
 
 
 def checked_shape(shape: Any, wrong_type: type[Exception] = ValueError) -> tuple[int, ...]:
-    """A shape as a tuple of ints. ValueError for negative ones, `wrong_type` for other values."""
+    """Return a shape as a tuple. ValueError for negative sizes, `wrong_type` for other values."""
     error = ValueError
     try:
         sizes = tuple(map(operator.index, [None] if isinstance(shape, str | bytes) else shape))
@@ -73,7 +73,7 @@ def checked_shape(shape: Any, wrong_type: type[Exception] = ValueError) -> tuple
 
 
 def given_once(add_weight: _Method) -> _Method:
-    """Refuse arguments that are given by position and by name with Keras' ValueError."""
+    """Raise Keras' ValueError for an argument that is given by position and by name."""
 
     @functools.wraps(add_weight)
     def checked(self: Any, *args: Any, **options: Any) -> Any:
@@ -89,20 +89,20 @@ def given_once(add_weight: _Method) -> _Method:
 
 
 def natural_dtype(value: Any) -> np.dtype[Any]:
-    """What a value is stored in where nothing else is said: as it is, or as Keras has Python's."""
+    """Return the default dtype for a value: its own, or Keras' for a Python value."""
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype):
         return dtype.newbyteorder("=")
     try:
         kind = np.asarray(value).dtype.kind
     except (TypeError, ValueError):
-        kind = "O"  # refused where it is read
+        kind = "O"  # refused later
     standard: str = {"b": "bool", "i": "int32", "u": "int32", "c": "complex64"}.get(kind, floatx())
     found: np.dtype[Any] = numpy_dtype(standard)
     return found
 
 
 def short(value: Any) -> str:
-    """A value for a message: small ones in full."""
+    """Write a value for a message, large arrays by their dtype only."""
     array = isinstance(value, np.ndarray) and value.size > _SHOWN
     return f"array of {value.dtype}" if array else repr(value)

@@ -1,4 +1,4 @@
-"""`AutoCastVariable`: stored in one dtype, seen in another while a scope says so."""
+"""`AutoCastVariable`: stored in one dtype, seen in that of a scope."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from castwise.autocast._values import checked_shape, natural_dtype, numbers, sho
 
 
 class AutoCastVariable(NumpyProtocol):
-    """An array that is kept in one dtype and presents itself in that of the scope it is used in.
+    """An array that is stored in one dtype and seen in the dtype of the scope.
 
     Parameters
     ----------
     initializer : array_like, str, number or callable
-        The first value; or what makes it: "zeros", "ones", "glorot_uniform" and the like, or a
-        callable of ``shape`` and ``dtype``, as `numpy.zeros` is one.
+        The first value, or an initializer: "zeros", "ones", "glorot_uniform" and the like, or a
+        callable of ``shape`` and ``dtype``, such as `numpy.zeros`.
     shape : int sequence, optional
         Needed where `initializer` is a name or a callable.
     dtype : dtype, optional
-        What it is stored in, as `castwise.config.standardize_dtype` takes it. Without it, arrays
-        keep theirs, other values become floatx or int32.
+        The dtype in which it is stored, as for `castwise.config.standardize_dtype`. By default that
+        of an array, and floatx or int32 for other values.
     trainable : bool
         Whether an optimizer is to change it.
     autocast : bool
-        False: it presents itself as it is stored, whatever the scope.
+        False: it is seen in the dtype in which it is stored, whatever the scope.
     name : str, optional
         Without "/".
 
     Raises
     ------
     ValueError
-        A value of no dtype that fits, no shape or another shape than the value's, unknown dtypes
-        and initializers, a name with "/".
+        A value that does not fit the dtype, no shape or another shape than the value's, unknown
+        dtypes and initializers, a name with "/".
 
     Notes
     -----
     Inside an `AutocastScope`, and so inside the call of a layer, arithmetic, indexing, numpy's
     functions, `value`, `numpy()` and `dtype` see the variable cast to the dtype of the scope, if it
-    is a float and has `autocast`. `assign` and its like keep the precision of the storage, there
-    too. Values are read-only; a variable changes by assignment only.
+    is a float and has `autocast`. `assign`, `assign_add` and `assign_sub` have the precision of the
+    stored value, also there. Values are read-only; a variable changes by assignment only.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class AutoCastVariable(NumpyProtocol):
     def _named_dtype(dtype: Any) -> np.dtype[Any]:
         return numpy_dtype(standardize_dtype(dtype))
 
-    # What it is.
+    # Attributes.
 
     @property
     def name(self) -> str:
@@ -139,12 +139,12 @@ class AutoCastVariable(NumpyProtocol):
 
     @property
     def true_dtype(self) -> str:
-        """What it is stored in."""
+        """The dtype in which it is stored."""
         return self._true_dtype
 
     @property
     def dtype(self) -> str:
-        """What it presents itself in here."""
+        """The dtype in which it is seen here."""
         scope = current().scope if self._casts else None
         stored = self._true_dtype
         return stored if scope is None else scope.dtype or stored
@@ -160,14 +160,14 @@ class AutoCastVariable(NumpyProtocol):
         return _frozen(cast(self._array, scope.numpy_dtype))
 
     def read_value(self) -> Any:
-        """The same as `value`, under TF's name."""
+        """Return the same as `value`, under TF's name."""
         return self.value
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of the value."""
+        """Return a copy of the value."""
         return np.array(plain(self.value))
 
-    # How it changes.
+    # Assignments.
 
     def assign(self, value: Any) -> Any:
         """Store another value, rounded once to the dtype of the storage; returns it as stored.
@@ -175,7 +175,7 @@ class AutoCastVariable(NumpyProtocol):
         Raises
         ------
         ValueError
-            It has another shape, or is no array of numbers. The variable stays as it is.
+            It has another shape, or is not an array of numbers. The variable is not changed.
 
         """
         array = self._numbers("value", value, self._array.dtype)
@@ -196,7 +196,7 @@ class AutoCastVariable(NumpyProtocol):
         return self._assign_result(np.subtract, value)
 
     def _assign_result(self, ufunc: Callable[..., Any], value: Any) -> Any:
-        # A float takes the delta in its own dtype first; 1 - 0.5 is 0 for an integer, not 1.
+        # Floats round the delta to the stored dtype first; for integers 1 - 0.5 is 0, not 1.
         keeps = is_floating(self._array.dtype)
         delta = self._numbers(
             "value", value, self._array.dtype if keeps else natural_dtype(_stored(value))
@@ -213,7 +213,7 @@ class AutoCastVariable(NumpyProtocol):
     def _numbers(self, argument: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return numbers(argument, _stored(value), dtype, self._path)
 
-    # Keras has these for what is true of elements, of whatever dtype they are.
+    # As in Keras, these are logical for elements of every dtype.
 
     def __and__(self, other: Any) -> Any:
         return np.logical_and(self, other)
@@ -235,7 +235,7 @@ class AutoCastVariable(NumpyProtocol):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        _frozen(self._array)  # copies of arrays, by pickle too, are writable
+        _frozen(self._array)  # copies of arrays, also by pickle, are writable
 
     def __repr__(self) -> str:
         return (
@@ -245,7 +245,7 @@ class AutoCastVariable(NumpyProtocol):
 
 
 def _stored(value: Any) -> Any:
-    """What a variable stores, whatever scope this is; other values as they are."""
+    """Return the stored value of a variable, and other values as they are."""
     return value._array if isinstance(value, AutoCastVariable) else value
 
 

@@ -1,4 +1,4 @@
-"""What the dialects' loss scales share: products, reciprocals and arguments that are numbers."""
+"""Functions that the dialects' loss scales share."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from castwise._core import DynamicLossScale
 
 
 def times(value: Any, factor: Any) -> Any:
-    """The product in numpy's promotion, without warnings where it is not finite."""
+    """Multiply by numpy's rules of promotion, without warnings of overflow."""
     with np.errstate(all="ignore"):
         return value * factor
 
 
 def reciprocal(scale: Any) -> np.float32:
-    """The float32 reciprocal, as IEEE has it: infinite for 0, 0 for infinity."""
+    """Return the float32 reciprocal by IEEE 754: infinity for 0, 0 for infinity."""
     with np.errstate(all="ignore"):
         return np.float32(1) / np.float32(scale)
 
 
 def is_usable(scale: Any) -> bool:
-    """Whether `castwise.loss_scale.unscale` takes it: a finite number with a finite reciprocal."""
+    """Tell whether `castwise.loss_scale.unscale` accepts a scale: it and 1 / it are finite."""
     return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a real number, or an array of one; texts and bools are none."""
+    """Tell whether a value is a real number, or an array of one, and not a bool or a text."""
     if isinstance(value, numbers.Real):
         return not isinstance(value, bool)
     return np.size(value) == 1 and np.asarray(value).dtype.kind not in "bcOSU"
 
 
 def refuse_integers(argument: str, grads: Any) -> None:
-    """TypeError for gradients that are no floats, which TensorFlow asks whether they are finite."""
+    """Raise TypeError for integers, as TensorFlow does when it checks that they are finite."""
     for path, leaf in trees.leaves(grads):
         if np.asarray(leaf).dtype.kind in "iub":
             where = f"{argument} at {path!r}" if path else argument
@@ -47,7 +47,7 @@ def refuse_integers(argument: str, grads: Any) -> None:
 
 
 def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:
-    """What `kind` makes of an argument; its exceptions get the argument's name and value."""
+    """Convert an argument by `kind`; put its name and value into the exceptions."""
     try:
         return kind(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -58,13 +58,13 @@ def number(name: str, value: Any, kind: type[float] | type[int] = float) -> Any:
 
 
 def restored(machine: DynamicLossScale, state: Mapping[str, Any]) -> DynamicLossScale:
-    """The loss scale of a `LossScaleOptimizer` in a saved state; raises in that class' name."""
+    """Load a saved state into the loss scale of a `LossScaleOptimizer`; errors name that class."""
     with renamed(owner="LossScaleOptimizer"):
         return machine.with_state(dict(state) if isinstance(state, Mapping) else state)
 
 
 def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:
-    """Take the inner optimizer out of a config; KeyError, with what to do, if there is none."""
+    """Take the inner optimizer out of a config; raise KeyError if it is missing."""
     if key not in config:
         raise KeyError(
             f"config={config!r} lacks {key!r}; give an optimizer, or a dict with 'class_name' and "
@@ -75,9 +75,9 @@ def inner_config(config: dict[str, Any], key: str = "inner_optimizer") -> Any:
 
 @contextmanager
 def attributes(optimizer: Any, **values: Any) -> Iterator[None]:
-    """Set attributes within a block; delete them after it, as torch, or restore them if it fails.
+    """Set attributes within a block; delete them afterwards, as torch, or restore them if it fails.
 
-    Else a step that is taken again would multiply by the scale twice.
+    Otherwise a step that is repeated would multiply by the scale twice.
     """
     before = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
     kept: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""torch's products of losses and scales, and its unscaling, on numpy arrays."""
+"""Multiply and unscale numpy arrays with torch's rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
 
 
 def times(output: Any, scale: np.float32) -> Any:
-    """Torch's product with a float32 of rank 0: in float32, then back, unless rank 0 too."""
+    """Multiply by a float32 of rank 0 in float32, then cast back unless the value has rank 0."""
     if not (is_floating(output.dtype) or output.dtype.kind == "c"):
         return scaling.times(output.astype(np.float32), scale)
     product = scaling.times(output, scale)
@@ -22,7 +22,7 @@ def times(output: Any, scale: np.float32) -> Any:
 
 
 def unscale(grads: list[list[Any]], scale: float) -> bool:
-    """Divide in place; whether all were finite. Where there is no reciprocal, IEEE's, as torch."""
+    """Divide in place, and tell whether all were finite; 0 and infinity have IEEE's reciprocals."""
     if scaling.is_usable(scale):
         _, finite = unscale_as_originals(grads, scale, grads)
         return finite

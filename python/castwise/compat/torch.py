@@ -1,4 +1,4 @@
-"""`GradScaler` with torch.amp's methods and state, for parameters whose gradients are numpy's.
+"""`GradScaler` with torch.amp's methods and state, for parameters with numpy's gradients.
 
 >>> scaler = GradScaler(init_scale=4.0)
 >>> scaler.scale(np.float32(1.5))
@@ -38,11 +38,11 @@ class GradScaler:
     Parameters
     ----------
     device : str
-        Taken for torch's sake; arrays are the host's.
+        Accepted as in torch, but unused.
     init_scale, growth_factor, backoff_factor, growth_interval
         As in torch: 65536, 2, 0.5 and 2000 by default.
     enabled : bool
-        False: everything passes through.
+        False: losses and gradients are not changed.
 
     Raises
     ------
@@ -51,12 +51,12 @@ class GradScaler:
 
     Notes
     -----
-    An optimizer is an object with ``param_groups``, a list of dicts whose "params" have ``grad``,
-    and ``step``. One whose ``_step_supports_amp_scaling`` is true, as torch's fused optimizers',
-    unscales and skips by itself: for the time of its step it gets the attributes ``grad_scale``
-    (None after `unscale_`, else the scale) and ``found_inf`` (1.0 if a gradient is not finite, else
-    0.0), float32 scalars. If its ``step`` has the parameter ``grad_scaler``, it gets this object
-    instead, and a FutureWarning is given, as by torch.
+    An optimizer has ``step`` and ``param_groups``, a list of dicts whose "params" have ``grad``.
+    Optimizers whose ``_step_supports_amp_scaling`` is true, such as torch's fused ones, unscale and
+    skip themselves. During their step they have the attributes ``grad_scale`` (None after
+    `unscale_`, else the scale) and ``found_inf`` (1.0 if a gradient is not finite, else 0.0),
+    float32 scalars. If ``step`` has the parameter ``grad_scaler``, it gets this object instead,
+    with a FutureWarning, as in torch.
 
     """
 
@@ -90,16 +90,16 @@ class GradScaler:
         self._optimizers: dict[int, tuple[_Stage, bool | None]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """An array times the scale, in its own dtype (rank 0: float32 at least; integers: float32).
+        """Multiply by the scale in an array's dtype, or float32 for integers and narrower rank 0.
 
-        Of a list or tuple, each of them; ValueError for anything else.
+        Each array of a list or tuple is multiplied; ValueError for anything else.
         """
         if not self._enabled:
             return outputs
         if isinstance(outputs, np.ndarray | np.generic):
             self._in_use = True
             return arithmetic.times(outputs, np.float32(self._machine.scale))
-        # A tensor of torch would be an iterable too, of its rows.
+        # A torch tensor is also an iterable, of its rows.
         elsewhere = isinstance(outputs, str | bytes) or hasattr(outputs, "dtype")
         if isinstance(outputs, Iterable) and not elsewhere:
             scaled = map(self.scale, outputs)
@@ -114,12 +114,12 @@ class GradScaler:
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer in place, in one pass over all of them.
 
-        Memory that several parameters have as their gradient is divided once.
+        Memory that is the gradient of several parameters is divided once.
 
         Raises
         ------
         RuntimeError
-            It was done since the last update, or the step taken.
+            It was called since the last update, or the step was taken.
         ValueError
             A gradient is float16; gradients overlap without being the same. An error names a
             gradient by the index of its group and its own in there, as "0/3".
@@ -143,7 +143,7 @@ class GradScaler:
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
 
     def _gradients(self, optimizer: Any) -> list[list[Any]]:
-        """By group and parameter, which is how errors name a gradient."""
+        """Return the gradients by group and parameter, as errors name them."""
         if not hasattr(optimizer, "param_groups"):
             raise AttributeError(
                 f"optimizer={optimizer!r} has no param_groups; give an optimizer of torch.optim or "
@@ -151,30 +151,30 @@ class GradScaler:
             )
         return [list(map(self._gradient, group["params"])) for group in optimizer.param_groups]
 
-    # What another library's arrays need of their own: castwise.adapters.torch has it for tensors.
+    # castwise.adapters.torch overrides these for tensors.
 
     _kind = "an array of numpy"
 
     def _number(self, value: float) -> Any:
-        """A float32 scalar for optimizers."""
+        """Return a float32 scalar for optimizers."""
         return np.float32(value)
 
     def _gradient(self, parameter: Any) -> Any:
-        """What is divided for a parameter; None if it has no gradient."""
+        """Return the array to divide for a parameter; None if it has no gradient."""
         return parameter.grad
 
     def _is_half(self, grad: Any) -> bool:
         return bool(grad.dtype == np.float16)
 
     def _divide(self, grads: list[list[Any]], scale: float | None) -> bool:
-        """Divide in place, if there is a scale; whether all were finite."""
+        """Divide in place, if there is a scale; tell whether all were finite."""
         return all_finite(grads) if scale is None else arithmetic.unscale(grads, scale)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Unscale, if that was not done, and step, if all gradients are finite.
+        """Unscale, unless `unscale_` was called, and step if all gradients are finite.
 
-        Returns what ``optimizer.step(*args, **kwargs)`` does, None for a skipped step. If it
-        raises, the step can be taken again.
+        Returns what ``optimizer.step(*args, **kwargs)`` returns, None for a skipped step. If it
+        raises, the step can be repeated.
 
         Raises
         ------
@@ -200,13 +200,13 @@ class GradScaler:
                 self.unscale_(optimizer)
             finite = self._state(optimizer)[1]
             if finite is None:
-                raise AssertionError("no gradient of this optimizer was looked at.")
+                raise AssertionError("no gradient of this optimizer was checked.")
             result = optimizer.step(*args, **kwargs) if finite else None
         self._optimizers[id(optimizer)] = (_Stage.STEPPED, self._state(optimizer)[1])
         return result
 
     def _step_of_optimizer(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Let an optimizer unscale and skip by itself."""
+        """Let an optimizer unscale and skip itself."""
         if "grad_scaler" in inspect.signature(optimizer.step).parameters:
             warnings.warn(
                 "GradScaler is going to stop passing itself as the argument grad_scaler; give the "
@@ -226,21 +226,21 @@ class GradScaler:
         with scaling.attributes(optimizer, grad_scale=grad_scale, found_inf=sum(found.values())):
             return optimizer.step(*args, **kwargs)
 
-    # torch's names, which optimizers that take `grad_scaler` call.
+    # Optimizers with the parameter `grad_scaler` call these, by torch's names.
 
     def _get_scale_async(self) -> Any:
-        """The scale as a float32 scalar."""
+        """Return the scale as a float32 scalar."""
         return self._number(self.get_scale())
 
     def _check_inf_per_device(self, optimizer: Any) -> dict[Any, Any]:
-        """Look at the gradients, of any dtype, without dividing; as `_found_inf_per_device`."""
+        """Check the gradients, of any dtype, without dividing; return `_found_inf_per_device`."""
         grads = self._gradients(optimizer)
         finite = self._divide(grads, None) if trees.values(grads) else None
         self._optimizers[id(optimizer)] = (self._state(optimizer)[0], finite)
         return self._found_inf_per_device(optimizer)
 
     def _found_inf_per_device(self, optimizer: Any) -> dict[Any, Any]:
-        """1.0 if a gradient is not finite, else 0.0, by device; empty if none was looked at."""
+        """Return 1.0 if a gradient is not finite, else 0.0, by device; empty if none was seen."""
         finite = self._state(optimizer)[1]
         if finite is None:
             return {}
@@ -251,12 +251,12 @@ class GradScaler:
         return self._optimizers.get(id(optimizer), (_Stage.READY, None))
 
     def update(self, new_scale: Any = None) -> None:
-        """Change the scale by what was found since the last update, or to `new_scale`.
+        """Update the scale by the gradients since the last update, or set it to `new_scale`.
 
         Raises
         ------
         AssertionError
-            Nothing was scaled, or no gradient looked at; `new_scale` is no number.
+            Nothing was scaled, or no gradient was checked; `new_scale` is not a number.
 
         """
         if not self._enabled:
@@ -269,16 +269,16 @@ class GradScaler:
         else:
             found = [finite for _, finite in self._optimizers.values() if finite is not None]
             if not found:
-                raise AssertionError("no gradient was looked at before update().")
+                raise AssertionError("no gradient was checked before update().")
             self._machine, _ = self._machine.next(all(found))
         self._optimizers = {}
 
     def get_scale(self) -> float:
-        """The scale; 1.0 if not enabled."""
+        """Return the scale; 1.0 if not enabled."""
         return self._machine.scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """What the scale is multiplied by when it grows."""
+        """Return the factor by which the scale grows."""
         return self._machine.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -286,7 +286,7 @@ class GradScaler:
         self._change("new_factor", "growth_factor", new_factor)
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by when it backs off."""
+        """Return the factor by which the scale is multiplied when it backs off."""
         return self._machine.backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -294,7 +294,7 @@ class GradScaler:
         self._change("new_factor", "backoff_factor", new_factor)
 
     def get_growth_interval(self) -> int:
-        """Finite steps between growths."""
+        """Return the number of finite steps between growths."""
         return self._machine.growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
@@ -302,24 +302,24 @@ class GradScaler:
         self._change("new_interval", "growth_interval", new_interval)
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """Tell whether the scaler is enabled."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """What torch's GradScaler loads; empty if not enabled."""
+        """Return a state that torch's GradScaler loads; empty if not enabled."""
         return self._machine.state_dict() if self._enabled else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state of this or torch's GradScaler; nothing happens if not enabled.
+        """Load a state of this or torch's GradScaler; do nothing if not enabled.
 
         Raises
         ------
         RuntimeError
-            It is empty: that of one that was not enabled.
+            The state is empty, as that of a scaler that is not enabled.
         KeyError
             A key is missing; the message names it.
         ValueError, TypeError
-            A number is no valid one.
+            A number is invalid.
 
         """
         if not self._enabled:

@@ -1,4 +1,4 @@
-"""Dtype policies, in Keras 3's words: what layers compute in, and what their variables are kept in.
+"""Dtype policies with Keras 3's names: the dtypes of layers' computations and of their variables.
 
 ```text
 _policy        DTypePolicy, and which one is in force

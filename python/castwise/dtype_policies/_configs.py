@@ -1,4 +1,4 @@
-"""Policies from and to what stands in files and arguments: names, dtypes, Keras' dictionaries."""
+"""Convert policies to and from names, dtypes and Keras' dictionaries."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ CLASSES: dict[str, type[DTypePolicy]] = {
         TernaryDTypePolicy,
     )
 }
-"""The classes that a config may name. `DTypePolicyMap` joins them where it is defined."""
+"""The classes that a config may name. `DTypePolicyMap` is added by its module."""
 
 OTHER_LIBRARIES: list[Callable[[Any], DTypePolicy | None]] = []
-"""What makes policies of those of other libraries, None of all else; adapters put it here."""
+"""Functions by which adapters convert other libraries' policies; they return None for all else."""
 
 _OLDER_NAMES = {"Policy": DTypePolicy}
-"""What TF 2 called them in its configs."""
+"""TF 2's names of classes in configs."""
 
 
 def named(name: str) -> DTypePolicy:
-    """The policy called `name`, plain or quantized. ValueError if there is none."""
+    """Return the policy called `name`, plain or quantized. ValueError if there is none."""
     if "_from_" not in name:
         return DTypePolicy(name)
     class_name, arguments = parse_policy(name)
@@ -49,7 +49,7 @@ def named(name: str) -> DTypePolicy:
 
 
 def of_other_library(identifier: Any) -> DTypePolicy | None:
-    """The policy that one of another library means, for which an adapter is installed."""
+    """Convert another library's policy, if its adapter is installed; else return None."""
     for convert in OTHER_LIBRARIES:
         policy = convert(identifier)
         if policy is not None:
@@ -58,18 +58,18 @@ def of_other_library(identifier: Any) -> DTypePolicy | None:
 
 
 def get(identifier: Any) -> DTypePolicy:
-    """The policy that an argument means.
+    """Return the policy for an argument.
 
     Parameters
     ----------
     identifier : policy, str, dict, dtype or None
         A policy is returned as it is. A str is a policy's name, a dict a config of `serialize` or
-        of Keras, a dtype whatever `standardize_dtype` takes. None is the policy in force.
+        of Keras, a dtype what `standardize_dtype` takes. None is the policy in force.
 
     Raises
     ------
     ValueError
-        It means none.
+        There is no such policy.
 
     Examples
     --------
@@ -97,16 +97,16 @@ def get(identifier: Any) -> DTypePolicy:
         return DTypePolicy(standardize_dtype(identifier))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"dtype={identifier!r} is no policy; give a policy, the name of one, a dtype, "
+            f"dtype={identifier!r} is not a policy; give a policy, the name of one, a dtype, "
             "or a config with 'class_name' and 'config'"
         ) from error
 
 
 def serialize(dtype_policy: Any) -> Any:
-    """A policy as the dictionary that Keras writes for it, fit for JSON.
+    """Return the dictionary that Keras writes for a policy, fit for JSON.
 
-    Numbers, texts and None are returned as they are, and containers with their policies serialized,
-    as Keras does; TypeError for anything else.
+    As in Keras, numbers, texts and None are returned as they are, and policies in containers are
+    serialized; TypeError for anything else.
 
     >>> serialize(DTypePolicy("mixed_float16"))["config"]
     {'name': 'mixed_float16'}
@@ -116,27 +116,28 @@ def serialize(dtype_policy: Any) -> Any:
 
 def _serialize_policy(policy: Any) -> dict[str, Any]:
     if not isinstance(policy, DTypePolicy):
-        raise TypeError(f"dtype_policy={policy!r} is no policy; give a DTypePolicy")
+        raise TypeError(f"dtype_policy={policy!r} is not a policy; give a DTypePolicy")
     ours = CLASSES.get(type(policy).__name__) is type(policy)
     return to_dictionary(policy, policy.module if ours else None, serialize)
 
 
 def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """The policy that a dictionary of `serialize`, or of Keras, stands for.
+    """Make the policy of a dictionary of `serialize`, or of Keras.
 
     Parameters
     ----------
     config : dict, str or None
-        A str is the name of a class, for a policy without arguments, or of a policy. None is None.
+        A str is the name of a class, for a policy without arguments, or of a policy. None gives
+        None.
     custom_objects : mapping of str to class, optional
-        Classes of your own, by the names under which they were written.
+        Further classes, by the names in the config.
 
     Raises
     ------
     ValueError
-        It names no class of policies, or has arguments out of their domain.
+        The class is not one of policies, or an argument is invalid.
     TypeError
-        It is neither dict nor str, or has arguments that the class does not take.
+        `config` is neither a dict nor a str, or has arguments that the class does not take.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a map does to the paths of a model, for people to read."""
+"""Report what a map does to the paths of a model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from castwise.dtype_policies._policy import DTypePolicy
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """What a map says of one path.
+    """The result of a map for one path.
 
     Attributes
     ----------
     key
-        The key that decides; None if none matches, or several do and the map does not choose.
+        The key that is used; None if none matches, or if several do and the map does not choose.
     policy
         The policy of the path; None where a lookup would fail.
     exact
@@ -33,7 +33,7 @@ class PathMatch:
 
     @property
     def matches(self) -> tuple[str, ...]:
-        """All keys that match, the deciding one first."""
+        """All keys that match, the used one first."""
         return self.others if self.key is None else (self.key, *self.others)
 
     @property
@@ -44,16 +44,16 @@ class PathMatch:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a map says of many paths. Prints as a table.
+    """The results of a map for many paths. Prints as a table.
 
     Attributes
     ----------
     paths
-        Each path with what decides for it.
+        Each path with its key and policy.
     keys
-        Each key with the number of paths that it decides for.
+        Each key with the number of paths for which it is used.
     unused
-        Each key that decides for none, with the path that is spelled most like it.
+        Each unused key, with the path that is spelled most like it.
 
     """
 
@@ -62,7 +62,7 @@ class Explanation:
     unused: dict[str, str | None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in plain types, fit for JSON."""
+        """Return the same in plain types, fit for JSON."""
         paths = {
             path: {
                 "key": match.key,

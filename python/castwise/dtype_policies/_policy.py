@@ -1,4 +1,4 @@
-"""`DTypePolicy`, and which policy is in force."""
+"""`DTypePolicy`, and the policy in force."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from castwise._standard_dtype import standardize_dtype
 
 
 class DTypePolicy(PolicyBase):
-    """Which dtype a layer computes in, and which its variables are kept in.
+    """The dtype in which a layer computes, and the dtype of its variables.
 
     Parameters
     ----------
     name : str, optional
         A dtype of Keras ("float32", "bfloat16", ...), for both; or "mixed_float16" or
         "mixed_bfloat16", to compute in 16 bits with variables in float32. None is the policy in
-        force (`castwise.config.dtype_policy`); of a quantized one or a map, the plain policy in it.
+        force (`castwise.config.dtype_policy`), or the plain policy in it if that is a quantized
+        one or a map.
 
     Raises
     ------
@@ -31,7 +32,8 @@ class DTypePolicy(PolicyBase):
 
     Notes
     -----
-    The policies of Keras 3: same names, same configs, and they hash. They cannot be changed.
+    These are the policies of Keras 3, with the same names and configs. They are immutable, and have
+    hashes.
 
     Examples
     --------
@@ -46,21 +48,21 @@ class DTypePolicy(PolicyBase):
     """
 
     module: ClassVar[str | None] = "keras"
-    """Where Keras keeps the class; it stands in configs."""
+    """Keras' module of the class, for configs."""
 
-    if TYPE_CHECKING:  # properties of the base; Keras' policies leave no dtype open
+    if TYPE_CHECKING:  # properties of the base; in Keras' policies they are never None
 
         @property
         def compute_dtype(self) -> str:
-            """The dtype that layers compute in."""
+            """The dtype in which layers compute."""
 
         @property
         def variable_dtype(self) -> str:
-            """The dtype that layers keep their variables in."""
+            """The dtype of layers' variables."""
 
     @property
     def quantization_mode(self) -> str | None:
-        """How weights are kept: "int8", "float8", "int4", "gptq", "awq", "ternary", or None."""
+        """How weights are stored: "int8", "float8", "int4", "gptq", "awq", "ternary", or None."""
         return self._quantization_mode
 
     @staticmethod
@@ -68,21 +70,21 @@ class DTypePolicy(PolicyBase):
         return plain_name(dtype_policy())
 
     def convert_input(self, x: Any, autocast: bool, dtype: Any) -> Any:
-        """An argument of a layer in the dtype that the layer computes in.
+        """Cast an argument of a layer to the dtype in which the layer computes.
 
         Parameters
         ----------
         x : any object
-            Arrays of real floats, numpy's scalars, and what has ``__array__`` are cast; all else,
-            integers, bools and complex numbers too, is returned as it is.
+            Real floats in arrays, numpy's scalars and objects with ``__array__`` are cast; all
+            else, also integers, bools and complex numbers, is returned as it is.
         autocast : bool
-            False leaves floats as they are.
+            False: nothing is cast.
         dtype : dtype
-            What to cast to, as `standardize_dtype` takes it; None is floatx.
+            The target, as for `standardize_dtype`; None is floatx.
 
         Returns
         -------
-        `x` itself where nothing is to be done.
+        `x` itself if it is not cast.
 
         """
         target = standardize_dtype(dtype)
@@ -96,7 +98,7 @@ class DTypePolicy(PolicyBase):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DTypePolicy:
-        """The policy that `get_config` came from. TypeError for keys that are no arguments."""
+        """Make the policy of a config. TypeError for keys that are not arguments."""
         return cls(**config)
 
     def __repr__(self) -> str:
@@ -113,7 +115,7 @@ class DTypePolicy(PolicyBase):
 
 
 class FloatDTypePolicy(DTypePolicy):
-    """A `DTypePolicy` under the name that it once had.
+    """A `DTypePolicy` under an older name of Keras.
 
     >>> FloatDTypePolicy("mixed_float16") == DTypePolicy("mixed_float16")
     True
@@ -121,20 +123,20 @@ class FloatDTypePolicy(DTypePolicy):
 
 
 def _family(policy: DTypePolicy) -> type:
-    """Policies of one family are equal if they mean the same."""
+    """Return the class by which policies are compared."""
     return DTypePolicy if type(policy) is FloatDTypePolicy else type(policy)
 
 
 def plain_name(policy: DTypePolicy) -> str:
-    """The name of the policy without quantization that a policy stands on."""
+    """Return the name of the plain policy in a policy."""
     plain: DTypePolicy = getattr(policy, "default_policy", policy)
     return plain._plain_name
 
 
 def dtype_policy() -> DTypePolicy:
-    """The policy in force in this scope or thread.
+    """Return the policy in force in this scope or thread.
 
-    The first call in a thread where none was set makes one of `floatx`, and keeps it.
+    If none was set in a thread, the first call makes one of `floatx`, which later calls return.
 
     >>> from castwise.config import dtype_policy_scope
     >>> with dtype_policy_scope("mixed_float16"):

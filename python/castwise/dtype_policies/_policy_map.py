@@ -1,4 +1,4 @@
-"""`DTypePolicyMap`: which policy each layer of a model has, by path."""
+"""`DTypePolicyMap`: the policy of each layer of a model, by path."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     Parameters
     ----------
     default_policy : policy, str, dict, dtype or None
-        For paths that no key decides. None is the policy in force at each lookup.
+        For paths that no key matches. None is the policy in force at each lookup.
     policy_map : dict of str to what `get` takes, optional
         Keys are paths or regular expressions. The dict is copied.
     match : {"fullmatch", "search"}
         Whether a key must match a whole path, as in Keras since 3.12, or any part of one, as in
         Keras 3.4 to 3.11, for maps written for those.
     on_overlap : {"raise", "first", "longest"}
-        What a lookup does where several keys match and none is the path itself: fail, take the key
-        that was set first, or take the longest (of equally long ones the first set).
+        What a lookup does if several keys match and none is equal to the path: raise, use the key
+        that was set first, or use the longest (of equally long ones the first).
 
     Raises
     ------
     ValueError
-        The default is itself a map, a value is no policy, a key no regular expression (the message
-        has the position), or an option unknown.
+        The default is itself a map, a value is not a policy, a key is not a regular expression
+        (the message has the position), or an option is unknown.
     TypeError
         `policy_map` is not a dict, a key not a str.
 
     Notes
     -----
-    A lookup takes time linear in the path, whatever the number and form of the keys. The exceptions
-    are matched by Python's ``re``, a call per key and lookup, with ``re``'s own worst case: keys
-    with syntax that only ``re`` has (look-around, back-references, groups more than 100 deep), keys
-    of many thousand counted repetitions, keys with ``\b`` or ``(?i)`` for paths beyond ASCII, and
-    keys with ``$`` before their end for paths with a newline.
+    The time of a lookup is linear in the length of the path, and does not depend on the number and
+    form of the keys. Exceptions are matched by Python's ``re``, one call per key and lookup, with
+    ``re``'s own worst case: keys with syntax that only ``re`` has (look-around, back-references,
+    groups more than 100 deep), keys of many thousand counted repetitions, keys with ``\b`` or
+    ``(?i)`` for paths beyond ASCII, and keys with ``$`` before their end for paths with a newline.
 
     Examples
     --------
@@ -57,17 +57,17 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     >>> policy_map["encoder/.*"] = "float16"
     >>> policy_map["decoder"] = "bfloat16"
 
-    A key that is the path itself is first; then a key that matches all of it.
+    A key equal to the path is used first, then a key that matches the whole path.
 
     >>> policy_map["encoder/layer_0/dense"].name, policy_map["encoder/attention/query"].name
     ('bfloat16', 'float16')
 
-    A key is no prefix: what lies below "decoder" has the default.
+    A key is not a prefix: paths below "decoder" have the default.
 
     >>> policy_map["decoder/attention"].name
     'float32'
 
-    Two keys that match are an error, unless `on_overlap` says which wins.
+    Two keys that match are an error, unless `on_overlap` says which is used.
 
     >>> policy_map["encoder/attention/.*"] = "bfloat16"
     >>> policy_map["encoder/attention/query"]  # doctest: +ELLIPSIS
@@ -100,9 +100,9 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     @property
     def default_policy(self) -> DTypePolicy:
-        """The policy of paths that no key decides.
+        """The policy of paths that no key matches.
 
-        Without one of its own it is the policy in force; if that is this map itself, one of floatx.
+        If the map has none, it is the policy in force, or one made of floatx if that is this map.
         """
         policy = get(self._default_policy)
         return DTypePolicy(floatx()) if policy is self else policy
@@ -114,7 +114,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     @property
     def on_overlap(self) -> OnOverlap:
-        """What several matches do: "raise", "first" or "longest"."""
+        """What a lookup does if several keys match: "raise", "first" or "longest"."""
         return self._on_overlap
 
     @property
@@ -124,21 +124,21 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     @property
     def compute_dtype(self) -> str:
-        """The default policy's."""
+        """The default policy's compute dtype."""
         return self.default_policy.compute_dtype
 
     @property
     def variable_dtype(self) -> str:
-        """The default policy's."""
+        """The default policy's variable dtype."""
         return self.default_policy.variable_dtype
 
     @property
     def quantization_mode(self) -> str | None:
-        """The default policy's."""
+        """The default policy's quantization mode."""
         return self.default_policy.quantization_mode
 
     def __getitem__(self, path: str) -> DTypePolicy:
-        """The policy of a path; never a KeyError.
+        """Return the policy of a path; never a KeyError.
 
         Raises
         ------
@@ -152,12 +152,13 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         return self.default_policy if policy is None else policy
 
     def __setitem__(self, key: str, policy: Any) -> None:
-        """Set the policy of a new key; `get` says what may stand for one.
+        """Set the policy of a new key, given as for `get`.
 
         Raises
         ------
         ValueError
-            The key is there (delete it first), is no regular expression, or the value no policy.
+            The map has the key (delete it first), the key is not a regular expression, or the value
+            not a policy.
         TypeError
             The key is not a str.
 
@@ -190,14 +191,14 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         return iter([key for key, _ in self._policies.items()])
 
     def get(self, path: str, default: Any = _MISSING) -> Any:
-        """The policy of a path; where no key decides, `default` if it is given."""
+        """Return the policy of a path; if no key matches, `default` if it is given."""
         policy = self._policies.lookup(path)
         if policy is not None:
             return policy
         return self.default_policy if default is _MISSING else default
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:
-        """Take a key out and return its policy; without the key, `default`, or KeyError."""
+        """Remove a key and return its policy, else `default`; KeyError without one."""
         try:
             return self._policies.remove(_text("key", key))
         except KeyError:
@@ -206,30 +207,30 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             return default
 
     def popitem(self) -> tuple[str, DTypePolicy]:
-        """Take out the key that was set last, with its policy. KeyError if there is none."""
+        """Remove the key that was set last, and return it with its policy. KeyError if empty."""
         return self._policies.pop_last()
 
     def setdefault(self, key: str, default: Any = None) -> DTypePolicy:
-        """The policy of a key, which is set to `default` if it is not there."""
+        """Return the policy of a key; if the key is missing, set it to `default`."""
         policy: DTypePolicy | None = self._policies.get(_text("key", key))
         if policy is None:
             policy = self._policies.setdefault(key, self._checked(key, default))
         return policy
 
     def clear(self) -> None:
-        """Take out all keys."""
+        """Remove all keys."""
         self._policies = PolicyMap(self._match, self._on_overlap)
 
     def values(self) -> ValuesView[DTypePolicy]:
-        """A view of the policies, in the order of their keys."""
+        """Return a view of the policies, in the order of their keys."""
         return _Values(self)
 
     def items(self) -> ItemsView[str, DTypePolicy]:
-        """A view of keys and policies, in the order in which they were set."""
+        """Return a view of keys and policies, in the order in which they were set."""
         return _Items(self)
 
     def explain(self, paths: Iterable[str]) -> Explanation:
-        """Which key decides for each path, which others match, and which keys decide for none.
+        """Report the key for each path, other keys that match, and unused keys.
 
         >>> policy_map = DTypePolicyMap("float32", {"encodr/.*": "float16", "head": "float64"})
         >>> print(policy_map.explain(["encoder/query", "head"]))
@@ -252,17 +253,17 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         return Explanation(matches, hits, unused(hits, matches))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this map again, as Keras writes them.
+        """Return the arguments of this map, as Keras writes them.
 
-        With the default None the policies' names are left out, as in Keras, so that whoever loads
-        the map has them from the policy in force there. The map itself is not changed.
+        If the default is None, the policies' names are left out, as in Keras, and a loaded map
+        takes them from the policy in force. The map itself is not changed.
         """
         write = _without_name if self._default_argument is None else serialize
         config = {
             "default_policy": copy.deepcopy(self._default_argument),
             "policy_map": {key: write(policy) for key, policy in self.items()},
         }
-        # Keras knows neither of these; maps that do not need them stay readable there.
+        # Keras does not know these; it can read maps without them.
         options = {"match": (self._match, "fullmatch"), "on_overlap": (self._on_overlap, "raise")}
         config.update({name: value for name, (value, usual) in options.items() if value != usual})
         return config
@@ -271,7 +272,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DTypePolicyMap:
-        """The map that `get_config` came from, here or in Keras. KeyError without 'policy_map'."""
+        """Make the map of a config, also of Keras. KeyError without 'policy_map'."""
         policies = config["policy_map"] or {}
         loaded = {key: deserialize(value, custom_objects) for key, value in policies.items()}
         return cls(**{**config, "policy_map": loaded})
@@ -287,7 +288,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         return self._default_policy, dict(self.items()), self._match, self._on_overlap
 
     def __copy__(self) -> DTypePolicyMap:
-        """A map of its own, with the same policies."""
+        """Return another map with the same policies."""
         new = type(self).__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._policies = copy.copy(self._policies)
@@ -305,7 +306,7 @@ CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap
 
 
 class _Items(ItemsView[str, DTypePolicy]):
-    """Iterates over the map as it was at one moment, whatever other threads do to it."""
+    """A view that iterates over a copy, which changes by other threads do not affect."""
 
     _mapping: DTypePolicyMap
 
@@ -317,7 +318,7 @@ class _Items(ItemsView[str, DTypePolicy]):
 
 
 class _Values(ValuesView[DTypePolicy]):
-    """The same, of the policies alone."""
+    """The same for the policies alone."""
 
     _mapping: DTypePolicyMap
 
@@ -334,7 +335,7 @@ def _text(argument: str, value: Any) -> str:
 
 
 def _kept(default_policy: Any) -> Any:
-    """The default as configs hold it: as it was given, but a dtype object as its policy."""
+    """Return the default for configs: as it was given, but for dtype objects the policy."""
     if default_policy is None or isinstance(default_policy, str | DTypePolicy):
         return default_policy
     return (
@@ -343,7 +344,7 @@ def _kept(default_policy: Any) -> Any:
 
 
 def _without_name(policy: DTypePolicy) -> dict[str, Any]:
-    """A policy's config that takes its name from the policy in force where it is loaded."""
+    """Return a policy's config without the name, which is then that of the policy in force."""
     config: dict[str, Any] = serialize(policy)
     if isinstance(policy, DTypePolicyMap):
         return config

@@ -1,4 +1,4 @@
-"""The policies of quantized layers: how the weights are stored, and the policy of all else."""
+"""The policies of quantized layers: how weights are stored, and the policy of all else."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from castwise.dtype_policies._policy import DTypePolicy
 
 
 class QuantizedDTypePolicy(DTypePolicy):
-    """A policy whose layers keep their weights quantized.
+    """A policy whose layers store their weights quantized.
 
     Parameters
     ----------
     mode : str
         "int8", "int4", "float8", "gptq", "awq" or "ternary".
     source_name : str, optional
-        The plain policy that all else follows; None is the one in force.
+        The plain policy for all else; None is the one in force.
 
     Raises
     ------
     ValueError
-        No such mode, a source that is itself quantized or unknown, or a mode that does not work
+        An unknown mode, a source that is itself quantized or unknown, or a mode that does not work
         with the source's compute dtype.
     TypeError
         `source_name` is not a str.
@@ -39,7 +39,7 @@ class QuantizedDTypePolicy(DTypePolicy):
     module: ClassVar[str | None] = "keras.dtype_policies"
 
     keras_class: ClassVar[str] = "QuantizedDTypePolicy"
-    """The class of Keras whose arguments these are, for subclasses too."""
+    """The class of Keras that has these arguments, also for subclasses."""
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
         if source_name is None:
@@ -48,7 +48,7 @@ class QuantizedDTypePolicy(DTypePolicy):
 
 
 class _WithParameters(QuantizedDTypePolicy):
-    """A policy whose mode is written with integers behind slashes."""
+    """A policy whose mode has integers after slashes."""
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
         if not isinstance(mode, str):
@@ -62,23 +62,23 @@ class _WithParameters(QuantizedDTypePolicy):
 
 
 class _WithGroups(_WithParameters):
-    """A policy of weights in groups."""
+    """A policy of weights that are quantized in groups."""
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight."""
+        """The number of bits of a weight."""
         return dict(self._parameters)["weight_bits"]
 
     @property
     def group_size(self) -> int:
-        """Weights that share a scale; -1 for all."""
+        """The number of weights that share a scale; -1 for all."""
         return dict(self._parameters)["group_size"]
 
 
 class Int4DTypePolicy(_WithParameters):
-    """Weights in 4-bit integers, a scale for each block.
+    """A policy of weights in 4-bit integers, with a scale for each block.
 
-    `mode` is "int4/<block_size>": elements that share a scale, or -1 for a scale per channel.
+    `mode` is "int4/<block_size>": how many elements share a scale, or -1 for a scale per channel.
 
     >>> policy = Int4DTypePolicy("int4/128", "float32")
     >>> policy.name, policy.block_size
@@ -89,15 +89,15 @@ class Int4DTypePolicy(_WithParameters):
 
     @property
     def block_size(self) -> int:
-        """Elements that share a scale; -1 for a whole channel."""
+        """The number of elements that share a scale; -1 for a whole channel."""
         return dict(self._parameters)["block_size"]
 
 
 class GPTQDTypePolicy(_WithGroups):
-    """Weights quantized by GPTQ.
+    """A policy of weights quantized by GPTQ.
 
-    `mode` is "gptq/<weight_bits>/<group_size>": 2, 3, 4 or 8 bits; elements that share a scale, or
-    -1 for all.
+    `mode` is "gptq/<weight_bits>/<group_size>": 2, 3, 4 or 8 bits; how many elements share a scale,
+    or -1 for all.
 
     >>> policy = GPTQDTypePolicy("gptq/4/64", "mixed_bfloat16")
     >>> policy.weight_bits, policy.group_size
@@ -108,9 +108,9 @@ class GPTQDTypePolicy(_WithGroups):
 
 
 class AWQDTypePolicy(_WithGroups):
-    """Weights quantized with regard to the activations they meet.
+    """A policy of weights quantized by AWQ, with regard to activations.
 
-    `mode` is "awq/4/<group_size>": elements that share a scale, or -1 for all.
+    `mode` is "awq/4/<group_size>": how many elements share a scale, or -1 for all.
 
     >>> AWQDTypePolicy("awq/4/-1", "float32").get_config()
     {'mode': 'awq/4/-1', 'source_name': 'float32'}
@@ -120,7 +120,7 @@ class AWQDTypePolicy(_WithGroups):
 
 
 class TernaryDTypePolicy(QuantizedDTypePolicy):
-    """Weights of -1, 0 and 1. New in Keras after 3.15.
+    """A policy of weights of -1, 0 and 1. New in Keras after 3.15.
 
     >>> TernaryDTypePolicy("ternary", "float32").quantization_mode
     'ternary'
@@ -130,16 +130,16 @@ class TernaryDTypePolicy(QuantizedDTypePolicy):
 
 
 class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):
-    """Matrix products in float8, with scales from a history of maxima (delayed scaling).
+    """A policy of matrix products in float8, with scales from previous maxima (delayed scaling).
 
     Parameters
     ----------
     mode : str
         "float8".
     source_name : str, optional
-        The plain policy that all else follows; None is the one in force.
+        The plain policy for all else; None is the one in force.
     amax_history_length : int
-        How many maxima are remembered, 1 or more.
+        How many maxima are stored, 1 or more.
 
     Raises
     ------
@@ -178,11 +178,11 @@ class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):
 
     @property
     def amax_history_length(self) -> int:
-        """How many maxima the scale is computed from."""
+        """The number of maxima from which the scale is computed."""
         return self._amax_history_length
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this policy again, as Keras writes them."""
+        """Return the arguments of this policy, as Keras writes them."""
         return {**super().get_config(), "amax_history_length": self.amax_history_length}
 
     def __eq__(self, other: object) -> bool:

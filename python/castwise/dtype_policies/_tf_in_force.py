@@ -1,4 +1,4 @@
-"""The policy in force in the process."""
+"""TF 2's policy in force in the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _in_force: dict[str, Policy | None] = {"policy": None}
 
 
 def global_policy() -> Policy:
-    """The policy in force; where none was set, one of `castwise.config.floatx`, made anew.
+    """Return the policy in force; if none was set, a new one of `castwise.config.floatx`.
 
     >>> global_policy()
     <Policy "float32">
@@ -23,14 +23,14 @@ def global_policy() -> Policy:
 
 
 def set_global_policy(policy: Any) -> None:
-    """Put a policy in force in the whole process; None goes back to following floatx.
+    """Put a policy in force in the whole process; None returns to floatx.
 
     Raises
     ------
     ValueError
-        There is no such policy, or it computes in something that is no float.
+        There is no such policy, or it computes in another dtype than a float.
     TypeError
-        Neither a policy, a str nor None.
+        `policy` is neither a policy, a str nor None.
 
     """
     if policy is not None and not isinstance(policy, Policy):

@@ -1,4 +1,4 @@
-"""What TF 2's layers take as their `dtype` argument."""
+"""Interpret the `dtype` argument of TF 2's layers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from castwise.dtype_policies._tf_in_force import global_policy
 from castwise.dtype_policies._tf_policy import Policy, deserialize
 
 _PYTHON_TYPES: dict[Any, str] = {float: "float32", bool: "bool", object: "string"}
-"""TensorFlow has its own idea of some of Python's types, and none of the others."""
+"""TensorFlow's names of Python's types, which differ from Keras 3's."""
 
 _TEXT_KINDS = "OSU"
-"""Kinds of numpy's dtypes that hold strings in TensorFlow."""
+"""The kinds of numpy's dtypes that are strings in TensorFlow."""
 
 
 def get_policy(identifier: Any) -> Policy:
-    """The policy that a layer makes of its `dtype` argument.
+    """Return the policy for the `dtype` argument of a layer.
 
     Parameters
     ----------
     identifier : Policy, str, dict, dtype or None
-        Names of dtypes are made canonical: "half" gives the policy "float16". What is empty or None
-        gives the policy in force.
+        Names of dtypes are made canonical: "half" gives the policy "float16". None, or an empty
+        value, gives the policy in force.
 
     Raises
     ------
     TypeError
-        No dtype and no policy; a str too.
+        Neither a dtype nor a policy; also for a str.
     ValueError
-        A dict that is no policy's config.
+        A dict that is not a policy's config.
 
     Examples
     --------
@@ -51,21 +51,21 @@ def get_policy(identifier: Any) -> Policy:
 
 
 def dtype_name(identifier: Any) -> str:
-    """What an argument calls a dtype. TypeError if it calls none; the name is not checked."""
+    """Return the name of the dtype that an argument means, unchecked. TypeError if it has none."""
     if isinstance(identifier, str):
         return identifier
     if isinstance(identifier, type) and identifier in _PYTHON_TYPES:
         return _PYTHON_TYPES[identifier]
     if isinstance(identifier, type) and issubclass(identifier, np.generic):
         identifier = np.dtype(identifier)
-    # Arrays, jax's dtypes, and whatever else has a dtype; TensorFlow's own have a name only.
+    # Arrays, jax's dtypes and others have a dtype; TensorFlow's dtypes have a name only.
     dtype = getattr(identifier, "dtype", identifier)
     if isinstance(dtype, np.dtype) and dtype.kind in _TEXT_KINDS:
         return "string"
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if not isinstance(name, str):
         raise TypeError(
-            f"dtype={identifier!r} is no dtype of TensorFlow; give a name, or a dtype of "
+            f"dtype={identifier!r} is not a dtype of TensorFlow; give a name, or a dtype of "
             "TensorFlow, numpy or ml_dtypes"
         )
     return name

@@ -1,4 +1,4 @@
-"""TF 2's `Policy`, and what stands for one in files."""
+"""TF 2's `Policy`, and its configs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from castwise._keras_objects import from_dictionary, serialize_with, to_dictiona
 
 
 class Policy(PolicyBase):
-    """Which dtype a layer computes in, and which its variables are kept in.
+    """The dtype in which a layer computes, and the dtype of its variables.
 
     Parameters
     ----------
@@ -24,8 +24,8 @@ class Policy(PolicyBase):
     TypeError
         `name` is not a str.
     ValueError
-        There is no such policy, or no more ("float16_with_float32_vars"; the message says what
-        came in its place).
+        There is no such policy, or no longer ("float16_with_float32_vars"; the message says what
+        replaced it).
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Policy(PolicyBase):
     """
 
     config_class: ClassVar[str] = "Policy"
-    """What configs call the class; a subclass without one of its own goes by its Python name."""
+    """The class' name in configs; a subclass without one has its Python name there."""
 
     def __init__(self, name: str) -> None:
         with renamed(policy="name"):
@@ -46,8 +46,8 @@ class Policy(PolicyBase):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
-        """The policy that `get_config` came from; a loss scale in it is dropped, as in TF."""
-        del custom_objects  # taken, and of no use, as in TF
+        """Make the policy of a config; a loss scale in it is dropped, as in TF."""
+        del custom_objects  # accepted and unused, as in TF
         if not isinstance(config, dict):
             raise TypeError(f"config={config!r} must be a dict with 'name'")
         return cls(**{key: value for key, value in config.items() if key != "loss_scale"})
@@ -65,7 +65,7 @@ class Policy(PolicyBase):
 
 
 def serialize(policy: Any) -> Any:
-    """What TF 2 writes in a layer's config: a dtype's name for one dtype, None for "_infer".
+    """Return TF 2's entry of a layer's config: a name for one dtype, None for "_infer".
 
     Other plain values are returned as they are; TypeError for anything else.
 
@@ -79,7 +79,7 @@ def serialize(policy: Any) -> Any:
 
 def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy={policy!r} is no policy; give a Policy")
+        raise TypeError(f"policy={policy!r} is not a policy; give a Policy")
     if type(policy).__dict__.get("config_class") == "PolicyV1":
         return {"class_name": "PolicyV1", "config": policy.get_config()}
     if type(policy) is not Policy:
@@ -92,14 +92,14 @@ def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
 
 
 def deserialize(config: Any, custom_objects: Any = None) -> Policy:
-    """The policy that `serialize`, or TF 2, wrote.
+    """Make the policy that `serialize`, or TF 2, wrote.
 
     Raises
     ------
     ValueError
-        A dict that names no class, or another class than a policy; a str that is no policy.
+        A dict without a class, or with another class than a policy; a str that is not a policy.
     TypeError
-        Neither str, dict nor None.
+        `config` is neither a str, a dict nor None.
 
     """
     if config is None:

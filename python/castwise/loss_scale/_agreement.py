@@ -4,8 +4,8 @@
     rank 1  [1, 2.0, 0.4]   >  MAX  >  [1, 3.5, 0.4]  >  on each: not finite; 3.5 and 0.4
     rank 2  [0, 0.0, 0.0]  /
 
-The first number is 1 where a gradient was not finite; the rest are largest magnitudes, say of the
-tensors with a DelayedScaling. What communicates is the caller's: `torch.distributed.all_reduce`,
+The first number is 1 if a gradient was not finite; the others are largest magnitudes, for example
+of the tensors with a DelayedScaling. The caller communicates, by `torch.distributed.all_reduce`,
 `MPI.Allreduce`, `jax.lax.pmax`, ...
 """
 
@@ -21,14 +21,14 @@ from castwise._core import FixedLossScale, in_default_environment
 
 Vector: TypeAlias = NDArray[np.float32]
 Reduce: TypeAlias = Callable[[Vector], Any]
-"""Takes this rank's vector, returns the elementwise maximum over all ranks once it is complete."""
+"""Takes a rank's vector; returns the elementwise maximum over all ranks, once it is complete."""
 
 
 _ANY_SCALE = FixedLossScale(1.0)
 
 
 def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
-    """One float32 vector for the MAX all-reduce.
+    """Return one float32 vector for the MAX all-reduce.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
     Returns
     -------
     ndarray
-        float32, of shape (1 + amaxes,). NaN becomes infinity: the maximum with a NaN is whatever
-        the communication library makes of it.
+        float32, of shape (1 + amaxes,). NaN becomes infinity, because communication libraries
+        differ in the maximum with NaN.
 
     Raises
     ------
     ValueError
         `amaxes` is not one-dimensional, or has a negative number.
     TypeError
-        `finite` is no flag: what `next` of a loss scale refuses.
+        `finite` is not a flag that `next` of a loss scale accepts.
 
     """
-    _, finite = _ANY_SCALE.next(finite)  # which refuses what is no flag
+    _, finite = _ANY_SCALE.next(finite)  # refuses other values than flags
     return in_default_environment(_pack, finite, amaxes)
 
 
@@ -72,12 +72,12 @@ def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
 
 
 def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
-    """What all ranks found together, from the elementwise maximum of their vectors.
+    """Return the result of all ranks, from the elementwise maximum of their vectors.
 
     Parameters
     ----------
     reduced : array_like
-        What the all-reduce of `pack`'s vectors gave.
+        The result of the all-reduce of `pack`'s vectors.
 
     Returns
     -------
@@ -87,8 +87,8 @@ def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
     Raises
     ------
     ValueError
-        It is no maximum of such vectors: another shape, NaN, negative numbers, or a first number
-        that is neither 0 nor 1 (a SUM, say).
+        `reduced` is not a maximum of such vectors: it has another shape, NaN, negative numbers, or
+        a first number that is neither 0 nor 1 (as of a SUM).
 
     """
     return in_default_environment(_merge, reduced)
@@ -100,8 +100,8 @@ def _merge(reduced: ArrayLike) -> tuple[bool, Vector]:
         raise ValueError(f"reduced has shape {vector.shape}; give the vector that pack() made.")
     if vector[0] not in (0, 1) or not (vector >= 0).all():
         raise ValueError(
-            f"reduced={vector!r} is no maximum of vectors that pack() made; reduce them with MAX, "
-            "and wait until that is complete."
+            f"reduced={vector!r} is not a maximum of vectors that pack() made; reduce them with "
+            "MAX, and wait until that is complete."
         )
     return bool(vector[0] == 0), vector[1:].copy()
 
@@ -109,7 +109,7 @@ def _merge(reduced: ArrayLike) -> tuple[bool, Vector]:
 def agree(
     finite: bool, amaxes: Sequence[float] | Vector = (), *, reduce: Reduce
 ) -> tuple[bool, Vector]:
-    """`merge(reduce(pack(finite, amaxes)))`, with the length checked.
+    """Return `merge(reduce(pack(finite, amaxes)))`, with the length checked.
 
     Parameters
     ----------
@@ -128,9 +128,9 @@ def agree(
     Raises
     ------
     TypeError
-        `reduce` returned neither None nor an array (but a handle of what still runs, say).
+        `reduce` returned neither None nor an array (but a handle of an unfinished reduction, say).
     ValueError
-        It returned another length; what `pack` and `merge` refuse.
+        `reduce` returned another length; what `pack` and `merge` refuse.
 
     Examples
     --------
@@ -144,8 +144,8 @@ def agree(
     together = vector if returned is None else returned
     if not _is_vector(together):
         raise TypeError(
-            f"reduce returned {together!r}, which is no vector; let it wait until the reduction is "
-            "complete (torch.distributed: with async_op=False), and return None or the vector."
+            f"reduce returned {together!r}, which is not a vector; let it wait until the reduction "
+            "is complete (torch.distributed: with async_op=False), and return None or the vector."
         )
     if np.shape(together) != vector.shape:
         raise ValueError(
@@ -156,7 +156,7 @@ def agree(
 
 
 def _is_vector(returned: Any) -> bool:
-    """Whether numbers: a handle of a reduction that still runs would be an array of one object."""
+    """Tell whether a value holds numbers; numpy makes an object array of a handle."""
     try:
         return np.asarray(returned).dtype.kind not in "OSU"
     except (TypeError, ValueError):

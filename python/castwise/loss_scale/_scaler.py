@@ -1,4 +1,4 @@
-"""A loss scale that is held and changes, with its events, around one that is a value."""
+"""A mutable loss scale with events, around an immutable one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ _MESSAGES = {
     "held back": "step %(step)d: gradients not finite; loss scale held at %(scale)g",
     "at the ceiling": "step %(step)d: loss scale stays at its limit %(scale)g",
     "at the floor": "step %(step)d: gradients not finite, and the loss scale has been at its "
-    "floor %(scale)g for %(floor_steps)d steps: this is no overflow that a smaller scale would "
-    "cure",
+    "floor %(scale)g for %(floor_steps)d steps: a smaller scale would not help",
     "lost": "step %(step)d: loss scale is %(scale)g; no gradient is usable from here on",
 }
 
@@ -45,11 +44,11 @@ class LossScaleEvent:
         "grew", "backed off", "held back" (by the hysteresis), "at the floor", "at the ceiling" or
         "lost" (0, infinite or NaN, which only presets reach).
     step
-        Which update it was; the first is 1.
+        The number of the update; the first is 1.
     before, scale
         The scale before and after.
     floor_steps
-        For "at the floor": nonfinite steps in a row that found it there.
+        For "at the floor": the number of successive nonfinite steps at the floor.
 
     """
 
@@ -64,7 +63,7 @@ class LossScaleEvent:
 
 
 class LossScaler:
-    """Holds a loss scale and replaces it at each update.
+    """Hold a loss scale, and replace it at each update.
 
     Parameters
     ----------
@@ -96,11 +95,11 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """What the loss of the next step is to be multiplied by."""
+        """The number by which to multiply the next loss."""
         return self.loss_scale.scale
 
     def update(self, finite: Any, *, reduce: Reduce | None = None) -> bool:
-        """Take the step's outcome up; return whether its gradients apply.
+        """Update the loss scale after a step; return whether its gradients apply.
 
         Parameters
         ----------
@@ -129,13 +128,13 @@ class LossScaler:
             self.on_event(event)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loss scale's state, under the keys of its preset, and "steps"."""
+        """Return the loss scale's state, under the keys of its preset, and "steps"."""
         return {**self.loss_scale.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; ValueError if it is another class's or preset's.
+        """Load a saved state; ValueError if it is another class's or preset's.
 
-        One without "steps", as a loss scale or its original saves it, leaves `steps` as it is.
+        A state without "steps", as of a loss scale or its original, does not change `steps`.
         """
         own, steps = state, self.steps
         if isinstance(state, dict) and "steps" in state:
@@ -151,12 +150,12 @@ class LossScaler:
 
 
 def get(identifier: LossScale | float | Literal["dynamic"] | None) -> LossScale:
-    """The loss scale that a number, "dynamic" or None stands for.
+    """Return the loss scale for a number, "dynamic" or None.
 
     Raises
     ------
     TypeError, ValueError
-        It stands for none.
+        There is no such loss scale.
 
     """
     if isinstance(identifier, FixedLossScale | DynamicLossScale):

@@ -1,4 +1,4 @@
-"""Gradients out of the scaled ones: checked, divided and measured in one pass over memory."""
+"""Unscale gradients: check, divide and measure them in one pass over memory."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def unscale(
 ) -> Any:
     """Divide gradients by the loss scale, tell whether all are finite, and take their norm.
 
-    Each gradient is read once, all of them in one call.
+    Each gradient is read once.
 
     Parameters
     ----------
     grads : array or nested mapping, list, tuple or dataclass of arrays
         float16, bfloat16, float32, float64, float8, ...: any real float, any shape, strides and
-        byte order. None stands for a missing gradient, and stays.
+        byte order. None is a missing gradient, and stays None.
     scale : float or loss scale
-        Any real scalar that is finite, with a reciprocal that a float32 holds. Of a
-        FixedLossScale, DynamicLossScale or LossScaler its ``scale`` is taken.
+        A finite real scalar whose reciprocal a float32 holds. Of a FixedLossScale, DynamicLossScale
+        or LossScaler the ``scale`` is used.
     out : array or tree of arrays, optional
         Written in place and returned; structure and shapes of ``grads``, any float dtypes. May be
         ``grads`` itself.
@@ -77,27 +77,26 @@ def unscale(
     Raises
     ------
     TypeError
-        A gradient that is no real float, with its path; a scale that is no real scalar.
+        A gradient is not a real float (the message has its path); a scale is not a real scalar.
     ValueError
-        A scale without a usable reciprocal; an ``out`` of another structure, shape or dtype than
-        asked for, read-only, or with arrays that share memory; a tree that contains itself.
+        A scale without a usable reciprocal; an ``out`` with another structure, shape or dtype,
+        read-only, or with arrays that share memory; a tree that contains itself.
 
     Notes
     -----
     A result is the float32 product of the gradient and of the reciprocal of the scale rounded to
     float32, as torch.amp.GradScaler and TensorFlow compute it, then rounded to the dtype of
-    ``out``: exact for every scale that is a power of two, as long as the result is no subnormal.
-    If a gradient or its target is float64 the product is float64's, rounded once.
-    The squares are those of the results before they are rounded to a dtype narrower than that,
-    added in float64: in the order of the elements within runs of 1,024, as 32 interleaved sums,
-    then run by run. So the norm has the same bits for any strides, threads and CPU. (With float64
-    results beyond 1e154 it is infinite.)
+    ``out``: exact for every scale that is a power of two, unless the result is subnormal. If a
+    gradient or its target is float64, the product is computed in float64 and rounded once.
+    The norm is that of the results before they are rounded to a narrower dtype. Squares are added
+    in float64: in the order of the elements within runs of 1,024, as 32 interleaved sums, then run
+    by run. So the norm has the same bits for any strides, threads and CPU. (With float64 results
+    beyond 1e154 it is infinite.)
 
-    An array that stands in several places of ``grads`` counts in the norm at each of them, and is
-    read and divided once: in place its memory holds the gradient, not the gradient divided twice;
-    without ``out`` the places share their result again. In place the same goes for views with the
-    same elements in the same order (reshaped ones, say); views that overlap in another way are
-    refused.
+    An array that occurs several times in ``grads`` counts in the norm each time, but is divided
+    once, and without ``out`` the occurrences share their result. In place the same holds for views
+    with the same elements in the same order (reshaped ones, for example); views that overlap in
+    another way are refused.
 
     Examples
     --------
@@ -114,9 +113,9 @@ def unscale(
 
 
 def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, bool]:
-    """`unscale`, with float64 gradients multiplied by the reciprocal in float32, too.
+    """Unscale; also float64 gradients are multiplied by the reciprocal in float32.
 
-    So do torch.amp.GradScaler and TensorFlow's LossScaleOptimizer.
+    torch.amp.GradScaler and TensorFlow's LossScaleOptimizer do the same.
     """
     tree, finite, _ = _unscale(grads, scale, out, single=True)
     return tree, finite
@@ -139,7 +138,7 @@ def _targets(grads: Any, out: Any) -> list[Any]:
 
 
 def _refuse_one_way(argument: str, tree: Any) -> None:
-    """Refuse what can be read only once, or has no order: a generator, a view of a dict, a set."""
+    """Refuse objects that can be read once only, or have no order: generators, views, sets."""
     if isinstance(tree, Iterator | Set | MappingView):
         kind = type(tree).__name__
         raise TypeError(f"{argument} is of type {kind}; give a list of its arrays.")
@@ -150,7 +149,7 @@ def _path(tree: Any, index: int) -> str:
 
 
 def all_finite(tree: Any, *, threads: int | None = None) -> bool:
-    """Whether every element of every array is finite; nothing is written.
+    """Tell whether every element of every array is finite; nothing is written.
 
     Parameters
     ----------
@@ -171,22 +170,21 @@ def all_finite(tree: Any, *, threads: int | None = None) -> bool:
 
 
 def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
-    """One of two trees of the same structure: `on_true` if `pred`, else `on_false`.
+    """Return `on_true` if `pred`, else `on_false`: trees of the same structure.
 
-    Nothing is copied: on the host a choice between trees is a choice between references.
+    Nothing is copied.
 
     Parameters
     ----------
     pred : bool
         Python's, numpy's, or a boolean scalar of another library.
     on_true, on_false : array or nested mapping, list, tuple or dataclass of arrays
-        Equal structure, and equal shapes and dtypes leaf by leaf, so that the choice cannot
-        change what follows it.
+        Trees of equal structure, with equal shapes and dtypes leaf by leaf.
 
     Raises
     ------
     TypeError
-        `pred` is no boolean; shapes or dtypes differ.
+        `pred` is not a boolean; shapes or dtypes differ.
     ValueError
         Structures differ.
 

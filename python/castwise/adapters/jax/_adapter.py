@@ -1,4 +1,4 @@
-"""What `castwise.cast` and `castwise.cast_tree` do with jax's arrays."""
+"""The adapter by which `castwise.cast` and `castwise.cast_tree` cast jax's arrays."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["ADAPTER", "JaxAdapter"]
 
 
 class JaxAdapter(Adapter):
-    """Arrays of jax, traced ones too."""
+    """Cast arrays of jax, also traced ones."""
 
     def is_array(self, value: Any) -> bool:
-        """Whether an array, or what jax traces as one."""
+        """Tell whether a value is an array, or is traced as one."""
         return isinstance(value, jax.Array)
 
     def dtype_of(self, array: Any) -> Any:
-        """Its numpy dtype; None for jax's random keys."""
+        """Return the numpy dtype; None for jax's random keys."""
         return array.dtype if isinstance(array.dtype, np.dtype) else None
 
     def to_host(self, array: Any) -> NDArray[Any]:
-        """The elements, read-only."""
+        """Return the elements, read-only."""
         return to_host(array)
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """The array on the devices of another."""
+        """Return the array on the devices of `like`."""
         return from_host(array, like)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """As `castwise.adapters.jax.cast`."""
+        """Call `castwise.adapters.jax.cast`."""
         return cast(array, dtype, **options)
 
 
 ADAPTER = JaxAdapter()
-"""What `castwise.adapters.registry` names."""
+"""`castwise` names this object in the registry of adapters."""

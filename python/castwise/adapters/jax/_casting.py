@@ -1,4 +1,4 @@
-"""`cast` for jax's arrays: by castwise's kernels on the host, by XLA while tracing or elsewhere."""
+"""Cast jax's arrays: by castwise's kernels on the host, by XLA in traced code and on devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ jax: Any = require("jax")
 __all__ = ["cast"]
 
 _ALIGNMENT = 64
-"""Where jax's CPU client wants memory that it is to use as it is, in bytes."""
+"""The alignment in bytes of memory that jax's CPU client uses without copying it."""
 
 
 @overload
@@ -39,14 +39,14 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
     Parameters
     ----------
     array : jax.Array
-        On one CPU device castwise casts it, without copies on the way; inside of `jax.jit`,
-        `jax.grad` and the like, on other devices and in several shards XLA does.
+        On one CPU device castwise casts it, without further copies. XLA casts it inside of
+        `jax.jit`, `jax.grad` and the like, on other devices, and in several shards.
     dtype : dtype
-        One that jax has; of the 64-bit ones, with ``jax_enable_x64`` only.
+        One that jax has; 64-bit dtypes need ``jax_enable_x64``.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
-        ``threads``, as `castwise.cast` has them. Where XLA casts, ``overflow="saturate"`` from
-        floats to floats only.
+        ``threads``, as in `castwise.cast`. XLA obeys only ``copy``, and from floats
+        to floats ``overflow="saturate"``.
 
     Returns
     -------
@@ -56,9 +56,9 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
     Raises
     ------
     TypeError
-        It is no jax array, or jax has no such dtype.
+        `array` is not a jax array, or jax has no such dtype.
     ValueError
-        An option that is wrong, or not to be had there.
+        An option is wrong, or not available where the array is.
     OverflowError
         With ``overflow="raise"``.
 
@@ -81,10 +81,10 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
 
 
 def target_dtype(dtype: Any) -> np.dtype[Any]:
-    """The numpy dtype that an argument means; TypeError if jax does not have it."""
+    """Return the numpy dtype that an argument means; TypeError if jax does not have it."""
     row = finfo(dtype)
     if row.dtype is None or not _holds(row.dtype):
-        raise TypeError(f"dtype={row.name!r} is no dtype that jax has; choose another.")
+        raise TypeError(f"dtype={row.name!r} is not a dtype that jax has; choose another.")
     kept = jax.dtypes.canonicalize_dtype(row.dtype)
     if kept != row.dtype:
         raise TypeError(
@@ -96,7 +96,7 @@ def target_dtype(dtype: Any) -> np.dtype[Any]:
 
 @functools.cache
 def _holds(dtype: np.dtype[Any]) -> bool:
-    """Whether jax takes arrays of a dtype: of some it knows the name only."""
+    """Tell whether jax has arrays of a dtype; some are known to it by name only."""
     try:
         jax.device_put(np.empty(0, dtype))
     except (TypeError, jax.errors.JaxRuntimeError):
@@ -105,7 +105,7 @@ def _holds(dtype: np.dtype[Any]) -> bool:
 
 
 def is_on_host(array: Any) -> bool:
-    """Whether the elements are there, on one CPU device."""
+    """Tell whether the elements are in the memory of one CPU device, and not traced."""
     if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
         return False
     devices = array.devices()
@@ -113,14 +113,15 @@ def is_on_host(array: Any) -> bool:
 
 
 def to_host(array: Any) -> NDArray[Any]:
-    """The elements, read-only; of an array on the CPU, the very same memory."""
+    """Return the elements, read-only; of an array on the CPU without a copy."""
     return np.asarray(array)
 
 
 def from_host(array: NDArray[Any], like: Any) -> Any:
-    """An array that nobody else has as one of jax's, without a copy where its address allows.
+    """Return an array, which the caller no longer uses, as one of jax's.
 
-    Where `like` is; and free to go to another device with other arrays, if `like` is that.
+    It is not copied where its address is aligned. It is on the device of `like`, and committed to
+    that device if `like` is.
     """
     if getattr(like, "committed", True):
         return jax.device_put(array, like.sharding)
@@ -146,7 +147,7 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """New memory that jax takes as it is."""
+    """Allocate an array that jax uses without copying it."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -160,7 +161,7 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "overflow": ("ieee", "saturate"),
     "rounding": (None, "nearest-even"),
 }
-"""The options that XLA has."""
+"""The options that XLA can obey."""
 
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
@@ -170,7 +171,7 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             raise ValueError(
                 f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
             )
-    if np.issubdtype(array.dtype, np.complexfloating):  # the kernels know to what it may be cast
+    if np.issubdtype(array.dtype, np.complexfloating):  # may raise
         _core.cast(np.empty(0, array.dtype), target)
     if options.get("overflow") != "saturate":
         return array.astype(target)
@@ -180,6 +181,6 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             f"overflow='saturate' from {array.dtype} to {target} is for arrays on the CPU, outside "
             "of jax.jit; leave it out, or use jax.numpy.clip."
         )
-    # In a dtype that has the values of both.
+    # a dtype that has the values of both
     wide = array.astype(np.float64 if np.float64 in (array.dtype, target) else np.float32)
     return jnp.clip(wide, -row.max, row.max).astype(target)

@@ -1,4 +1,4 @@
-"""Gradients under `jax.jit`: divided, checked and chosen from, as `castwise.loss_scale` does it."""
+"""Unscale, check and select gradients under `jax.jit`, as `castwise.loss_scale` does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
     Parameters
     ----------
     grads : pytree of floating arrays
-        None stands for a missing gradient, and stays.
+        None is a missing gradient, and stays None.
     scale : LossScale, or float array of rank 0, or float
         Of a loss scale its ``scale`` is taken.
 
@@ -35,7 +35,7 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
     Raises
     ------
     TypeError
-        A leaf is no floating array; the message has its path.
+        A leaf is not a floating array; the message has its path.
 
     """
     jnp = jax.numpy
@@ -46,7 +46,7 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
         if not jnp.issubdtype(jnp.result_type(grad), jnp.floating):
             where = jax.tree_util.keystr(path)
             raise TypeError(
-                f"the gradient at {where or 'the root'} is no floating array; give None there."
+                f"the gradient at {where or 'the root'} is not a floating array; give None there."
             )
         grad = jnp.asarray(grad)
         return grad * inverse.astype(jnp.promote_types(grad.dtype, jnp.float32))
@@ -56,17 +56,17 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
 
 
 def all_finite(tree: Any) -> Array:
-    """Whether every element of every array is finite, as a bool array of rank 0; True for none."""
+    """Tell, by a bool array of rank 0, whether every element is finite; True without arrays."""
     jnp = jax.numpy
     flags = [jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]
     return jnp.stack(flags).all() if flags else jnp.asarray(True)
 
 
 def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
-    """One of two pytrees of equal structure, shapes and dtypes, leaf by leaf: `on_true` if `pred`.
+    """Return `on_true` if `pred`, else `on_false`: pytrees with equal shapes and dtypes.
 
-    What leaves a step with gradients that are not finite out: parameters and optimizer state as
-    they were.
+    It skips a step whose gradients are not finite: parameters and optimizer state stay what they
+    were.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Loss scales whose steps can be traced: castwise's machines as pytrees.
+"""castwise's loss scales as pytrees, whose steps can be traced.
 
-The state is arrays; how a step is taken comes from the same table as for the machines in Rust.
+The state consists of arrays. The rules of a step come from the table of presets in Rust.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FIELDS = ("scale", "counter", "hysteresis_left", "floor_steps")
 
 
 def loss_scale(value: Any = "dynamic") -> LossScale:
-    """A loss scale for jax, where the given one stands.
+    """Return a loss scale for jax, with the parameters and the state of the given one.
 
     Parameters
     ----------
     value : DynamicLossScale, FixedLossScale, float, "dynamic" or None
-        As `castwise.loss_scale.LossScaler` takes it; of any preset.
+        As for `castwise.loss_scale.LossScaler`, with any preset.
 
     Raises
     ------
@@ -57,28 +57,28 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
         )
     whole = np.int64 if wide else np.int32
     counter, left, floor_steps = (whole(getattr(machine, name)) for name in _FIELDS[1:])
-    # Parameters only: wherever two stand, one program steps both.
+    # Without the state, so that one compiled program steps all that have the same parameters.
     parameters = DynamicLossScale.from_config(machine.get_config())
     return LossScale(real(machine.scale), counter, left, floor_steps, parameters)
 
 
 @dataclasses.dataclass(frozen=True)
 class LossScale:
-    """A loss scale whose state is arrays; `loss_scale` makes one. A pytree: pass it through `jit`.
+    """A loss scale whose state consists of arrays. It is a pytree; `loss_scale` makes one.
 
     Attributes
     ----------
     scale : float array of rank 0
         What the loss is multiplied by.
     counter, hysteresis_left, floor_steps : int arrays of rank 0
-        As those of `castwise.loss_scale.DynamicLossScale`; of no meaning for a fixed scale.
+        As those of `castwise.loss_scale.DynamicLossScale`; unused by a fixed scale.
     machine : DynamicLossScale or FixedLossScale
-        Parameters and preset, at its first step; static in `jax.jit`.
+        The parameters and the preset, without the state; static in `jax.jit`.
 
     Notes
     -----
-    Steps are those of the machine, bit for bit; but where the device flushes subnormal numbers to
-    zero, so does a scale below 2**-126, as presets without a floor reach it.
+    A step gives the same bits as one of the machine, with one exception: on a device that flushes
+    subnormal numbers to zero, a scale below 2**-126, which presets without a floor reach, is 0.
 
     """
 
@@ -89,7 +89,7 @@ class LossScale:
     machine: DynamicLossScale | FixedLossScale
 
     def next(self, finite: Any) -> tuple[LossScale, Any]:
-        """The scale for the next step, and whether this step's gradients apply, both traceable.
+        """Return the loss scale for the next step, and whether this step's gradients apply.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class LossScale:
         Raises
         ------
         TypeError
-            It is no boolean of rank 0.
+            `finite` is not a boolean of rank 0.
 
         """
         jnp = jax.numpy
@@ -119,7 +119,7 @@ class LossScale:
         return dataclasses.replace(self, **state), finite
 
     def to_machine(self) -> DynamicLossScale | FixedLossScale:
-        """The loss scale of `castwise.loss_scale` in this state: to look at, or to save."""
+        """Return the loss scale of `castwise.loss_scale` in this state, to print or to save."""
         if isinstance(self.machine, FixedLossScale):
             return self.machine
         counts = [int(getattr(self, name)) for name in _FIELDS[1:]]
@@ -131,7 +131,7 @@ class LossScale:
 
 
 _LIMIT = 2**31
-"""Counts below it have 32 bits."""
+"""Counts below this have 32 bits."""
 
 
 def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, 
         lower = _computed(rules, lambda scale, by: scale / by, state, machine.growth_factor)
     if machine.minimum is not None:
         minimum = lower.dtype.type(machine.minimum)
-        lower = jnp.where(lower < minimum, minimum, lower)  # a NaN stays one
+        lower = jnp.where(lower < minimum, minimum, lower)  # NaN stays NaN
     last = np.iinfo(state.floor_steps.dtype).max
     at_floor = jnp.where(state.floor_steps == last, last, state.floor_steps + 1)
     floor_steps = jnp.where(lower < state.scale, 0, at_floor)
@@ -180,10 +180,10 @@ def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, 
 
 
 def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: float) -> Any:
-    """The scale after an operation with a factor, rounded as the machine rounds it.
+    """Multiply or divide the scale by a factor, and round as the machine does.
 
-    Everything is computed in 64 bits, where products and quotients of 32-bit floats, rounded to 32
-    bits afterwards, are those of 32-bit arithmetic; XLA's own may divide by way of a reciprocal.
+    The computation has 64 bits: a product or quotient of 32-bit floats, rounded to 32 bits
+    afterwards, equals that of 32-bit arithmetic. XLA's 32-bit division may use a reciprocal.
     """
     lax = jax.lax
     with _sixty_four_bits():
@@ -193,10 +193,10 @@ def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: fl
 
 
 def _sixty_four_bits() -> Any:
-    """64-bit types within a block, whatever the program's setting."""
+    """Allow 64-bit types within a block, whatever the program's setting."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
-    return jax.experimental.enable_x64()  # where it was before
+    return jax.experimental.enable_x64()  # the place of `enable_x64` in older releases
 
 
 def _named(value: LossScale) -> Any:
@@ -204,7 +204,7 @@ def _named(value: LossScale) -> Any:
     return list(zip(keys, value._arrays(), strict=True)), value.machine
 
 
-# With the class, so that one that was pickled is a pytree wherever it is loaded.
+# Where the class is defined, so that it is a pytree wherever one is unpickled.
 jax.tree_util.register_pytree_with_keys(
     LossScale,
     _named,

@@ -1,4 +1,4 @@
-"""Pytrees: leaves cast by map, wherever jax knows how to find them."""
+"""Cast the leaves of pytrees by map."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ def cast_tree(
     Parameters
     ----------
     tree : pytree
-        jax's arrays become arrays of jax (see `cast`), numpy's of numpy; other leaves stay.
+        Arrays of jax become arrays of jax (see `cast`), and numpy's become numpy's; other leaves
+        stay what they are.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         As in `castwise.cast_tree`; also a policy of jmp's shape, with ``param_dtype``,
         ``compute_dtype`` and ``output_dtype``. Keys are matched with the `paths` of the leaves.
     only_floating : bool
         Leave integer, bool and complex arrays alone, unless a key matches their path.
     role : {"variable", "compute", "output"}
-        Which dtype of a policy is meant; "output" of jmp's only.
+        Which dtype of a policy is used; "output" is for jmp's policies.
     **options
         As in `castwise.cast_tree`; where XLA casts, those of `cast`.
 
     Returns
     -------
     pytree of the same structure
-        A leaf that stands in several places is cast once.
+        A leaf that occurs several times is cast once.
 
     Raises
     ------
@@ -63,21 +64,21 @@ def cast_tree(
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf of a pytree, in jax's order: keys, indices and names joined by "/".
+    """Return the paths of a pytree's leaves in jax's order: keys, indices and names joined by "/".
 
-    What `DTypePolicyMap.explain` takes to tell which of its keys match.
+    `DTypePolicyMap.explain` takes them.
     """
     found, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [_joined(keys) for keys, _ in found]
 
 
 def is_jmp_policy(value: Any) -> bool:
-    """Whether three dtypes for parameters, computation and outputs: jmp's policy or one alike."""
+    """Tell whether a value is a policy of jmp, or has the same three dtypes."""
     return all(hasattr(value, f"{name}_dtype") for name in _JMP.values())
 
 
 _JMP = {"variable": "param", "compute": "compute", "output": "output"}
-"""What jmp calls our roles."""
+"""jmp's names of castwise's roles."""
 
 
 def _of_jmp(policy: Any, role: str) -> Any:
@@ -91,7 +92,7 @@ def _joined(keys: tuple[Any, ...]) -> str:
 
 
 def _name(key: Any) -> str:
-    """What a step of jax's path is called: a dict's key, an index, a field."""
+    """Return the name of one part of jax's path: a dict's key, an index, a field."""
     for attribute in ("key", "idx", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -1,9 +1,9 @@
-"""castwise's policies in Keras 3, on whichever of its backends.
+"""castwise's policies in Keras 3, on each of its backends.
 
 ```text
-policies       to_keras, from_keras: policies of either side as those of the other
-models         apply_policy_map, cast_model: a model that exists, layer by layer
-installation   install, uninstall: Keras' own layers take castwise's policies, and its casts
+policies       to_keras, from_keras: policies of one side as those of the other
+models         apply_policy_map, cast_model: change the policies of an existing model
+installation   install, uninstall: Keras' own layers take castwise's policies and casts
 ```
 """
 

@@ -1,7 +1,8 @@
-"""Policies of classes that users derived, held by one of the other side that asks them.
+"""Wrap policies of classes that users derived, for the other side.
 
-A policy of a known class is made anew on the other side from its config. One of a class that
-nobody here knows may compute its dtypes, or carry more than its name: it is held instead.
+A policy of a known class is made again on the other side, from its config. An unknown class may
+compute its dtypes, or have more state than its name; so its policy is wrapped, and the wrapper asks
+it for every answer.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from castwise.dtype_policies._configs import CLASSES
 
 
 def known_class(cls: type[DTypePolicy]) -> type[DTypePolicy]:
-    """The nearest class that castwise defines."""
+    """Return the first base class that castwise defines."""
     return next(base for base in cls.__mro__ if base in CLASSES.values())
 
 
 class KerasPolicy(DTypePolicy):
-    """A policy of castwise that asks one of Keras, of a class that castwise does not know.
+    """A policy of castwise that wraps one of Keras, of a class that castwise does not know.
 
     Attributes
     ----------
     keras_policy
-        The one that it asks.
+        The wrapped policy.
 
     """
 
     def __init__(self, keras_policy: Any) -> None:
-        super().__init__("float32")  # answers nothing: every answer of the base is given below
+        super().__init__("float32")  # every property of the base is overridden below
         self.keras_policy = keras_policy
 
     @property
@@ -59,7 +60,7 @@ class KerasPolicy(DTypePolicy):
         return config
 
     def convert_input(self, x: Any, autocast: bool, dtype: Any) -> Any:
-        """What it makes of an input."""
+        """Return what it makes of an input."""
         return self.keras_policy.convert_input(x, autocast, dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -81,14 +82,14 @@ class KerasPolicy(DTypePolicy):
 
 
 class HeldPolicy:
-    """What makes a policy of Keras ask one of castwise, of a class that castwise does not know.
+    """A mixin for a policy of Keras that wraps one of castwise, of a class that users derived.
 
-    Mixed into the class of Keras of which the policy is.
+    It is mixed into the class of Keras that the wrapper has.
 
     Attributes
     ----------
     castwise_policy
-        The one that it asks.
+        The wrapped policy.
 
     """
 
@@ -100,7 +101,7 @@ class HeldPolicy:
         """Its name."""
         return self.castwise_policy.name
 
-    _name = name  # what Keras' comparisons read
+    _name = name  # Keras' comparisons read this
 
     @property
     def compute_dtype(self) -> str:
@@ -123,7 +124,7 @@ class HeldPolicy:
 
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> type:
-        """The class that stands in the configs of layers: the user's own."""
+        """The user's class, for the configs of layers."""
         return type(self.castwise_policy)
 
     def __getattr__(self, name: str) -> Any:
@@ -146,13 +147,13 @@ class HeldPolicy:
 
 
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:
-    """A policy of a class of Keras that asks `policy`.
+    """Wrap `policy` in one of a class of Keras.
 
     Raises
     ------
     TypeError
-        The class of `policy` decides how inputs are converted: with numpy, on which Keras' layers
-        cannot build.
+        The class of `policy` overrides `convert_input`, which returns numpy's arrays; Keras' layers
+        need tensors.
 
     """
     if type(policy).convert_input is not DTypePolicy.convert_input:

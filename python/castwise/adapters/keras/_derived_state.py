@@ -1,4 +1,4 @@
-"""What Keras derived from a layer's dtype when the layer was built, derived again."""
+"""Update what Keras derived from a layer's dtype when the layer was built."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from castwise._frameworks import require
 
 
 def derive_again(layers: list[Any]) -> None:
-    """Bring what some layers keep beside their variables to the dtypes of today.
+    """Cast what some layers hold beside their variables to their current dtypes.
 
-    `Normalization` keeps mean and variance as constants in its compute dtype. A Sequential model
-    that was built from a shape made an input for itself, in the compute dtype of its first layer:
-    where that would round more coarsely than the layer computes now, it follows.
+    `Normalization` holds mean and variance as constants in its compute dtype. A Sequential model
+    that was built from a shape made its own input, in the compute dtype of its first layer; it is
+    changed where it has less precision than the layer's current compute dtype.
     """
     normalization = require("keras").layers.Normalization
     for layer in layers:
@@ -43,7 +43,7 @@ def _follow_first_layer(sequential: Any) -> None:
 
 
 def _keep_input_dtypes(functional: Any) -> None:
-    """Give symbolic inputs the dtypes of their `Input`: Keras 3.4 gave them those of layers."""
+    """Give symbolic inputs the dtypes of their `Input`; Keras 3.4 used those of layers."""
     input_layer = require("keras").layers.InputLayer
     for tensor in functional.inputs:
         operation = tensor._keras_history.operation
@@ -52,12 +52,12 @@ def _keep_input_dtypes(functional: Any) -> None:
 
 
 def _set_dtype(tensor: Any, dtype: str) -> None:
-    """Change the dtype of a symbolic tensor; it is read-only since some release after 3.4."""
+    """Change the dtype of a symbolic tensor, which is read-only in releases after 3.4."""
     setattr(tensor, "_dtype" if "_dtype" in vars(tensor) else "dtype", dtype)
 
 
 def loses(source: str, target: str) -> bool:
-    """Whether floats of `target` lose precision or range in `source`."""
+    """Tell whether floats of `target` lose precision or range in `source`."""
     have, wanted = finfo(source), finfo(target)
     return have.kind == wanted.kind == "float" and (
         have.mantissa_bits < wanted.mantissa_bits or have.exponent_bits < wanted.exponent_bits

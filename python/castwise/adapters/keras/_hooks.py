@@ -1,4 +1,4 @@
-"""What Keras' own functions do while castwise is installed in them."""
+"""The hooks that run in Keras' functions while castwise is installed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 Original = Callable[..., Any]
 
 _KNOWN = "castwise_dtype_policy"
-"""Keras' global attribute with the policy that was in force last: castwise's, Keras', and whether
-castwise took it from Keras."""
+"""Keras' global attribute with the last policy in force: castwise's, Keras', and whether castwise
+took it from Keras."""
 
 
 def _keras_state() -> Any:
@@ -26,7 +26,7 @@ def _keras_state() -> Any:
 
 
 def with_policies_of_keras(original: Original, *args: Any, **kwargs: Any) -> Any:
-    """Functions of Keras that take policies.
+    """Hook of functions of Keras that take policies.
 
     ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer;
     ``keras.saving.serialize_keras_object``, for the configs of layers.
@@ -37,7 +37,7 @@ def with_policies_of_keras(original: Original, *args: Any, **kwargs: Any) -> Any
 
 
 def read_policy(value: Any) -> DTypePolicy | None:
-    """What castwise's own `get` makes of a policy of Keras."""
+    """Convert a policy of Keras for castwise's own `get`."""
     is_policy = isinstance(value, require("keras").dtype_policies.DTypePolicy)
     return from_keras(value) if is_policy else None
 
@@ -47,10 +47,10 @@ def _for_keras(value: Any) -> Any:
 
 
 def dtype_policy(original: Original) -> Any:
-    """``keras.config.dtype_policy``: what is in force in castwise.
+    """Hook of ``keras.config.dtype_policy``: return the policy in force in castwise.
 
-    Where nothing was set there, it is what is in force in Keras, from now on in both; also where
-    what is in force in castwise came from Keras, which has had another one set since.
+    If castwise has none, Keras' policy is put in force in castwise, too; also if castwise's came
+    from Keras, and another one was set in Keras since.
     """
     state, policy = _keras_state(), global_state.current_policy()
     ours, theirs, taken = state.get_global_attribute(_KNOWN, (None, None, False))
@@ -65,15 +65,15 @@ def dtype_policy(original: Original) -> Any:
 
 
 def adopt() -> None:
-    """Put in force in castwise what is in force in this thread of Keras, if castwise has none."""
+    """Put the policy of Keras in this thread in force in castwise, if castwise has none."""
     if _keras_state().get_global_attribute("dtype_policy") is not None:
         require("keras").config.dtype_policy()
 
 
 def set_dtype_policy(original: Original, *args: Any, **kwargs: Any) -> None:
-    """``keras.config.set_dtype_policy``: in Keras and in castwise.
+    """Hook of ``keras.config.set_dtype_policy``: set it in Keras and in castwise.
 
-    Within a scope of castwise in castwise alone, which forgets it at the scope's end.
+    Within a scope of castwise it is set in castwise only, until the scope ends.
     """
     state = _keras_state()
     before = state.get_global_attribute("dtype_policy")
@@ -90,34 +90,34 @@ def set_dtype_policy(original: Original, *args: Any, **kwargs: Any) -> None:
 
 
 def _remembered(converted: Any, taken: bool) -> Any:
-    """Give the same policy of Keras again, as long as the same one of castwise is in force."""
+    """Return the same policy of Keras as before, while castwise's policy in force is the same."""
     known = global_state.current_policy(), converted, taken
     _keras_state().set_global_attribute(_KNOWN, known)
     return converted
 
 
 def clear_session(original: Original, *args: Any, **kwargs: Any) -> None:
-    """``keras.utils.clear_session``: it clears the policy in force."""
+    """Hook of ``keras.utils.clear_session``: clear the policy in force in both."""
     original(*args, **kwargs)
     config.clear_dtype_policy()
 
 
 def map_from_config(original: Original, config: dict[str, Any], custom_objects: Any = None) -> Any:
-    """``DTypePolicyMap.from_config``, also of what only castwise's maps can do."""
+    """Hook of ``DTypePolicyMap.from_config``: accept the options of castwise's maps."""
     if {"match", "on_overlap"}.isdisjoint(config):
         return original(config, custom_objects)
     return to_keras(DTypePolicyMap.from_config(config, custom_objects))
 
 
 def convert_input(original: Original, self: Any, x: Any, autocast: bool, dtype: Any) -> Any:
-    """``DTypePolicy.convert_input``: what layers do with each of their inputs."""
+    """Hook of ``DTypePolicy.convert_input``, which layers call for each of their inputs."""
     backend = _backend()
     cast = kernel_cast(x, dtype, backend) if autocast else None
     return original(self, x, autocast, dtype) if cast is None else to_tensor(cast, backend)
 
 
 def convert_to_tensor(original: Original, x: Any, dtype: Any = None, *more: Any, **kw: Any) -> Any:
-    """``convert_to_tensor`` of the numpy backend, and with it its ``cast``."""
+    """Hook of ``convert_to_tensor`` of the numpy backend, which its ``cast`` calls."""
     cast = None if any(more) or any(kw.values()) else kernel_cast(x, dtype, "numpy")
     return original(x, dtype, *more, **kw) if cast is None else cast
 

@@ -1,9 +1,9 @@
-"""numpy's arrays on their way into Keras, cast with castwise's kernels to the bits of Keras' own.
+"""Cast numpy's arrays for Keras by castwise's kernels, with the same bits as Keras' own casts.
 
-Each backend casts in a way of its own, and all agree with the kernels on two conditions. One: no
-element of the result is NaN or infinite, for those have payloads, and overflows have warnings. The
-kernels' result is checked for that in a pass of its own, and Keras does the rest. Two: float64 goes
-to 16 bits by way of float32, rounded twice, but for float16 on the numpy backend.
+The backends cast differently, but agree with the kernels under two conditions. First, no element
+of the result is NaN or infinite: payloads of NaN and warnings of overflows differ. A second pass
+checks the kernels' result for that, and leaves other arrays to Keras. Second, float64 is rounded to
+float32 before it is rounded to 16 bits, except to float16 on the numpy backend.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _BITS = {
     for name in formats()
     if finfo(name).kind == "float" and finfo(name).bits >= np.finfo(np.float16).bits
 }
-"""How wide the floats are that all backends compute in."""
+"""The sizes of the floats that all backends compute in."""
 
 _DOUBLE = np.finfo(np.float64).bits
 
 _WORTHWHILE = 512
-"""Elements from which a kernel and the check take less time than what Keras does."""
+"""From this many elements on, a kernel and the check take less time than Keras' cast."""
 
 _OF_ML_DTYPES = 2
-"""What numpy says of dtypes that others have registered: bfloat16 and the 8-bit floats."""
+"""numpy's `isbuiltin` of registered dtypes: bfloat16 and the 8-bit floats."""
 
 
 def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None:
-    """An array as the backend would cast it; None where that is left to the backend.
+    """Cast an array as the backend would; return None where that is left to the backend.
 
     Parameters
     ----------
     x : any object
-        Arrays of numpy, of no subclass, are cast.
+        numpy's arrays are cast, but not those of subclasses.
     dtype : any object
-        The names of dtypes are known here, as layers give them.
+        A dtype's name, as layers give it; others are left to the backend.
     backend : {"numpy", "jax", "torch", "tensorflow"}
         TensorFlow flushes float32's subnormals when it makes them of float64.
 
@@ -60,7 +60,7 @@ def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None
 
 
 def to_tensor(x: np.ndarray[Any, Any], backend: str, dtype: str | None = None) -> Any:
-    """An array as the backend's tensor, bit by bit."""
+    """Return an array as the backend's tensor, with the same bits."""
     keras = require("keras")
     if backend == "torch" and x.dtype.isbuiltin == _OF_ML_DTYPES:  # torch takes no such arrays
         integers = keras.ops.convert_to_tensor(x.view(f"i{x.dtype.itemsize}"))

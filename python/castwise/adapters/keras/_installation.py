@@ -1,4 +1,4 @@
-"""castwise in Keras: its own functions take castwise's policies, and cast with its kernels."""
+"""Patch Keras' functions to take castwise's policies, and to cast with its kernels."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from castwise.dtype_policies import _configs as configs
 
 
 def install() -> Installation:
-    """Let Keras' own layers obey castwise's policies and maps, on whichever backend.
+    """Let Keras' own layers obey castwise's policies and maps, on every backend.
 
-    From here on, in any thread:
+    Experimental, because it patches Keras from outside. Afterwards, in any thread:
 
-    - A policy or map of castwise is taken wherever Keras takes one: as the ``dtype=`` of layers,
-      losses and metrics, by ``layer.dtype_policy = ...``, ``keras.config.set_dtype_policy``,
-      ``keras.dtype_policies.get``, in the configs of layers. Keras works with what `to_keras`
-      makes of it. The other way, `castwise.dtype_policies.get` takes policies of Keras.
+    - A policy or map of castwise is accepted wherever Keras accepts one: as the ``dtype=`` of
+      layers, losses and metrics, by ``layer.dtype_policy = ...``,
+      ``keras.config.set_dtype_policy``, ``keras.dtype_policies.get``, and in the configs of
+      layers. `to_keras` converts it for Keras. `castwise.dtype_policies.get` accepts policies of
+      Keras.
     - The global policy is that of `castwise.config`: ``castwise.config.dtype_policy_scope`` is
-      obeyed by layers that are made in it, and what is set in Keras is set in both.
-    - Arrays of numpy that layers are called with are cast to their compute dtype by castwise's
-      kernels, on the numpy backend also wherever Keras casts, to the very bits of Keras' own
-      casts. (Small ones, NaN and infinity, and 8-bit floats are left to Keras.)
+      obeyed by layers that are made in it, and a policy set in Keras is set in both.
+    - numpy's arrays that layers are called with are cast to the compute dtype by castwise's
+      kernels, and on the numpy backend all others that Keras casts, with the same bits as Keras'
+      own casts. (Small arrays, NaN and infinity, and 8-bit floats are left to Keras.)
 
-    A policy that is set in Keras stays in force in both after `uninstall`; one that is set by
-    `castwise.config` is castwise's again. What is set in Keras within a
+    A policy that was set in Keras stays in force in both after `uninstall`; one that was set by
+    `castwise.config` stays in force in castwise only. A policy that is set in Keras within a
     ``castwise.config.dtype_policy_scope`` ends with the scope, in both.
 
     Calling it again changes nothing. `uninstall` undoes all calls; as a context manager, a call
@@ -47,25 +48,25 @@ def install() -> Installation:
     ImportError
         Keras is not installed.
     RuntimeError
-        It is a release that lacks what castwise hooks into; nothing was changed in it.
+        The installed release lacks a function that castwise patches; nothing was changed.
 
     """
     return Installation()
 
 
 def uninstall() -> None:
-    """Make Keras' functions what they were, however often `install` was called."""
+    """Restore Keras' functions, however often `install` was called."""
     Installation.switch.turn_off()
 
 
 def _hooked() -> Callable[[], None]:
-    """Put the hooks in their places; the result takes them out again."""
+    """Put the hooks in; return a function that takes them out again."""
     keras = require("keras")
     try:
         hooked = _hooked_in(keras)
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         raise RuntimeError(
-            f"The installed keras {keras.__version__} is not made as those that castwise knows "
+            f"The installed keras {keras.__version__} lacks functions that castwise patches "
             f"({error}), and was left as it was; install one of keras {tested_releases('keras')}."
         ) from error
     with hooked:
@@ -123,7 +124,7 @@ def _replace_class_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Orig
     undo.callback(setattr, cls, name, original)
 
 
-# The same one where this module is loaded again: what was installed before can still be undone.
+# The switch of an earlier copy of this module, if there is one: what it installed can be undone.
 _SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
 
 

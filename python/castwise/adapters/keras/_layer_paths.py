@@ -1,4 +1,4 @@
-"""The layers of a model with their paths, also where Keras has not given them any yet."""
+"""Find the paths of a model's layers, also before Keras has set them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from castwise._frameworks import require
 
 
 def layers_with_paths(model: Any) -> list[tuple[str, Any]]:
-    """Each layer within a model, the model first, with its path; a shared layer once.
+    """Return each layer of a model with its path, the model first; a shared layer once.
 
-    A layer has a path of Keras' once it is built. One that is not, or that has nothing to build
-    (Dropout), is placed where Keras would place it: beside its siblings if these have paths, else
-    under the layer that holds it; the layers of a functional model, built outside of it, under
-    none. `InputLayer` is left out: it computes nothing, and the dtype of an input is its own.
+    Keras sets the path of a layer when it is built. A layer that is not built, or has nothing to
+    build (Dropout), gets the path that Keras would set: beside its siblings if these have paths,
+    else below the layer that holds it. Layers of a functional model, which are built outside of it,
+    are below no other layer. `InputLayer` is left out: it computes nothing, and an input has its
+    own dtype.
     """
     return list(_walk(model, model.path or model.name, set()))
 
@@ -30,7 +31,7 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _prefix(layer: Any, path: str, children: list[Any]) -> str:
-    """What stands before the names of a layer's children in their paths."""
+    """Return the beginning of the paths of a layer's children."""
     for child in children:
         if child.path and f"/{child.path}".endswith(f"/{child.name}"):
             return str(child.path).removesuffix(child.name)
@@ -42,5 +43,5 @@ def _is_input(layer: Any) -> bool:
 
 
 def _is_functional(layer: Any) -> bool:
-    """Whether the layer is a model made of symbolic tensors, whose layers were called before it."""
+    """Tell whether the layer is a functional model, whose layers were called before it existed."""
     return hasattr(layer, "_nodes_by_depth")

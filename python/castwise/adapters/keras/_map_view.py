@@ -1,4 +1,4 @@
-"""castwise's maps as maps of Keras: one map, seen from both sides."""
+"""Present castwise's maps as maps of Keras that read and write the same keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, serialize
 
 
 class MapView:
-    """What makes a map of Keras read and write one of castwise.
+    """A mixin that makes a map of Keras read and write one of castwise.
 
-    Mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
+    It is mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
 
     Attributes
     ----------
@@ -22,8 +22,8 @@ class MapView:
 
     Notes
     -----
-    A layer asks for the default policy as long as it is not built and has no path. `until_built` is
-    what it gets then, where its path is known beforehand.
+    A layer asks for the default policy until it is built and has a path. It gets `until_built`
+    where its path is known before.
 
     """
 
@@ -40,7 +40,7 @@ class MapView:
         self._converted: dict[int, tuple[DTypePolicy, Any]] = {}
 
     def _seen(self, policy: DTypePolicy) -> Any:
-        """A policy of the map, for Keras: the same object each time, as long as it is the same."""
+        """Convert a policy of the map for Keras; the same policy always gives the same object."""
         held, converted = self._converted.get(id(policy), (None, None))
         if held is not policy:
             converted = self._to_keras(policy)
@@ -52,11 +52,11 @@ class MapView:
         """The map's name."""
         return self.castwise_policy.name
 
-    _name = name  # what Keras' comparisons read
+    _name = name  # Keras' comparisons read this
 
     @property
     def default_policy(self) -> Any:
-        """The policy of paths that no key decides, and of layers without a path."""
+        """The policy of paths that no key matches, and of layers without a path."""
         if self._until_built is not None:
             return self._until_built
         return self._seen(self.castwise_policy.default_policy)
@@ -83,13 +83,13 @@ class MapView:
         return iter(self.castwise_policy)
 
     def get_config(self) -> dict[str, Any]:
-        """The map's config, for Keras' class; it changes nothing."""
+        """Return the map's config, for Keras' class, without changing the map."""
         config: dict[str, Any] = serialize(self.castwise_policy)["config"]
         return config
 
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> Any:
-        """The class that stands in the configs of layers: Keras', so that Keras alone loads it."""
+        """Keras' class, for the configs of layers, so that Keras loads them without castwise."""
         return require("keras").dtype_policies.DTypePolicyMap
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -112,7 +112,7 @@ def view_of(
     from_keras: Callable[[Any], Any],
     until_built: Any = None,
 ) -> Any:
-    """A map of Keras that reads and writes `policy_map`."""
+    """Return a map of Keras that reads and writes `policy_map`."""
     return _view_class()(policy_map, to_keras, from_keras, until_built)
 
 

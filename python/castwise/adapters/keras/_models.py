@@ -1,4 +1,4 @@
-"""Policies for models that exist already: their layers obey them, their variables are cast."""
+"""Change the policies of existing models, and cast their variables."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ from castwise.dtype_policies import DTypePolicyMap, get
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
-    r"""Give each layer of a model the policy of its path, and cast the variables that it has.
+    r"""Give each layer of a model the policy of its path, and cast its variables.
 
     Parameters
     ----------
     model : keras.Model or keras.layers.Layer
-        Built or not, compiled or not; changed in place. Apply it to the outermost model: one that
-        holds this one keeps the functions it has traced.
+        Built or not, compiled or not; changed in place. Give the outermost model: a model that
+        holds this one keeps its traced functions.
     policy_map : DTypePolicyMap, keras.dtype_policies.DTypePolicyMap, or a map's config
-        Asked for ``layer.path``, as Keras does; where a layer is not built yet, for the path that
-        it will have. Layers that no key decides for get the default policy.
+        Looked up by ``layer.path``, as Keras does, or by the path that a layer will have once it
+        is built. Layers that no key matches get the default policy.
 
     Returns
     -------
     AppliedPolicies
-        Which key decided for which layer, which for none, what was cast; it prints as a table.
+        The key of each layer, unused keys, and the variables that were cast; prints as a table.
 
     Raises
     ------
     TypeError
-        `model` is no layer of Keras, or `policy_map` no map.
+        `model` is not a layer of Keras, or `policy_map` not a map.
     ValueError
-        Several keys match a path, and `on_overlap` is "raise"; a layer is quantized already in
-        another way; a policy needs calibration (gptq, awq), is for no floats, or unknown to the
-        installed Keras; one that quantizes is for a layer that is not built and holds others;
-        layers that share a variable want different dtypes. Nothing was changed.
+        Several keys match a path, and `on_overlap` is "raise"; a layer is already quantized in
+        another way; a policy needs calibration (gptq, awq), computes in other dtypes than floats,
+        or is unknown to the installed Keras; a policy quantizes a layer that is not built and
+        holds others; layers that share a variable have different dtypes. Nothing was changed.
     ImportError
         Keras is not installed.
 
     Notes
     -----
-    Afterwards the model is as one that was built with these policies and has these weights:
+    Afterwards the model equals one that was built with these policies and given these weights:
 
-    - Variables in their layer's variable dtype are in the new one, each value rounded once; those
-      with a dtype of their own, and integers, stay. They are the same objects, so that the
-      optimizer goes on with them; its own variables keep values and dtypes, which `notes` says.
-    - Layers that are not built yet get the map itself (a copy), for the layers that they will make.
-    - Policies that quantize: layers that are built are quantized (``layer.quantize``), layers that
-      are not will be built so. Layers whose class cannot be get the plain policy it stands on, for
-      Keras fails to call them under another.
-    - Layers that compute in no floats (Hashing) keep their policy: their numbers are not to be
-      rounded.
-    - An ``Input`` keeps its dtype; that which a Sequential model made for itself follows its first
-      layer, where it would lose precision else.
-    - Functions that the model has traced are traced anew.
+    - Variables in their layer's variable dtype are cast to the new one, each value rounded once;
+      those with a dtype of their own, and integers, are not. They are the same objects, so that
+      the optimizer still updates them; its own variables keep values and dtypes (see `notes`).
+    - Layers that are not built get a copy of the map, for the layers that they will make.
+    - For policies that quantize, built layers are quantized (``layer.quantize``), and other layers
+      will be built quantized. A layer whose class cannot be quantized gets the plain policy,
+      because Keras fails to call it under the quantized one.
+    - Layers that compute in other dtypes than floats (Hashing) keep their policy, because their
+      numbers must not be rounded.
+    - An ``Input`` keeps its dtype. The input that a Sequential model made itself gets that of its
+      first layer, where it would otherwise lose precision.
+    - Functions that the model has traced are traced again.
 
     """
     policy_map = _map(policy_map)
@@ -100,14 +100,14 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
 
 
 def cast_model(model: Any, policy: Any) -> AppliedPolicies:
-    """Give every layer of a model one policy, and cast the variables that it has.
+    """Give every layer of a model one policy, and cast its variables.
 
     Parameters
     ----------
     model : keras.Model or keras.layers.Layer
-        As `apply_policy_map` takes it; changed in place.
+        As for `apply_policy_map`; changed in place.
     policy : DTypePolicy, keras.DTypePolicy, or what `castwise.dtype_policies.get` takes
-        No map: that is for `apply_policy_map`.
+        Not a map, which is for `apply_policy_map`.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def cast_model(model: Any, policy: Any) -> AppliedPolicies:
     Raises
     ------
     ValueError, TypeError, ImportError
-        As `apply_policy_map`; `policy` is a map, or there is none such.
+        As `apply_policy_map`; `policy` is a map, or there is no such policy.
 
     """
     keras = require("keras")
@@ -134,7 +134,7 @@ def cast_model(model: Any, policy: Any) -> AppliedPolicies:
 def _recast_variables(
     plans: list[LayerPlan],
 ) -> tuple[dict[int, tuple[Any, tuple[str, str]]], list[tuple[Any, str]]]:
-    """Cast each variable once, also where layers share it; by identity, the dtypes.
+    """Cast each variable once, also where layers share it; return the dtypes by identity.
 
     Also those that overflowed.
     """
@@ -163,11 +163,11 @@ def _check_model(model: Any) -> None:
         if home in ("tf_keras", "torch")
         else "give a keras.Model or a keras.layers.Layer"
     )
-    raise TypeError(f"model={model!r} is no model or layer of Keras; {remedy}")
+    raise TypeError(f"model={model!r} is not a model or layer of Keras; {remedy}")
 
 
 def _forget_traces(layers: list[Any]) -> None:
-    """Forget the functions that models have compiled, in the dtypes of before."""
+    """Make models forget their compiled functions, which have the old dtypes."""
     for layer in layers:
         for name in ("train_function", "test_function", "predict_function"):
             if hasattr(layer, name):

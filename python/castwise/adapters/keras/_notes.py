@@ -1,4 +1,4 @@
-"""What the caller may have to see to after policies were applied to a model: sentences."""
+"""Write notes on what the caller may have to do after policies were applied to a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from castwise.config import is_float_dtype
 
 
 def casts_that_stay(layers: list[Any]) -> Iterator[str]:
-    """On casts that somebody has put into the graph of a functional model."""
+    """Write of casts that are layers in the graph of a functional model."""
     for layer in layers:
         nodes = itertools.chain(*getattr(layer, "_nodes_by_depth", {}).values())
         casts = [each for each in nodes if type(each.operation).__name__ == "Cast"]
@@ -19,12 +19,12 @@ def casts_that_stay(layers: list[Any]) -> Iterator[str]:
             dtypes = sorted({str(each.output_tensors[0].dtype) for each in casts})
             yield (
                 f"The graph of {layer.name!r} holds {len(casts)} casts to {', '.join(dtypes)}, "
-                "which stay; where they are not meant to, build the model anew."
+                "which stay; if they should not, build the model again."
             )
 
 
 def layers_that_stay(plans: list[LayerPlan]) -> Iterator[str]:
-    """On layers that compute in no floats: their numbers are not to be rounded."""
+    """Write of layers that compute in other dtypes than floats, and are not changed."""
     for plan in plans:
         policy = policy_in_force(plan.layer)
         if policy.name == plan.before and not is_float_dtype(policy.compute_dtype):
@@ -32,7 +32,7 @@ def layers_that_stay(plans: list[LayerPlan]) -> Iterator[str]:
 
 
 def layers_not_built(plans: list[LayerPlan], keys: int) -> Iterator[str]:
-    """On layers that hold a map with so many keys, and look their paths up later."""
+    """Write of layers that hold a map with so many keys, and look their paths up later."""
     count = sum(not plan.layer.built for plan in plans)
     if count and keys:
         yield (
@@ -43,6 +43,6 @@ def layers_not_built(plans: list[LayerPlan], keys: int) -> Iterator[str]:
 
 
 def overflows(variables: list[tuple[Any, str]]) -> Iterator[str]:
-    """On variables, with their dtypes, that hold values beyond the range of these."""
+    """Write of variables, with their dtypes, whose values overflowed."""
     for variable, dtype in variables:
         yield f"{variable.path!r} held values beyond the range of {dtype}: they are not finite now."

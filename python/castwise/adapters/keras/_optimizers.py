@@ -1,4 +1,4 @@
-"""Optimizers of a model whose variables change their dtype: they go on with them."""
+"""Keep optimizers working while the variables of their model change their dtypes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from castwise._frameworks import require
 
 _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_from_weight_decay")
-"""Where optimizers keep something by the key of a variable."""
+"""The attributes in which optimizers store values by the key of a variable."""
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizer that a model was compiled with, and those within it; none if it was not."""
+    """List the optimizer of a compiled model and those that it wraps; empty if not compiled."""
     found = [getattr(model, "optimizer", None)]
     for optimizer in found:
         found += getattr(optimizer, "_inner_optimizers", ())
@@ -24,10 +24,9 @@ def optimizers_of(model: Any) -> list[Any]:
 
 @contextmanager
 def known_variables(model: Any) -> Iterator[None]:
-    """Keep a model's variables known to its optimizers, whatever becomes of them in the block.
+    """Keep a model's variables known to its optimizers while the block changes them.
 
-    With TensorFlow, the key of a variable is that of the ``tf.Variable`` within it, and there is
-    another of those afterwards.
+    With TensorFlow, the key of a variable is that of its ``tf.Variable``, which the block replaces.
     """
     before = [
         (optimizer, [(each, optimizer._var_key(each)) for each in optimizer._trainable_variables])
@@ -45,7 +44,7 @@ def known_variables(model: Any) -> Iterator[None]:
 
 
 def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
-    """What is left to the caller after variables of a compiled model were cast: sentences."""
+    """Yield what is left to the caller after variables of a compiled model were cast: sentences."""
     optimizers = optimizers_of(model)
     scaling = require("keras").optimizers.LossScaleOptimizer
     scaled = any(isinstance(optimizer, scaling) for optimizer in optimizers)

@@ -1,4 +1,4 @@
-"""What is to become of each layer of a model: all of it decided, and refused, before any change."""
+"""Plan the change of each layer of a model; everything is checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
 
 _CALIBRATED = ("gptq", "awq")
-"""Quantization that needs a data set."""
+"""Modes of quantization that need a data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What is to become of one layer.
+    """The planned change of one layer.
 
     Attributes
     ----------
     path, layer
-        The layer, and where it is.
+        The layer and its path.
     before
-        The name of its policy now.
+        The name of its present policy.
     policy
-        Its policy to be, of Keras; of a quantized one, for a layer that is built, the plain policy
-        that it stands on.
+        Its new policy, of Keras; if that quantizes and the layer is built, the plain policy in it.
     recast
-        Its variables that change their dtype, each with the new one.
+        The variables that change their dtype, each with the new one.
     quantize
-        The quantized policy, of Keras, that a layer which is built gets after that.
+        The quantized policy, of Keras, that a built layer gets afterwards.
 
     """
 
@@ -48,14 +47,14 @@ class LayerPlan:
 
 
 def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Explanation, list[LayerPlan]]:
-    """Decide for every layer of a model.
+    """Plan the changes of all layers of a model.
 
     Raises
     ------
     ValueError
-        Several keys match the path of a layer; a layer is quantized already, in another way; a
-        policy is for no floats, or needs calibration; the installed Keras does not have it; two
-        layers share a variable and want it in different dtypes.
+        Several keys match the path of a layer; a layer is already quantized in another way; a
+        policy computes in other dtypes than floats, needs calibration, or is unknown to the
+        installed Keras; two layers share a variable and have different dtypes.
 
     """
     placed = layers_with_paths(model)
@@ -69,22 +68,22 @@ def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Explanation, list[L
 
 def _policy_at(path: str, explanation: Explanation) -> DTypePolicy:
     policy = explanation.paths[path].policy
-    if isinstance(policy, DTypePolicyMap):  # a map as a value of the map, or in force
+    if isinstance(policy, DTypePolicyMap):  # a map can be a value of the map, or in force
         policy = policy[path]
     if policy is None or isinstance(policy, DTypePolicyMap):
-        raise ValueError(f"{path!r}: a map in a map in a map decides for no policy")
+        raise ValueError(f"{path!r}: a map in a map in a map does not give a policy")
     return policy
 
 
 class _Planner:
-    """Plans the layers of one model; each policy becomes one policy of Keras."""
+    """Plan the layers of one model; each policy is converted once."""
 
     def __init__(self, policy_map: DTypePolicyMap) -> None:
         self._map = policy_map
         self._converted: dict[DTypePolicy, Any] = {}
 
     def plan(self, path: str, layer: Any, wanted: DTypePolicy) -> LayerPlan:
-        """Decide for a layer. ValueError for what cannot be."""
+        """Plan the change of a layer. ValueError for what is impossible."""
         if wanted not in self._converted:
             self._converted[wanted] = to_keras(wanted)
         policy = self._converted[wanted]
@@ -93,11 +92,11 @@ class _Planner:
             return LayerPlan(path, layer, before.name, layer._dtype_policy)
         if not layer.built and wanted.quantization_mode is not None and not can_be_quantized(layer):
             raise ValueError(
-                f"{path!r} is not built, so that nobody knows what in it can be quantized with "
+                f"{path!r} is not built, so that it is unknown what in it can be quantized with "
                 f"policy={wanted.name!r}; build the model first"
             )
         if not layer.built:
-            # What a layer makes when it is built asks the map for its own path.
+            # Layers that it makes when it is built look up their own paths in the map.
             if len(self._map):
                 policy = view_of(self._map, to_keras, from_keras, until_built=policy)
             recasts = _recasts(path, layer, policy.variable_dtype)
@@ -122,20 +121,20 @@ class _Planner:
 
 
 def policy_in_force(layer: Any) -> Any:
-    """The policy of Keras that a layer obeys now; of a map, that of its path."""
+    """Return the policy of Keras that a layer obeys; of a map, that of its path."""
     policy = layer._dtype_policy
     is_map = hasattr(policy, "default_policy")
     return policy[layer.path] if is_map and layer.path else policy
 
 
 def can_be_quantized(layer: Any) -> bool:
-    """Whether a layer's class says how; Keras quantizes layers that hold no others."""
+    """Tell whether a layer's class defines how; Keras quantizes layers that hold no others."""
     inherited = next(cls for cls in type(layer).__mro__ if "quantize" in vars(cls))
     return inherited.__name__ not in ("Layer", "Model") and not layer._layers
 
 
 def _recasts(path: str, layer: Any, target: str) -> tuple[tuple[Any, str], ...]:
-    """Variables in the dtype of the policy before: one with a dtype of its own keeps it."""
+    """List the variables that change; one with a dtype of its own keeps it."""
     source = layer.variable_dtype
     if source == target or not is_float_dtype(source):
         return ()
@@ -160,7 +159,7 @@ def _refuse_ambiguous(explanation: Explanation) -> None:
 
 
 def _refuse_conflicts(plans: list[LayerPlan]) -> None:
-    """Refuse to cast a variable that layers share to the dtype of one of them."""
+    """Refuse to cast a shared variable to the dtype of only one of its layers."""
     wanted: dict[int, tuple[str, str]] = {}
     for plan in plans:
         targets = {id(variable): dtype for variable, dtype in plan.recast}

@@ -1,4 +1,4 @@
-"""Policies from castwise to Keras and back, class by class."""
+"""Convert policies from castwise to Keras and back, class by class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from castwise.dtype_policies._configs import CLASSES
 
 
 def to_keras(policy: Any) -> Any:
-    """The policy of Keras that means the same.
+    """Return the policy of Keras that means the same.
 
     Parameters
     ----------
@@ -28,16 +28,17 @@ def to_keras(policy: Any) -> Any:
     -------
     keras.DTypePolicy
         Of the class of the same name. A map becomes a ``keras.dtype_policies.DTypePolicyMap`` that
-        reads and writes the map it came from: it looks paths up as castwise does, with `match` and
-        `on_overlap`. A policy of a subclass of one's own becomes one that asks it for its dtypes.
-        A policy of Keras is returned as it is.
+        reads and writes the given map: it looks paths up as castwise does, with `match` and
+        `on_overlap`. A policy of a class that a user derived is wrapped. A policy of Keras is
+        returned as it is.
 
     Raises
     ------
     ValueError
-        The installed Keras has no such policy, or reads its name differently; or it is none.
+        `policy` is not a policy; the installed Keras has no such policy, or reads its name
+        differently.
     TypeError
-        The policy's class decides how inputs are converted, which Keras would not ask it.
+        The policy's class overrides `convert_input`, which Keras would not call.
     ImportError
         Keras is not installed.
 
@@ -70,7 +71,7 @@ def to_keras(policy: Any) -> Any:
 
 
 def from_keras(policy: Any) -> Any:
-    """The policy of castwise that means the same as one of Keras.
+    """Return the policy of castwise that means the same as one of Keras.
 
     Parameters
     ----------
@@ -80,18 +81,17 @@ def from_keras(policy: Any) -> Any:
     Returns
     -------
     DTypePolicy
-        Of the class of the same name. Of a map of Keras, a map of its own with the same keys,
-        which match as the installed Keras matches them (whole paths since 3.12, any part before).
-        What `to_keras` made comes back as the object that it was made of; a policy of a subclass
-        of one's own becomes one that asks it for its dtypes.
+        Of the class of the same name. A map of Keras becomes a new map with the same keys, which
+        match as in the installed Keras (whole paths since 3.12, any part before). A policy that
+        `to_keras` made is unwrapped. A policy of a class that a user derived is wrapped.
 
     Raises
     ------
     TypeError
-        It is no policy, or a map with lookups of its own.
+        `policy` is not a policy, or a map that overrides lookups.
     ValueError
-        castwise does not take it: a map with an invalid key or value, a policy that Keras' own
-        ``get_config`` has robbed of its name.
+        A map with an invalid key or value; a policy whose name Keras' own ``get_config`` has
+        deleted.
     ImportError
         Keras is not installed.
 
@@ -103,7 +103,7 @@ def from_keras(policy: Any) -> Any:
         return policy
     if not isinstance(policy, keras.dtype_policies.DTypePolicy):
         raise TypeError(
-            f"policy={policy!r} is no policy of Keras; give a keras.DTypePolicy, as "
+            f"policy={policy!r} is not a policy of Keras; give a keras.DTypePolicy, as "
             "keras.dtype_policies.get makes it"
         )
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
@@ -114,7 +114,7 @@ def from_keras(policy: Any) -> Any:
     if policy.name is None:
         raise ValueError(
             f"policy={policy!r} has no name any more (get_config of a keras DTypePolicyMap "
-            "without a default policy takes it away); make the policy anew"
+            "without a default policy takes it away); make the policy again"
         )
     converted = cls(**policy.get_config())
     _check_dtypes(policy, converted, "castwise")
@@ -135,7 +135,7 @@ def _from_map(policy: Any, keras: Any) -> DTypePolicyMap:
 
 
 def matching_of(version: str) -> Any:
-    """How the maps of a release of Keras match their keys: any part of a path, until 3.12.
+    """Tell how the maps of a release of Keras match their keys: any part of a path, until 3.12.
 
     Source: keras-team/keras#21608.
     """

@@ -1,4 +1,4 @@
-"""What the application of policies did to a model, for people to read."""
+"""Report what the application of policies changed in a model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from castwise.dtype_policies import Explanation
 
 @dataclass(frozen=True, slots=True)
 class AppliedPolicies:
-    """What became of a model's layers and variables. Prints as a table.
+    """What was changed in a model's layers and variables. Prints as a table.
 
     Attributes
     ----------
     explanation
-        Which key of the map decides for the path of each layer, and which keys for none.
+        The key of the map that matches the path of each layer, and the unused keys.
     layers
-        The paths of the layers whose policy is another now: its names before and after.
+        The paths of the layers whose policy changed, with its names before and after.
     variables
-        The paths of the variables that were cast: their dtypes before and after.
+        The paths of the variables that were cast, with their dtypes before and after.
     unquantized
-        The paths of layers with weights that a policy would quantize, and whose class cannot.
+        The paths of layers whose weights a policy would quantize, but whose class cannot.
     notes
-        What the caller may have to see to: sentences.
+        What the caller may have to do, in sentences.
 
     """
 
@@ -34,7 +34,7 @@ class AppliedPolicies:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in plain types, fit for JSON."""
+        """Return the same in plain types, fit for JSON."""
         return {
             "explanation": self.explanation.to_dict(),
             "layers": {path: list(names) for path, names in self.layers.items()},

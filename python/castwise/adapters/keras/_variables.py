@@ -1,4 +1,4 @@
-"""Variables that exist already, in another dtype: the same objects, with the values cast."""
+"""Cast variables in place: the objects stay the same."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from castwise.loss_scale._unscaling import all_finite
 
 
 def own_variables(layer: Any) -> list[Any]:
-    """The variables that a layer itself holds, without those of the layers in it."""
+    """Return the variables that a layer itself holds, without those of its sublayers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def stored_dtype(variable: Any) -> str:
-    """The dtype that a variable is kept in, whatever scope it is read in."""
+    """Return the dtype in which a variable is stored, whatever scope it is read in."""
     return str(variable._dtype)
 
 
 def recast(variable: Any, dtype: str) -> bool:
-    """Keep a variable in another dtype from now on; False if values that were finite are not now.
+    """Store a variable in another dtype; return False if finite values became infinite or NaN.
 
     The value is rounded once.
 
-    Everything that refers to the variable, the optimizer first of all, refers to the same object
-    afterwards. With torch its parameter stays the same object too, without its gradient; with
-    TensorFlow there is a new ``tf.Variable`` within it, for those cannot change their dtype.
+    The variable stays the same object, which optimizers rely on. With torch its parameter stays
+    the same object too, and loses its gradient. With TensorFlow it gets a new ``tf.Variable``,
+    because those cannot change their dtype.
     """
     keras = require("keras")
-    if variable._value is None:  # made in a stateless scope, filled later
+    if variable._value is None:  # made in a stateless scope, and filled later
         variable._dtype = dtype
         return True
     before, backend = _array(variable._value), keras.config.backend()
@@ -46,7 +46,7 @@ def recast(variable: Any, dtype: str) -> bool:
 
 
 def _array(tensor: Any) -> Any:
-    """A tensor as an array of numpy; those of 8-bit floats torch gives as integers alone."""
+    """Return a tensor as a numpy array; torch gives 8-bit floats as integers only."""
     keras = require("keras")
     name = keras.backend.standardize_dtype(tensor.dtype)
     if keras.config.backend() == "torch" and name.startswith("float8"):

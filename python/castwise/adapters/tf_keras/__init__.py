@@ -1,10 +1,10 @@
 """castwise's policies for models that are still on TF 2, with tf_keras.
 
 ```text
-policies        to_tf_keras, from_tf_keras: policies of either side as those of the other
-models          apply_policy_map, cast_model: a model like one that exists, under other policies
-loss_scaling    the optimizer that scales the loss, from either side to the other
-wrapped         castwise's around an optimizer of tf_keras: an optimizer of tf_keras, too
+policies        to_tf_keras, from_tf_keras: policies of one side as those of the other
+models          apply_policy_map, cast_model: copy a model under other policies
+loss_scaling    convert optimizers that scale the loss
+wrapped         castwise's LossScaleOptimizer around an optimizer of tf_keras
 ```
 """
 

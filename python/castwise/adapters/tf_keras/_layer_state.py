@@ -1,4 +1,4 @@
-"""What layers of TF 2 have learnt beside their weights."""
+"""Copy the state of TF 2's layers that is not in their weights."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def give_state(old: Any, new: Any) -> None:
-    """Give a layer what another of its class has learnt, after the weights.
+    """Copy the rest of a layer's state to another layer of its class, after the weights.
 
-    Lookups keep a vocabulary in a table, which is neither a weight nor, once they were adapted, in
-    the config. `Normalization` and `Discretization` compute with constants that they make of their
+    Lookup layers hold a vocabulary in a table, which is neither a weight nor, after `adapt`, in the
+    config. `Normalization` and `Discretization` compute with constants that they derive from their
     weights.
     """
     if hasattr(old, "save_assets"):

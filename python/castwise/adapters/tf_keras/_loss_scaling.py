@@ -1,7 +1,6 @@
-"""The optimizer that scales the loss, from castwise to tf_keras and back in the midst of training.
+"""Convert optimizers that scale the loss, from castwise to tf_keras and back, during training.
 
-Both wrap an optimizer of tf_keras, and only one of them may: the one that is given is not to be
-used any more.
+Both wrap the same optimizer of tf_keras, so that the given one must not be used afterwards.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
-    """An optimizer of tf_keras around the same inner one, with the scale and counter of today.
+    """Return tf_keras' wrapper of the same inner optimizer, with the same scale and counter.
 
     Parameters
     ----------
     optimizer : LossScaleOptimizer of `castwise.compat.tf_keras`
-        Around an optimizer of tf_keras. Not to be used any more.
+        Around an optimizer of tf_keras. It must not be used afterwards.
 
     Returns
     -------
@@ -32,7 +31,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
     Raises
     ------
     TypeError
-        It is not one, or is around an optimizer of another library.
+        `optimizer` is another object, or is around an optimizer of another library.
     ImportError
         tf_keras is not installed.
 
@@ -53,12 +52,12 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
 
 
 def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
-    """An optimizer of castwise around the same inner one, with the scale and counter of today.
+    """Return castwise's wrapper of the same inner optimizer, with the same scale and counter.
 
     Parameters
     ----------
     optimizer : tf_keras.mixed_precision.LossScaleOptimizer
-        Not to be used any more. One of castwise is returned as it is.
+        It must not be used afterwards. One of castwise is returned as it is.
 
     Returns
     -------
@@ -68,7 +67,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
     Raises
     ------
     TypeError
-        It is not one.
+        `optimizer` is another object.
     ImportError
         tf_keras is not installed.
 
@@ -85,7 +84,7 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
 
 
 def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
-    """Make another wrapper of the same inner optimizer, in the same state, by `make`."""
+    """Make another wrapper of the same inner optimizer, by `make`, in the same state."""
     inner = optimizer.inner_optimizer
     _forget_wrapper(inner)
     setattr(inner, WRAPPED, False)
@@ -102,9 +101,9 @@ def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
 
 
 def _forget_wrapper(inner: Any) -> None:
-    """Take out of an optimizer's checkpoints what a LossScaleOptimizer of tf_keras added to them.
+    """Remove from an optimizer's checkpoints what a LossScaleOptimizer of tf_keras added.
 
-    A second one adds it again, and would find the name taken.
+    A second wrapper adds it again under the same name.
     """
     for name in ("loss_scale", "base_optimizer"):
         if inner._self_unconditional_dependency_names.pop(name, None) is not None:

@@ -1,4 +1,4 @@
-"""Models of TF 2 under other policies: made anew from their configs, with the weights cast."""
+"""Copy models of TF 2 under other policies: from their configs, with the weights cast."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from castwise.dtype_policies import DTypePolicyMap
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]:
-    """A model like another one, each layer with the policy of its path, and with its weights.
+    """Copy a model, give each layer the policy of its path, and cast the weights.
 
     Parameters
     ----------
     model : tf_keras.Model
         Functional or Sequential, also with such models within; it is not changed. In TF 2 the
-        dtype of a variable, and whether it casts itself, cannot be changed, so that the layers are
-        made anew from their configs.
+        dtype of a variable, and whether it is cast in calls, cannot be changed, so new layers are
+        made from the configs.
     policy_map : DTypePolicyMap, or a map's config
         A path is the names of the layers on the way from the model to the layer, joined by ``/``,
         without the model's own; the model itself has its name. The layer within a wrapper
@@ -36,23 +36,23 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     model : tf_keras.Model
         Not compiled.
     report : AppliedPolicies
-        Which key decided for which layer, which for none, what was cast; it prints as a table.
+        The key of each layer, unused keys, and the variables that were cast; prints as a table.
 
     Raises
     ------
     TypeError
-        `model` is no model of tf_keras, or `policy_map` no map.
+        `model` is not a model of tf_keras, or `policy_map` not a map.
     ValueError
-        The model, or one within, is subclassed; several keys match a path; a policy is none of
-        TF 2; a layer cannot be made from its config; an operation would get several dtypes.
+        The model, or one within, is subclassed; several keys match a path; TF 2 has no such policy;
+        a layer cannot be made from its config; an operation would get several dtypes.
     ImportError
         tf_keras is not installed.
 
     Notes
     -----
-    Weights that were in their layer's variable dtype are in the new one, each value rounded once.
-    An ``Input`` keeps its dtype, and layers that compute in no floats (Hashing, TextVectorization)
-    their policy. What layers have learnt beside their weights, such as a vocabulary, is given on.
+    Weights in their layer's variable dtype are cast to the new one, each value rounded once. An
+    ``Input`` keeps its dtype, and layers that compute in other dtypes than floats (Hashing,
+    TextVectorization) keep their policy. Other state of layers, such as a vocabulary, is copied.
 
     """
     policy_map = as_policy_map(policy_map, policy_map)
@@ -70,14 +70,14 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
 
 
 def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
-    """A model like another one, all layers with one policy, and with its weights.
+    """Copy a model, give all layers one policy, and cast the weights.
 
     Parameters
     ----------
     model : tf_keras.Model
-        As `apply_policy_map` takes it.
+        As for `apply_policy_map`.
     policy : tf_keras.mixed_precision.Policy, or what `to_tf_keras` takes
-        No map: that is for `apply_policy_map`.
+        Not a map, which is for `apply_policy_map`.
 
     Returns
     -------
@@ -96,18 +96,18 @@ def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
     if converted.compute_dtype is None:
         raise ValueError(f"policy={converted.name!r} leaves the dtypes open; name them")
     mixed = converted.compute_dtype != converted.variable_dtype
-    # TF 2 has names for a dtype, such as "half", which maps have not.
+    # TF 2 has names of dtypes, such as "half", that maps do not know.
     return apply_policy_map(
         model, DTypePolicyMap(converted.name if mixed else converted.compute_dtype)
     )
 
 
 def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
-    """Give one model the weights of another, in its dtypes; by name, what was cast."""
+    """Copy the weights to another model, cast to its dtypes; return what was cast, by name."""
     changed = {}
     for old, new in zip(model.weights, clone.weights, strict=True):
         if not hasattr(old, "dtype"):
-            continue  # the table of a lookup: see `give_state`
+            continue  # the table of a lookup layer; see `give_state`
         source, target = old.dtype.name, new.dtype.name
         value = old.numpy()
         if source != target and is_float_dtype(source):
@@ -119,7 +119,7 @@ def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
 
 @dataclass
 class _Cloner:
-    """Makes models anew; each layer once, however many models it is in."""
+    """Copy models; each layer once, however many models it is in."""
 
     policy_map: DTypePolicyMap
     paths: list[str] = field(default_factory=list)
@@ -127,15 +127,15 @@ class _Cloner:
     _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def pairs(self) -> Iterable[tuple[Any, Any]]:
-        """Each layer, and the one made of it."""
+        """Return each layer, and the one made of it."""
         return self._made.values()
 
     def clone(self, model: Any, prefix: str) -> Any:
-        """A model, with its layers at paths that begin with `prefix`."""
+        """Copy a model, whose layers have paths that begin with `prefix`."""
         path = prefix.removesuffix("/") or model.name
         if not _can_be_cloned(model):
             raise ValueError(
-                f"{path!r} is a subclassed model, which cannot be made anew; make it under "
+                f"{path!r} is a subclassed model, which cannot be copied; make it under "
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
             )
         clone = self._clone(model, prefix)
@@ -151,7 +151,7 @@ class _Cloner:
         if isinstance(model, keras.Sequential) and not model._has_explicit_input_shape:
             clone = keras.Sequential([clone_layer(each) for each in model.layers], model.name)
             if model.inputs:
-                # The input that it made for itself was for its layers as they were.
+                # Its own input was made for the old layers.
                 source, target = model.inputs[0].dtype.name, clone.layers[0].compute_dtype
                 clone._build_graph_network_for_inferred_shape(
                     model.inputs[0].shape, target if loses(source, target) else source
@@ -161,7 +161,7 @@ class _Cloner:
             return keras.models.clone_model(model, clone_function=clone_layer)
         except TypeError as error:
             raise ValueError(
-                f"{model.name!r} cannot be made anew with these policies: {error} TensorFlow does "
+                f"{model.name!r} cannot be copied with these policies: {error} TensorFlow does "
                 "not promote dtypes, so that inputs of one operation need layers of one compute "
                 "dtype; an Input keeps its own."
             ) from error
@@ -183,13 +183,13 @@ class _Cloner:
             return type(layer).from_config(config)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{path!r} cannot be made anew from its config, {config!r}: {error}"
+                f"{path!r} cannot be copied by its config, {config!r}: {error}"
             ) from error
 
     def _config(self, config: dict[str, Any], path: str, before: str | None) -> dict[str, Any]:
-        """A layer's config with the policies of its path, and of the layers that it describes."""
+        """Return a layer's config with the policies of its path, also for layers within."""
         if "dtype" not in config:
-            return config  # an operation on tensors, which has the dtype of what it is given
+            return config  # an operation on tensors has the dtype of its inputs
         serialize = require("tf_keras").src.mixed_precision.policy.serialize
         changed = {**config, "dtype": serialize(self._decided(path, before))}
         for key, value in config.items():
@@ -214,5 +214,5 @@ def _can_be_cloned(model: Any) -> bool:
 def _check_model(model: Any) -> None:
     if not isinstance(model, require("tf_keras").Model):
         raise TypeError(
-            f"model={model!r} is no model of tf_keras; castwise.adapters.keras is for Keras 3"
+            f"model={model!r} is not a model of tf_keras; castwise.adapters.keras is for Keras 3"
         )

@@ -1,4 +1,4 @@
-"""Policies from castwise to TF 2 and back."""
+"""Convert policies from castwise to TF 2 and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 
 
 def to_tf_keras(policy: Any) -> Any:
-    """The policy of tf_keras that means the same.
+    """Return the policy of tf_keras that means the same.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def to_tf_keras(policy: Any) -> Any:
 
 
 def from_tf_keras(policy: Any) -> Policy:
-    """The policy of castwise that means the same as one of tf_keras.
+    """Return the policy of castwise that means the same as one of tf_keras.
 
     Parameters
     ----------
@@ -59,9 +59,9 @@ def from_tf_keras(policy: Any) -> Policy:
     Raises
     ------
     TypeError
-        It is neither.
+        `policy` is neither.
     ValueError
-        It is of a class whose dtypes are not those of its name.
+        The class of `policy` has other dtypes than its name says.
     ImportError
         tf_keras is not installed.
 
@@ -70,7 +70,7 @@ def from_tf_keras(policy: Any) -> Policy:
         return policy
     if not isinstance(policy, require("tf_keras").mixed_precision.Policy):
         raise TypeError(
-            f"policy={policy!r} is no policy of tf_keras; give a tf_keras.mixed_precision.Policy"
+            f"policy={policy!r} is not a policy of tf_keras; give a tf_keras.mixed_precision.Policy"
         )
     converted = Policy(policy.name)
     _check_dtypes(policy, converted)
@@ -85,12 +85,12 @@ def _refuse(policy: Any) -> None:
     if isinstance(policy, DTypePolicy) and policy.quantization_mode is not None:
         raise ValueError(
             f"policy={policy.name!r} quantizes, which layers of TF 2 cannot do; "
-            "give the plain policy it stands on"
+            "give the plain policy in it"
         )
     if getattr(policy, "loss_scale", None) is not None:
         raise ValueError(
-            f"policy={policy!r} carries a loss scale, which policies have not since TF 2.4; give "
-            f"Policy({policy.name!r}), and wrap the optimizer in a LossScaleOptimizer"
+            f"policy={policy!r} carries a loss scale, which policies do not have since TF 2.4; "
+            f"give Policy({policy.name!r}), and wrap the optimizer in a LossScaleOptimizer"
         )
 
 

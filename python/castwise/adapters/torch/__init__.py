@@ -1,8 +1,8 @@
 """castwise for torch: tensors, modules, state dicts and gradients.
 
-`to_numpy` and `from_numpy` share memory in every dtype that both sides have; `cast` casts a tensor
-with all options of `castwise.cast`; `cast_module` and `autocast` give a model's layers the dtypes
-of a map; `cast_state_dict` does that to what is saved; `GradScaler` is torch.amp's.
+`to_numpy` and `from_numpy` share memory in every dtype that both libraries have; `cast` casts a
+tensor with all options of `castwise.cast`; `cast_module` and `autocast` give a model's layers the
+dtypes of a map; `cast_state_dict` casts state dicts; `GradScaler` has the interface of torch.amp's.
 """
 
 from castwise.adapters.torch._autocast import Autocast, autocast

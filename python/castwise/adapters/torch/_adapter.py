@@ -1,4 +1,4 @@
-"""What `castwise.cast` and `castwise.cast_tree` do with tensors."""
+"""The adapter by which `castwise.cast` and `castwise.cast_tree` cast tensors."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ __all__ = ["ADAPTER", "TorchAdapter"]
 
 
 class TorchAdapter(Adapter):
-    """torch's tensors; CPU tensors are cast in their own memory, others by torch."""
+    """Cast torch's tensors: on the CPU by castwise's kernels, on other devices by torch."""
 
     def is_array(self, value: Any) -> bool:
-        """Whether a tensor."""
+        """Tell whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
 
     def dtype_of(self, array: Any) -> Any:
-        """The numpy dtype of a tensor; None for those that only torch has."""
+        """Return the numpy dtype of a tensor; None for those that only torch has."""
         return numpy_dtype(array.dtype)
 
     def to_host(self, array: Any) -> NDArray[Any]:
-        """The elements, detached; copied from other devices only."""
+        """Return the elements, detached; only those on other devices are copied."""
         return to_numpy(array.detach().cpu().resolve_conj().resolve_neg())
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """The array as a tensor on the device of another."""
+        """Return the array as a tensor on the device of `like`."""
         return from_numpy(array, copy=None).to(like.device)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """As `castwise.adapters.torch.cast`."""
+        """Call `castwise.adapters.torch.cast`."""
         return cast(array, dtype, **options)
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
-        """None: tensors are in dicts, lists and tuples. TypeError for a module."""
+        """Return None, because torch has no containers but modules. TypeError for a module."""
         if isinstance(node, torch.nn.Module):
             refuse_module(node)
         return None
 
 
 ADAPTER = TorchAdapter()
-"""What `castwise.adapters.registry` names."""
+"""`castwise` names this object in the registry of adapters."""

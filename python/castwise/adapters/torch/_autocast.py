@@ -1,7 +1,7 @@
-"""Modules that compute in the dtype a map gives them, whatever their variables are kept in.
+"""Let modules compute in the dtypes of a map, while their variables keep theirs.
 
-While an outermost call runs, the parameters and buffers below it stand there cast to the compute
-dtypes; autograd sees the casts, so that gradients arrive in the dtype of the parameters.
+During the outermost call, casts take the place of the parameters and buffers below it. Autograd
+records the casts, so that gradients have the dtype of the parameters.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ __all__ = ["Autocast", "autocast"]
 
 
 def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
-    r"""Let the modules of a model compute in the dtypes of a map; a context manager.
+    r"""Let the modules of a model compute in the dtypes of a map.
 
-    Each call of a module casts its floating inputs to the compute dtype of that module, and finds
-    its floating parameters and buffers in it. What they are kept in does not change, nor does what
-    optimizers and `state_dict` see outside of calls.
+    Each call of a module casts its floating inputs to the compute dtype of that module, and sees
+    its floating parameters and buffers in that dtype. Outside of calls they keep their own dtype,
+    which optimizers and `state_dict` see.
 
     Parameters
     ----------
     module : torch.nn.Module
         With all its submodules.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype or policy
-        A dtype or the compute dtype of a policy, for every module. Of a `DTypePolicyMap`, each
-        module has the policy of its path. Of a mapping of dtypes, a key that matches the path of
-        a module decides for it; other modules compute in what their own parameters are given, and
-        those without any take their inputs as they come. Keys are torch's names, with dots, or
-        paths with "/" if any key has one.
+        A dtype or the compute dtype of a policy, for every module. With a `DTypePolicyMap`, each
+        module has the policy of its path. With a mapping of dtypes, a module has the dtype of the
+        key that matches its path, else that of its own parameters, and without parameters it does
+        not cast its inputs. Keys are torch's names, with dots, or paths with "/" if any key has
+        one.
 
     Returns
     -------
     Autocast
-        In force from now on, until its `remove` or the end of its ``with`` block.
+        A context manager. It is in force until `remove` is called or its ``with`` block ends.
 
     Raises
     ------
     TypeError, ValueError
-        It is no module, or one whose calls torch.jit compiled; it means no dtype that torch
-        computes in; two keys match a path; a module has two names that are given two dtypes.
+        `module` is not a module, or torch.jit compiled its calls; torch does not compute in a
+        dtype; two keys match a path; a module has two names with different dtypes.
 
     Notes
     -----
-    Of several on the same module the last is in force. Batch and instance norms keep their
-    variables in float32 beside 16-bit inputs, as torch's own kernels for them want it. Elements of
-    a buffer or parameter that a call changes are cast back. Where parameters have to be cast, calls
-    in several threads wait for each other; so a `forward` must not wait for a thread that calls
-    modules of the same model. `torch.nn.DataParallel`, which calls copies of modules, is not
-    supported. Dicts, lists and the like are copied where an input in them is cast.
+    If several are on the same module, the last is in force. Batch and instance norms see their
+    variables in float32 beside 16-bit inputs, as torch's kernels need them. Elements of a buffer or
+    parameter that a call changes are cast back. Where parameters have to be cast, calls in several
+    threads wait for each other; so a `forward` must not wait for a thread that calls modules of the
+    same model. `torch.nn.DataParallel`, which calls copies of modules, is not supported. Dicts,
+    lists and the like are copied where an input in them is cast.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
 
 
 class Slot(NamedTuple):
-    """A parameter or buffer, and what it is to be cast to for a call."""
+    """A parameter or buffer, and its dtype in a call."""
 
     holder: dict[str, Any]
     """`_parameters` or `_buffers` of its module."""
@@ -81,13 +81,13 @@ class Slot(NamedTuple):
 
 
 class Autocast:
-    """The calls of a model's modules, changed; see `autocast`.
+    """The changed calls of a model's modules; see `autocast`.
 
     Attributes
     ----------
     summary : Summary
-        The modules by name, each with the dtype that it computes in and the key that says so, and
-        the keys that decide for none.
+        The modules by name, each with the dtype that it computes in and the key that matched, and
+        the unused keys.
 
     """
 
@@ -113,7 +113,7 @@ class Autocast:
                 self._modules.add(each.module)
 
     def remove(self) -> None:
-        """Let the modules compute as before; nothing happens if they do."""
+        """Let the modules compute as before; calling it again does nothing."""
         for module in self._modules:
             Call.unlink(self, module)
 
@@ -124,14 +124,14 @@ class Autocast:
         self.remove()
 
     def run(self, call: Call, args: Any, kwargs: Any) -> Any:
-        """A call of a module: inputs and variables cast, `forward`, variables back."""
+        """Call `forward` with inputs and variables cast, then put the variables back."""
         args = tuple(_cast_floating(value, call.dtype) for value in args)
         kwargs = {name: _cast_floating(value, call.dtype) for name, value in kwargs.items()}
         covered: frozenset[Any] = getattr(self._thread, "covered", frozenset())
         if call.module in covered:
             return call.original(*args, **kwargs)
         try:
-            # While one thread has variables cast, no other may see them so, nor cast them itself.
+            # Other threads must not see or cast the variables while the casts are in their place.
             with self._lock:
                 self._thread.covered = covered.union(call.module.modules())
                 slots = list(self._slots(self._thread.covered - covered))
@@ -143,7 +143,7 @@ class Autocast:
             self._thread.covered = covered
 
     def _slots(self, owners: Iterable[Any]) -> Iterator[Slot]:
-        """What is to be cast for a call: of the modules where this autocast is in force."""
+        """Yield what a call has to cast: of the modules where this autocast is in force."""
         for owner in owners:
             call = owner.__dict__.get("forward")
             if not isinstance(call, Call) or call.autocast is not self:
@@ -161,7 +161,7 @@ class Autocast:
         return {"summary": self.summary}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copy of a module comes with a copy of this, whose modules are those that refer to it.
+        # A copy of a module has a copy of this object, whose modules are those that refer to it.
         self.__dict__.update(state)
         self._modules: WeakSet[Any] = WeakSet()
         self._lock = threading.RLock()
@@ -169,7 +169,7 @@ class Autocast:
 
 
 class Call:
-    """What stands in a module as its `forward`, in front of the one that was there."""
+    """A module's `forward` that casts, and calls the previous one."""
 
     def __init__(self, autocast: Autocast, module: Any, dtype: Any) -> None:
         self.autocast = autocast
@@ -182,23 +182,23 @@ class Call:
 
     @property
     def original(self) -> Callable[..., Any]:
-        """What the module does without any autocast."""
+        """The module's `forward` without any autocast."""
         previous = self.previous
         while isinstance(previous, Call):
             previous = previous.previous
         found: Callable[..., Any] = previous or type(self.module).forward.__get__(self.module)
         return found
 
-    __wrapped__ = original  # for those who look at the signature
+    __wrapped__ = original  # for callers that read the signature
 
     @staticmethod
     def link(autocast: Autocast, module: Any, dtype: Any) -> None:
-        """Put the autocast in front."""
+        """Put the autocast before the present `forward`."""
         module.forward = Call(autocast, module, dtype)
 
     @staticmethod
     def unlink(autocast: Autocast, module: Any) -> None:
-        """Take the autocast out of the module, wherever it stands in the chain."""
+        """Remove the autocast from the module, wherever it is in the chain."""
         call, later = module.__dict__.get("forward"), None
         while isinstance(call, Call):
             if call.autocast is autocast:
@@ -214,13 +214,13 @@ class Call:
 
 @contextmanager
 def _presented(slots: list[Slot]) -> Iterator[None]:
-    """Every slot with its cast in it."""
+    """Put the casts into the slots for a block."""
     put: list[tuple[Slot, Any, Any, int]] = []
     casts: dict[tuple[int, Any], Any] = {}
     try:
         for slot in slots:
             kept = slot.holder[slot.name]
-            # Tied ones stay tied, and are cast once.
+            # Tied variables stay tied, and are cast once.
             key = (id(kept), slot.dtype)
             if key not in casts:
                 casts[key] = _tracked_cast(kept, slot.dtype)
@@ -237,7 +237,7 @@ def _presented(slots: list[Slot]) -> Iterator[None]:
 
 
 def _cast_floating(value: Any, dtype: Any) -> Any:
-    """A floating tensor in the dtype; also those inside of dicts, lists, tuples, dataclasses."""
+    """Cast floating tensors, also inside of dicts, lists, tuples and dataclasses."""
     tensor_class = torch.Tensor
 
     def cast(leaf: Any, path: str = "") -> Any:
@@ -248,25 +248,25 @@ def _cast_floating(value: Any, dtype: Any) -> Any:
 
     if isinstance(value, tensor_class):
         return cast(value)
-    # The callee may put things into a dict or list: where nothing is cast, that is the caller's.
+    # The callee may change a dict or list; if nothing in it is cast, it stays the caller's.
     return map_leaves(value, cast, shared=True) if is_node(value) else value
 
 
 def _keeps_variables(module: Any, dtype: Any) -> bool:
-    """Whether torch has kernels for 16-bit inputs beside variables in float32, and wants those."""
+    """Tell whether torch's kernels need variables in float32 beside 16-bit inputs."""
     norms = torch.nn.modules.batchnorm._NormBase
     return isinstance(module, norms) and dtype.itemsize == 2  # noqa: PLR2004
 
 
 def _renew_flat_weights(slots: list[Slot]) -> None:
-    """Recurrent layers hold their parameters in a list, too."""
+    """Update the list in which recurrent layers hold their parameters, too."""
     for owner in {slot.owner for slot in slots}:
         if hasattr(owner, "_flat_weights_names"):
             owner._flat_weights = [getattr(owner, name) for name in owner._flat_weights_names]
 
 
 def _tracked_cast(tensor: Any, dtype: Any) -> Any:
-    """The cast, which counts the changes made to it; so it is made outside of inference mode."""
+    """Cast outside of inference mode, so that the result counts its changes."""
     if not torch.is_inference_mode_enabled():
         return tensor.to(dtype)
     with torch.inference_mode(False), torch.no_grad():
@@ -274,7 +274,7 @@ def _tracked_cast(tensor: Any, dtype: Any) -> Any:
 
 
 def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
-    """End a slot's presentation; the two tensors if the call changed elements."""
+    """Put a slot's variable back; return both tensors if the call changed elements."""
     found: Any = slot.holder.get(slot.name)
     if found is cast:
         slot.holder[slot.name] = kept
@@ -285,7 +285,7 @@ def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> tuple[Any, Any]
 
 
 def _take_over(kept: Any, cast: Any) -> None:
-    """Change the elements that a call changed in the cast; others keep all their digits."""
+    """Copy the elements that the call changed; others keep their full precision."""
     with torch.no_grad():
         same = cast == kept.to(cast.dtype)
         kept.copy_(torch.where(same, kept, cast.to(kept.dtype)))

@@ -1,7 +1,7 @@
-"""One memory seen by torch and numpy, for every dtype that both know; in a time without a size.
+"""Share memory between torch and numpy in every dtype that both have, without copies.
 
-torch's `numpy` and `from_numpy` refuse the dtypes that numpy has from ml_dtypes, and DLPack those
-of numpy's arrays; so integers of the same width cross over, and each side takes them for its own.
+torch's `numpy` and `from_numpy` refuse the dtypes of ml_dtypes, and numpy's DLPack does, too. So an
+array of integers of the same size is handed over, and viewed in the other library's dtype.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["from_numpy", "to_numpy"]
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
-    """A numpy array in the memory of a tensor: writing to one is writing to the other.
+    """Return a numpy array that shares a tensor's memory: writing to one changes the other.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        On the CPU, with strides of any kind, of a dtype that numpy or ml_dtypes has.
+        On the CPU, with any strides, of a dtype that numpy or ml_dtypes has.
 
     Returns
     -------
@@ -39,10 +39,10 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
     Raises
     ------
     TypeError
-        It is no tensor, or of a dtype that only torch has.
+        `tensor` is not a tensor, or has a dtype that only torch has.
     ValueError
-        Its elements are on another device, not laid out by strides, nested, tracked by autograd, or
-        still to be conjugated or negated; the message has what to call.
+        The elements are on another device, not laid out by strides, nested, tracked by autograd, or
+        not yet conjugated or negated; the message says what to call.
 
     """
     if not isinstance(tensor, torch.Tensor):
@@ -60,7 +60,7 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
 
 
 def plain_array(tensor: Any) -> NDArray[Any]:
-    """As `to_numpy`, of a tensor that is known to be one that numpy can look at."""
+    """Do what `to_numpy` does, without its checks."""
     known = _numpy_dtypes().get(tensor.dtype)
     if known is None:
         raise TypeError(
@@ -75,28 +75,28 @@ def plain_array(tensor: Any) -> NDArray[Any]:
 
 
 def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
-    """A tensor in the memory of a numpy array: writing to one is writing to the other.
+    """Return a tensor that shares a numpy array's memory: writing to one changes the other.
 
     Parameters
     ----------
     array : ndarray
-        Of a dtype that torch has too.
+        Of a dtype that torch has, too.
     copy : bool or None
-        False: never copy. None: copy where torch cannot look at the memory, because it is
-        read-only, in the other byte order, or has negative strides or such as are no multiple of
-        the element. True: always copy.
+        False: never copy. None: copy where torch cannot use the memory, because it is read-only,
+        in the other byte order, or has strides that are negative or not a multiple of the
+        element's size. True: always copy.
 
     Returns
     -------
     torch.Tensor
-        Same shape, on the CPU; unless copied, same strides.
+        Of the same shape, on the CPU; unless copied, with the same strides.
 
     Raises
     ------
     TypeError
-        It is no array, or of a dtype that torch lacks.
+        `array` is not an array, or has a dtype that torch lacks.
     ValueError
-        torch cannot look at the memory, and `copy` is False.
+        torch cannot use the memory, and `copy` is False.
 
     """
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
@@ -120,26 +120,26 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
     if copy or obstacle is not None:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     if array.dtype.isbuiltin == 1:
-        # numpy has two names for one of C's integers; torch knows the one of `finfo` only.
+        # numpy has two dtypes for one of C's integers; torch knows the one of `finfo` only.
         return torch.from_numpy(array.view(_numpy_dtypes()[dtype][0]))
     return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """The numpy dtype of a torch dtype; None if neither numpy nor ml_dtypes has it."""
+    """Return the numpy dtype of a torch dtype; None if neither numpy nor ml_dtypes has it."""
     known = _numpy_dtypes().get(dtype)
     return None if known is None else known[0]
 
 
 @functools.cache
 def dtype_name(dtype: Any) -> str:
-    """A torch dtype's name: that of its format, else torch's own."""
+    """Return the name of a torch dtype's format, else torch's own name."""
     known = numpy_dtype(dtype)
     return str(dtype).removeprefix("torch.") if known is None else known.name
 
 
 def torch_dtype(dtype: Any) -> Any:
-    """The torch dtype of a numpy dtype or a format's name; None if torch does not have it."""
+    """Return the torch dtype of a numpy dtype or a format's name, or None."""
     try:
         return _torch_dtypes().get(finfo(dtype).name)
     except TypeError:
@@ -148,9 +148,9 @@ def torch_dtype(dtype: Any) -> Any:
 
 @functools.cache
 def _torch_dtypes() -> dict[str, Any]:
-    """The dtypes of torch by the name of their format, which is the same in both libraries.
+    """Return the dtypes of torch by the name of their format, which is the same in both libraries.
 
-    Those that are no whole bytes are names only in torch; it computes with none of them.
+    Those of less than a byte are left out, because torch only has their names.
     """
     found = {}
     for name in formats():
@@ -163,7 +163,7 @@ def _torch_dtypes() -> dict[str, Any]:
 
 @functools.cache
 def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
-    """The numpy dtypes by torch's, with the integer of torch that crosses over in their place."""
+    """Return the numpy dtypes by torch's, each with the integer dtype that is handed over."""
     found = {}
     for name, dtype in _torch_dtypes().items():
         own: np.dtype[Any] = finfo(name).dtype  # type: ignore[assignment]
@@ -173,7 +173,7 @@ def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
 
 
 def _hidden(tensor: Any) -> str:
-    """Why numpy cannot look at a tensor's elements, and what to call."""
+    """Say why numpy cannot use a tensor's memory, and what to call."""
     if tensor.requires_grad:
         return "is tracked by autograd; give tensor.detach()"
     if not tensor.is_cpu:
@@ -188,7 +188,7 @@ def _hidden(tensor: Any) -> str:
 
 
 def _obstacle(array: NDArray[Any]) -> str | None:
-    """Why torch cannot look at an array's memory; None if it can."""
+    """Say why torch cannot use an array's memory; None if it can."""
     if not array.flags.writeable:
         return "is read-only"
     if not array.dtype.isnative:
@@ -196,5 +196,5 @@ def _obstacle(array: NDArray[Any]) -> str | None:
     if any(step < 0 for step in array.strides):
         return f"has negative strides {array.strides}"
     if any(step % array.itemsize for step in array.strides):
-        return f"has strides {array.strides} that are no multiple of {array.itemsize} bytes"
+        return f"has strides {array.strides} that are not multiples of {array.itemsize} bytes"
     return None

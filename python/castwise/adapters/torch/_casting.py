@@ -1,4 +1,4 @@
-"""`cast` for tensors: by castwise's kernels on the CPU, by torch on other devices."""
+"""Cast tensors: by castwise's kernels on the CPU, by torch on other devices."""
 
 from __future__ import annotations
 
@@ -51,30 +51,31 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any shape, strides and layout. On the CPU castwise casts it; on another device, without
-        strides, and inside of torch.func's transformations, torch does, with the same result for
-        the same `overflow`, except where torch rounds twice (from float64 to 16 bits or less) and,
-        from floats beyond the range of an integer, whatever torch does there.
+        Of any shape, strides and layout. On the CPU castwise casts it. On another device, without
+        strides, and inside of torch.func's transformations, torch casts it, with the same result
+        for the same `overflow`, with two exceptions: torch rounds twice from float64 to 16 bits or
+        less, and has its own results for floats beyond the range of an integer.
     dtype : dtype, optional
-        Also one of torch's; one that torch has. May be left out if `out` is given.
+        A dtype that torch has, also one of torch's. May be left out if `out` is given.
     out : torch.Tensor, optional
         Written in place and returned.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
-        ``threads``, as `castwise.cast` has them; on other devices ``overflow`` ("ieee" or
-        "saturate") and ``copy`` only.
+        ``threads``, as in `castwise.cast`; on other devices ``overflow`` ("ieee" or "saturate")
+        and ``copy`` only.
 
     Returns
     -------
     torch.Tensor, or (torch.Tensor, CastReport) with ``report=True``
-        On the same device. Autograd sees a cast (and a product with ``scale``), as of `Tensor.to`.
+        On the same device. Autograd records the cast (and the product with ``scale``), as it
+        does for `Tensor.to`.
 
     Raises
     ------
     TypeError
-        It is no tensor, or torch has no such dtype.
+        `tensor` is not a tensor, or torch has no such dtype.
     ValueError
-        An option that is wrong, or not to be had on that device.
+        An option is wrong, or not available on that device.
     OverflowError
         With ``overflow="raise"``.
 
@@ -97,12 +98,12 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
 
 
 def target_dtype(dtype: Any) -> Any:
-    """The torch dtype that an argument means.
+    """Return the torch dtype that an argument means.
 
     Raises
     ------
     TypeError
-        It means none, or one that torch lacks.
+        `dtype` is not a dtype, or one that torch lacks.
 
     """
     if isinstance(dtype, torch.dtype):
@@ -112,17 +113,17 @@ def target_dtype(dtype: Any) -> Any:
     name = finfo(dtype).name
     found = torch_dtype(name)
     if found is None:
-        raise TypeError(f"dtype={name!r} is no dtype that torch has; choose another.")
+        raise TypeError(f"dtype={name!r} is not a dtype that torch has; choose another.")
     return found
 
 
 def is_on_host(tensor: Any) -> bool:
-    """Whether numpy can look at the elements: on the CPU, by strides, of a plain class, now."""
+    """Tell whether numpy can read the elements: on the CPU, with strides, of a plain class."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
         and not tensor.is_nested
-        # Classes that take torch's calls over may have their elements elsewhere, or none; so do
+        # Classes that override torch's calls may have their elements elsewhere, or none; so may
         # the tensors inside of torch.func's transformations, and those of a compiler.
         and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         and not torch.compiler.is_compiling()
@@ -131,7 +132,7 @@ def is_on_host(tensor: Any) -> bool:
 
 
 def refuse_module(module: Any) -> NoReturn:
-    """TypeError for a module where tensors should be."""
+    """Raise TypeError for a module in the place of tensors."""
     raise TypeError(
         f"a {type(module).__name__} is cast where it is, by "
         "castwise.adapters.torch.cast_module; or give its state_dict()."
@@ -157,7 +158,7 @@ def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     if "order" in options or "copy" in options:
         found = _core.cast(source, numpy_dtype(target), **options)
         array, *report = found if options.get("report") else (found,)
-        # The array may be the tensor's own memory: without copies, unchanged.
+        # With copy=False the array may be the tensor's own memory.
         result = tensor if array is source else from_numpy(array)
     else:
         result = torch.empty_like(tensor, dtype=target, requires_grad=False)
@@ -167,12 +168,12 @@ def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
 
 
 def _plain(tensor: Any) -> Any:
-    """With its elements in memory as they are: torch conjugates and negates when it must."""
+    """Carry out conjugations and negations that torch has put off."""
     return tensor.resolve_conj().resolve_neg()
 
 
 def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with a scale that is a tensor as an array."""
+    """Return the options, with an array in the place of a scale that is a tensor."""
     scale = options.get("scale")
     if isinstance(scale, torch.Tensor):
         return {**options, "scale": to_numpy(scale.detach().cpu())}
@@ -180,7 +181,7 @@ def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
-    """The cast on another device, with castwise's rules for what lies beyond the range."""
+    """Cast on another device, by castwise's rules for overflows."""
     for name, value in options.items():
         if value not in _ANYWHERE.get(name, (None, False)):
             raise ValueError(
@@ -188,7 +189,7 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
                 f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
                 f"tensor.cpu(), or leave {name} out."
             )
-    if tensor.is_complex():  # the kernels know to what it may be cast
+    if tensor.is_complex():  # raises for targets that are not complex
         _core.cast(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
     saturates = options.get("overflow") == "saturate"
     if not (tensor.is_floating_point() and target.is_floating_point):
@@ -205,8 +206,8 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
         return _wide(tensor, target).clamp(-row.max, row.max).to(target)
     if row.specials != "finite-nan" or tensor.dtype == target:
         return tensor.to(target, copy=options.get("copy", True))
-    # torch has the largest value here, on some devices; castwise has NaN. Half a step above it is
-    # still rounded down, for its last bit is even: the code after it is NaN's.
+    # On some devices torch gives the largest value here, and castwise NaN. Half a step above the
+    # largest value is still rounded down to it, because its last bit is even.
     half_step = 2.0 ** (math.frexp(row.max)[1] - 1) * row.eps / 2
     wide = _wide(tensor, target)
     return wide.masked_fill(wide.abs() > row.max + half_step, torch.nan).to(target)
@@ -219,11 +220,11 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "overflow": ("ieee", "saturate"),
     "rounding": (None, "nearest-even"),
 }
-"""The options that other devices have."""
+"""The options that are available on other devices."""
 
 
 def _wide(tensor: Any, target: Any) -> Any:
-    """The tensor in a dtype that has all its values, and the limits of the target."""
+    """Return the tensor in a dtype that holds all its values and the limits of the target."""
     if tensor.layout not in (torch.strided, torch.jagged):
         raise ValueError(
             f"tensor has the layout {tensor.layout}, in which torch cannot limit it to what "
@@ -234,7 +235,7 @@ def _wide(tensor: Any, target: Any) -> Any:
 
 
 class _Cast(torch.autograd.Function):  # type: ignore[misc]
-    """A cast on the host as autograd knows it: the gradient takes the way back."""
+    """A cast on the host for autograd: the gradient is cast back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any]) -> Any:

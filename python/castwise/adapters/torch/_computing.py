@@ -1,4 +1,4 @@
-"""Which module computes in which dtype, by a map of modules or of their parameters."""
+"""Choose the dtype in which each module computes, by a map of modules or of parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch: Any = require("torch")
 
 
 class Computing(NamedTuple):
-    """A module with what it computes in, and the key that says so."""
+    """A module, the dtype in which it computes, and the key that matched."""
 
     module: Any
     dtype: Any
@@ -21,14 +21,15 @@ class Computing(NamedTuple):
 
 
 def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
-    """The modules that compute in a dtype, under each of their names.
+    """Return the modules that compute in a dtype, under each of their names.
 
     Raises
     ------
     TypeError
         torch.jit has compiled the calls of one.
     ValueError
-        It is a dtype that torch only stores; a module has two names that are given two dtypes.
+        torch stores a dtype but does not compute in it; a module has two names with different
+        dtypes.
 
     """
     found: dict[str, Computing] = {}
@@ -53,7 +54,7 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
 
 
 _COMPILED = "_orig_mod"
-"""What torch.compile calls the module that its own one runs; inputs are cast in there."""
+"""The name of the module within torch.compile's; inputs are cast in the inner one."""
 
 
 def _where(path: str) -> str:
@@ -65,12 +66,12 @@ def _shown(dtype: Any) -> str:
 
 
 def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
-    """What a module computes in, and the key that says so; None for no dtype in particular.
+    """Return the dtype in which a module computes (None for that of its inputs), and the key.
 
     Raises
     ------
     ValueError
-        It is a dtype that torch only stores.
+        torch stores the dtype but does not compute in it.
 
     """
     target, key = names.module(path)
@@ -84,7 +85,7 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
                 own = names.tensor(Named(full, path, parameter)).target
                 other = parameter.dtype if own is None else torch_dtype(own)
                 if own is None and not _computable(other):
-                    continue  # whoever put it there sees to it
+                    continue  # its author is responsible for it
                 dtype = other if dtype is None else _promoted(dtype, other)
     if dtype is not None and not _computable(dtype):
         raise ValueError(
@@ -103,7 +104,7 @@ def _computable(dtype: Any) -> bool:
 
 
 def _promoted(first: Any, second: Any) -> Any:
-    """The dtype of a sum; torch has none for those that it only stores."""
+    """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
     if first == second or not _computable(first):
         return first
     return torch.promote_types(first, second) if _computable(second) else second

@@ -1,4 +1,4 @@
-"""Modules, cast where they are: parameters and buffers by map, calls in the compute dtype."""
+"""Cast modules in place: parameters and buffers by map, calls in the compute dtype."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["ModuleCast", "cast_module", "explain"]
 
 @dataclass(frozen=True)
 class ModuleCast:
-    """What `cast_module` did, and a handle on what the module does from then on.
+    """What `cast_module` did, and a handle to let the module compute as before.
 
     Attributes
     ----------
     summary : Summary
-        Each parameter and buffer with its dtypes and the key that decided; keys that decided for
-        nothing, with the nearest name. Prints as a table.
+        Each parameter and buffer with its dtypes and the key that matched; unused keys, with the
+        nearest name. Prints as a table.
     autocast : Autocast or None
         What the modules compute in.
 
@@ -41,7 +41,7 @@ class ModuleCast:
     autocast: Autocast | None
 
     def remove(self) -> None:
-        """Let the modules take their inputs as they come; parameters and buffers stay cast."""
+        """Let the modules no longer cast their inputs; parameters and buffers stay cast."""
         if self.autocast is not None:
             self.autocast.remove()
 
@@ -62,43 +62,43 @@ def cast_module(
     inputs: Any = True,
     **options: Unpack[TreeOptions],
 ) -> ModuleCast:
-    r"""Cast the parameters and buffers of a module, and let it compute in the dtype that they have.
+    r"""Cast the parameters and buffers of a module, and let it compute in their dtypes.
 
-    As `Module.to` does it, in place: parameters stay the same objects, with the same
-    ``requires_grad``, so that optimizers and tied layers keep them; gradients are cast along.
+    It works in place, as `Module.to`: parameters stay the same objects, with the same
+    ``requires_grad``, so that optimizers and tied layers keep them; gradients are cast, too.
 
     Parameters
     ----------
     module : torch.nn.Module
         With all its submodules.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
-        A dtype (also torch's), or a policy, of which the variable dtype is meant, for all; a
+        A dtype (also torch's), or a policy, whose variable dtype is used, for all; a
         `DTypePolicyMap`, whose keys are paths of modules; or a mapping of regular expressions to
         dtypes, whose keys are names of parameters and buffers (r"encoder\..*\.weight"), else of
         the modules that have them. Keys are torch's names, with dots, or castwise's paths, with
-        "/", if any key has one. ``"default"`` is for what no key matches, ``"keep"`` changes
-        nothing. Integer, bool and complex tensors are left alone, unless a key is the very name
-        of one.
+        "/", if any key has one. ``"default"`` is for names that no key matches, ``"keep"`` changes
+        nothing. Integer, bool and complex tensors are left alone, unless a key is equal to the
+        name of one.
     inputs : bool, or what `dtype_or_policy_or_map` may be
-        True: from now on modules compute in the dtypes that the map gives them (`autocast`).
-        False: their calls stay as they are. Else what they compute in, such as "bfloat16" for
+        True: modules compute in the dtypes that the map gives them (`autocast`). False: their
+        calls stay as they are. Anything else is what they compute in, such as "bfloat16" for
         parameters in float8.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in
-        `castwise.cast_tree`. Nothing is changed if they refuse any tensor.
+        `castwise.cast_tree`. Nothing is changed if one tensor cannot be cast with them.
 
     Returns
     -------
     ModuleCast
-        What was done to which tensor, and `remove`, which ends the part of `inputs`.
+        What was done to each tensor, and `remove`, which undoes what `inputs` did.
 
     Raises
     ------
     TypeError
-        It is no module; no dtype or policy, or one that torch lacks; an int for a parameter that
-        requires a gradient.
+        `module` is not a module; a target is not a dtype or policy, or torch lacks it, or it is
+        an integer dtype for a parameter that requires a gradient.
     ValueError
-        Two keys match a name; a tensor with two names is given two dtypes; there is no computing
+        Two keys match a name; a tensor has two names with different dtypes; torch does not compute
         in a dtype; an option is wrong.
     OverflowError, ValueError
         What `castwise.cast` raises for a tensor, with its name.
@@ -116,11 +116,11 @@ def cast_module(
     for named, _, target, _ in plan:
         if target is not None and named.tensor.requires_grad and not target.is_floating_point:
             raise TypeError(
-                f"{named.path!r} requires a gradient, which {target} has not; give it a floating "
-                'dtype or "keep", or call requires_grad_(False).'
+                f"{named.path!r} requires a gradient, which {target} cannot have; give it a "
+                'floating dtype or "keep", or call requires_grad_(False).'
             )
-    summary = names.summary({each.named.path: each.account for each in plan})
-    # It looks at everything before it changes anything; so the two succeed or fail together.
+    summary = names.summary({each.named.path: each.cast for each in plan})
+    # It checks everything before it changes anything, so that the two succeed or fail together.
     autocast = None
     if inputs is not False:
         autocast = _autocast(module, dtype_or_policy_or_map, inputs)
@@ -137,7 +137,7 @@ def cast_module(
 
 
 def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast:
-    """What the argument `inputs` asks for."""
+    """Make the `Autocast` that the argument `inputs` asks for."""
     if inputs is True:
         return Autocast(module, dtype_or_policy_or_map)
     try:
@@ -149,7 +149,7 @@ def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast
 def explain(
     module_or_state: Any, dtype_or_policy_or_map: Any, *, role: Role = "variable"
 ) -> Summary:
-    """What a map would do to the tensors of a module or a state dict, without doing it.
+    """Report what a map would do to the tensors of a module or a state dict.
 
     Raises
     ------
@@ -163,11 +163,11 @@ def explain(
     else:
         found = list(state_tensors(module_or_state))
     plan = decide(found, names)
-    return names.summary({each.named.path: each.account for each in plan})
+    return names.summary({each.named.path: each.cast for each in plan})
 
 
 def named_tensors(module: Any) -> Iterator[Named]:
-    """Every parameter and buffer under each of its names."""
+    """Yield every parameter and buffer under each of its names."""
     for path, owner in module.named_modules(remove_duplicate=False):
         for holder in (owner._parameters, owner._buffers):
             for name, tensor in holder.items():
@@ -179,7 +179,7 @@ def _cast_all(plan: list[Planned], options: Mapping[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
     tensors = {id(each.named.tensor): each for each in plan if each.target is not None}
-    # Several objects may be one memory; the address stands for it while the old one is held.
+    # Several tensors may share memory; its address identifies it while the old tensor is held.
     places = Counter(each.place for each in tensors.values())
     shared = {place for place, count in places.items() if count > 1}
     done: dict[Any, tuple[Any, Any]] = {}
@@ -200,7 +200,7 @@ def _cast_all(plan: list[Planned], options: Mapping[str, Any]) -> None:
 
 
 def _put(tensor: Any, new: Any) -> None:
-    """As `Module.to`: other data for the same object, and for its gradient."""
+    """Replace the data of a tensor and of its gradient, as `Module.to` does."""
     tensor.data = new
     if tensor.grad is not None:
         tensor.grad.data = tensor.grad.data.to(new.dtype)

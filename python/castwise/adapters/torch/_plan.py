@@ -1,4 +1,4 @@
-"""Which tensor becomes which dtype: maps over torch's names, with a report of what matched."""
+"""Choose the dtype of each tensor by a map of torch's names, and report what matched."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ torch: Any = require("torch")
 
 
 class Named(NamedTuple):
-    """A tensor with where it is."""
+    """A tensor and its place."""
 
     path: str
-    """torch's own name of it, with dots."""
+    """torch's name of the tensor, with dots."""
     module: str | None
     """The name of the module that has it; None in a state dict."""
     tensor: Any
 
 
 class TensorCast(NamedTuple):
-    """What becomes of a tensor."""
+    """The dtypes of a tensor before and after, and the key that matched."""
 
     before: str
     after: str
@@ -35,28 +35,28 @@ class TensorCast(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A tensor with what becomes of it."""
+    """A tensor and its target."""
 
     named: Named
-    account: TensorCast
+    cast: TensorCast
     target: Any
     """The torch dtype to cast to; None to leave it alone."""
     place: Any
-    """Equal for tensors that are the same elements."""
+    """Equal for tensors that share all their elements."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a map says of the tensors of a module or a state dict. Prints as a table.
+    """The dtypes that a map gives to the tensors of a module or a state dict. Prints as a table.
 
     Attributes
     ----------
     tensors
-        Each tensor by name: its dtype, the one that it is given, and the key that says so.
+        Each tensor by name: its dtypes before and after, and the key that matched.
     keys
-        Each key with the number of names that it decides for.
+        Each key with the number of names that it was used for.
     unused
-        Each key that decides for none, with the name that is spelled most like it.
+        Each unused key, with the name that is spelled most like it.
 
     """
 
@@ -77,21 +77,21 @@ class Summary:
 class NameMap:
     """A map whose keys are torch's names, with dots; or castwise's paths, if a key has a "/".
 
-    A key of a map of dtypes is looked for among the tensors, then among the modules that have
-    them; a policy is a module's.
+    Keys of a map of dtypes match names of tensors first, then names of modules; keys of a map of
+    policies match names of modules.
     """
 
     targets: DtypeMap
     slashed: bool
     of_modules: bool
     single: bool
-    """A dtype or a policy for everything."""
+    """Whether one dtype or policy is for all."""
     hits: dict[str, int] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any, role: str) -> NameMap:
-        """The map that an argument means; TypeError or ValueError as `DtypeMap.of`, and for dtypes.
+        """Return the map for an argument.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class NameMap:
         return cls(targets, slashed, policies, not keys, dict.fromkeys(keys, 0))
 
     def tensor(self, named: Named) -> Decision:
-        """What becomes of a tensor. Integers, bools and complex numbers stay, unless named."""
+        """Return a tensor's target. Integers, bools and complex numbers stay, unless named."""
         floating = named.tensor.is_floating_point()
         decision = Decision(None)
         if not (self.of_modules and named.module is not None):
@@ -125,13 +125,13 @@ class NameMap:
         return decision
 
     def module(self, path: str) -> Decision:
-        """What the floating inputs of a module become."""
+        """Return the dtype for the floating inputs of a module."""
         decision = self._find(path, True)
         self._count(decision.key)
         return decision
 
     def summary(self, casts: dict[str, TensorCast]) -> Summary:
-        """Report on all that was asked so far."""
+        """Report on all tensors that were looked up."""
         return Summary(casts, dict(self.hits), unused(self.hits, self.seen))
 
     def _find(self, path: str, floating: bool) -> Decision:
@@ -144,18 +144,18 @@ class NameMap:
             self.hits[key] += 1
 
     def spelled(self, path: str) -> str:
-        """A name as the keys are written."""
+        """Return a name in the spelling of the keys."""
         return path.replace(".", "/") if self.slashed else path
 
 
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
-    """Every tensor with what a map makes of it.
+    """Yield every tensor with what a map makes of it.
 
     Raises
     ------
     ValueError
-        Two keys match a name; a tensor has two names that are given different dtypes; a parameter
-        of a lazy module has no elements yet.
+        Two keys match a name; a tensor has two names with different dtypes; a parameter of a lazy
+        module has no elements yet.
 
     """
     chosen: dict[Any, tuple[str, Any]] = {}
@@ -170,12 +170,12 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
                 f"{path!r} and {named.path!r} are one tensor, and are to be {dtype_name(other)} "
                 f"and {dtype_name(dtype)}; give both the same dtype."
             )
-        account = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
-        yield Planned(named, account, None if dtype == named.tensor.dtype else dtype, place)
+        cast = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
+        yield Planned(named, cast, None if dtype == named.tensor.dtype else dtype, place)
 
 
 def refuse_lazy(path: str, tensor: Any) -> None:
-    """ValueError for a parameter of a lazy module that was never called."""
+    """Raise ValueError for a parameter of a lazy module that was never called."""
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(
             f"{path!r} has no elements yet; call the module once, so that it gets them."
@@ -183,7 +183,7 @@ def refuse_lazy(path: str, tensor: Any) -> None:
 
 
 def _place(tensor: Any) -> Any:
-    """Equal for tensors that are the same elements: the same object, or the same memory."""
+    """Return what is equal for tensors that are the same object or the same memory."""
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return id(tensor)
     try:

@@ -17,18 +17,18 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(compat.GradScaler):
-    """A GradScaler for torch's optimizers; gradients on the CPU are divided by castwise's kernels.
+    """A GradScaler for torch's optimizers, with castwise's kernels for gradients on the CPU.
 
-    In one pass over all of them, in the memory that they have. Gradients on other devices are
-    divided by torch's own kernel. Parameters, methods, states and errors are those of
-    torch.amp.GradScaler (of `castwise.compat.torch.GradScaler`), and states of either load into
+    The kernels divide all gradients on the CPU in place, in one pass. Gradients on other devices
+    are divided by torch's own kernel. Parameters, methods, states and errors are those of
+    torch.amp.GradScaler (and of `castwise.compat.torch.GradScaler`), and states of one load into
     the other. Fused optimizers (``_step_supports_amp_scaling``) get ``grad_scale`` and
     ``found_inf`` as tensors.
 
     Parameters
     ----------
     device : str
-        Taken for torch's sake; the scale goes where the loss is.
+        Accepted, but unused; the scale is on the device of the loss.
     init_scale, growth_factor, backoff_factor, growth_interval, enabled
         As in torch: 65536, 2, 0.5, 2000 and True by default.
 
@@ -43,20 +43,20 @@ class GradScaler(compat.GradScaler):
 
     @classmethod
     def from_torch(cls, scaler: Any) -> GradScaler:
-        """One that goes on where torch's, or castwise's for numpy, stands."""
+        """Make one with the state of torch's, or of castwise's for numpy."""
         made = cls(enabled=scaler.is_enabled())
         made.load_state_dict(scaler.state_dict())
         return made
 
     def to_torch(self, device: str = "cpu") -> Any:
-        """torch.amp.GradScaler, going on where this one stands."""
+        """Make a torch.amp.GradScaler with the state of this one."""
         made = torch.amp.GradScaler(device, enabled=self.is_enabled())
         if self.is_enabled():
             made.load_state_dict(self.state_dict())
         return made
 
     def scale(self, outputs: Any) -> Any:
-        """A loss times the scale, as torch has it; of a list or tuple, each of them."""
+        """Multiply a loss, or each loss of a list or tuple, by the scale."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, torch.Tensor):
@@ -68,7 +68,7 @@ class GradScaler(compat.GradScaler):
         return super().scale(outputs)
 
     def _gradient(self, parameter: Any) -> Any:
-        # The values of a sparse gradient are divided like others: it is their sum.
+        # A sparse gradient is the sum of its values, so these are divided.
         grad = parameter.grad
         return grad._values() if grad is not None and grad.is_sparse else grad
 
@@ -77,7 +77,7 @@ class GradScaler(compat.GradScaler):
 
     _kind = "a tensor"
     _place: Any = "cpu"
-    """The device of the first loss, where torch keeps its scale."""
+    """The device of the first loss, on which torch puts its scale."""
 
     def _number(self, value: float) -> Any:
         return torch.full((), value, dtype=torch.float32, device=self._place)
@@ -90,7 +90,7 @@ class GradScaler(compat.GradScaler):
 
 
 def _in_numpy(grad: Any) -> Any:
-    """The memory of a gradient on the CPU; None for others."""
+    """Return a gradient on the CPU as a numpy array; None for others."""
     return to_numpy(grad.detach()) if grad is not None and is_on_host(grad) else None
 
 
@@ -99,7 +99,7 @@ def _divide_by_torch(grads: Iterable[Any], scale: float) -> bool:
     lists: dict[Any, list[Any]] = {}
     for grad in grads:
         lists.setdefault((grad.device, grad.dtype), []).append(grad)
-    # All work is given to the devices before the first answer is waited for.
+    # All kernels are started before the first result is waited for.
     found = []
     for (device, _), of_one_kind in lists.items():
         flag = torch.zeros((), dtype=torch.float32, device=device)

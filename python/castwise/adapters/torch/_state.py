@@ -1,4 +1,4 @@
-"""State dicts, cast by map: one tensor after the other, each memory once."""
+"""Cast state dicts by map, tensors that share memory once."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def cast_state_dict(
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         As in `castwise.cast_tree`; dtypes may be torch's. Keys are torch's names (r"encoder\..*"),
         or paths with "/" if any key has one. Integer, bool and complex tensors are left alone,
-        unless a key is the very name of one.
+        unless a key is equal to the name of one.
     role : {"variable", "compute"}
-        Which dtype of a policy is meant.
+        Which dtype of a policy is used.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
         `castwise.cast_tree`.
@@ -46,7 +46,7 @@ def cast_state_dict(
     -------
     dict of the same class
         Tensors that share memory share it again; tensors that are left alone are the same objects.
-        What is no tensor stays.
+        Other values than tensors stay.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def cast_state_dict(
     check_tree_options(options, "cast_state_dict")
     tensor_class = torch.Tensor
     names = NameMap.of(dtype_or_policy_or_map, role)
-    # Everything is looked at before anything is cast; both walks go the same way.
+    # All targets are known before anything is cast; both walks have the same order.
     plan = iter(list(decide(state_tensors(state), names)))
     done: dict[Any, Any] = {}
 
@@ -82,12 +82,12 @@ def cast_state_dict(
 
 
 def state_tensors(state: Any) -> Iterator[Named]:
-    """Every tensor of a state dict, by name.
+    """Yield every tensor of a state dict, by name.
 
     Raises
     ------
     TypeError
-        There is a module in it.
+        The state has a module in it.
 
     """
     tensor_class = torch.Tensor

@@ -1,7 +1,7 @@
 """jmp: policies of three dtypes, loss scales as values, and casts of whole trees.
 
-Works on numpy arrays without jax. Where jax is in use, its arrays are cast too, and its rules say
-what is a tree.
+It works on numpy arrays without jax. If jax is imported, its arrays are cast, too, and its registry
+of pytrees is used.
 
 >>> import numpy as np
 >>> policy = get_policy("params=float32,compute=half,output=float32")

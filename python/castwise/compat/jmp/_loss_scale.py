@@ -1,9 +1,9 @@
-"""jmp's loss scales: frozen values with `scale`, `unscale` and `adjust`, on arrays of numpy's kind.
+"""jmp's loss scales: frozen values with `scale`, `unscale` and `adjust`, for numpy and jax.
 
-They are pytrees for jax, where it is in use: `register` says so to it. All of them, `all_finite`
-and `select_tree` then work inside `jax.jit`, where XLA may divide by a factor that is no power of
-two through its reciprocal. As in jmp, the number of a `StaticLossScale` is no leaf: to enter
-`jax.jit` as an argument it must hash, as Python's and numpy's scalars do.
+`register` makes them pytrees, if jax is imported. Then they, `all_finite` and `select_tree` work
+inside `jax.jit`, where XLA may divide by a factor other than a power of two through its reciprocal.
+As in jmp, the number of a `StaticLossScale` is not a leaf: as an argument of a jitted function it
+must hash, as Python's and numpy's scalars do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tree = TypeVar("Tree")
 
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
-    """A scale of 1 that nothing is multiplied by."""
+    """A scale of 1, by which nothing is multiplied."""
 
     @property
     def loss_scale(self) -> int:
@@ -43,11 +43,11 @@ class NoOpLossScale:
         return 1
 
     def scale(self, tree: Tree) -> Tree:
-        """The tree itself."""
+        """Return the tree itself."""
         return tree
 
     def unscale(self, tree: Tree) -> Tree:
-        """The tree itself."""
+        """Return the tree itself."""
         return tree
 
     def adjust(self, grads_finite: Any) -> NoOpLossScale:
@@ -66,11 +66,11 @@ class StaticLossScale:
         _check_number("loss_scale", self.loss_scale)
 
     def scale(self, tree: Tree) -> Tree:
-        """Every array times the scale, in numpy's promotion."""
+        """Return every array times the scale, in numpy's promotion."""
         return _times(tree, self.loss_scale)
 
     def unscale(self, tree: Tree) -> Tree:
-        """Every array times the reciprocal of the scale."""
+        """Return every array times the reciprocal of the scale."""
         return _unscale(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
@@ -81,21 +81,21 @@ class StaticLossScale:
 
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale:
-    """A scale that is multiplied after `period` finite steps and divided after any other.
+    """A scale that is multiplied after `period` finite steps, and divided after any other step.
 
     Parameters
     ----------
     loss_scale : float or float array of rank 0
-        A growth beyond its dtype's range does not take place.
+        It does not grow beyond its dtype's range.
     counter : int or float, or array of rank 0
         Finite steps since the last change; taken modulo `period`.
     period : int or float, or array of rank 0
         Steps between growths: the scale grows where the counter is ``period - 1``. With a float
         the counter becomes a float32.
     factor : int or float, or array of rank 0
-        What it is multiplied and divided by.
+        The factor by which it is multiplied and divided.
     min_loss_scale : float or float array of rank 0
-        Division stops here.
+        It is not divided below this.
 
     Raises
     ------
@@ -114,21 +114,21 @@ class DynamicLossScale:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is object:
-                continue  # jax makes one of bare objects to learn the structure
+                continue  # jax makes one of placeholder objects to learn the structure
             _check_number(field.name, value)
             if field.name.endswith("loss_scale") and not is_floating(dtype := _dtype(value)):
                 warnings.warn(f"{field.name} has dtype {dtype}; use a float", stacklevel=3)
 
     def scale(self, tree: Tree) -> Tree:
-        """Every array times the scale, in numpy's promotion."""
+        """Return every array times the scale, in numpy's promotion."""
         return _times(tree, self.loss_scale)
 
     def unscale(self, tree: Tree) -> Tree:
-        """Every array times the reciprocal of the scale."""
+        """Return every array times the reciprocal of the scale."""
         return _unscale(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """The scale for the next step.
+        """Return the scale for the next step.
 
         Parameters
         ----------
@@ -161,7 +161,7 @@ class DynamicLossScale:
         return dataclasses.replace(self, loss_scale=scale, counter=counter)
 
     def _counted(self, xp: Any) -> tuple[Any, Any]:
-        """Whether a finite step completes the period, and the counter after it."""
+        """Tell whether a finite step completes the period, and the counter after it."""
         counter, period = xp.asarray(self.counter), xp.asarray(self.period)
         if is_floating(counter.dtype) or is_floating(period.dtype):
             counter, period = counter.astype(np.float32), period.astype(np.float32)
@@ -169,7 +169,7 @@ class DynamicLossScale:
         return counter == period - 1, ((counter + 1) % period).astype(dtype)
 
     def _next_scale(self, xp: Any, finite: Any, completes: Any) -> Any:
-        """The scale after a step, computed in its own dtype; numpy's float64 becomes float32."""
+        """Compute the scale after a step in its own dtype; numpy's float64 becomes float32."""
         dtype = _dtype(self.loss_scale)
         if not is_floating(dtype) or (xp is np and dtype == np.float64):
             dtype = np.float32
@@ -180,12 +180,12 @@ class DynamicLossScale:
         return xp.where(finite, xp.where(grows, grown, scale), reduced)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Arrays, and what is none, for jax; the minimum is among the arrays, and so is kept."""
+        """Return the leaves and the static data, for jax. The minimum is a leaf, unlike in jmp."""
         return (self.loss_scale, self.counter, self.min_loss_scale), (self.period, self.factor)
 
     @classmethod
     def tree_unflatten(cls, meta: tuple[Any, ...], data: tuple[Any, ...]) -> DynamicLossScale:
-        """The inverse of `tree_flatten`."""
+        """Return the inverse of `tree_flatten`."""
         loss_scale, counter, min_loss_scale = data
         period, factor = meta
         return cls(loss_scale, counter, period, factor, min_loss_scale)
@@ -195,9 +195,9 @@ LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
 
 
 def all_finite(tree: Any) -> Any:
-    """Whether every element of every array is finite: a boolean array of rank 0, jax's for jax's.
+    """Tell, by a boolean array of rank 0 (jax's for jax's arrays), whether all elements are finite.
 
-    A tree without leaves is finite; TypeError for leaves that are no numbers.
+    A tree without leaves is finite; TypeError for leaves other than numbers.
     """
     leaves = trees.values(tree)
     if any(map(_is_jax, leaves)):
@@ -207,12 +207,12 @@ def all_finite(tree: Any) -> Any:
 
 
 def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
-    """`a` if `pred`, else `b`; inside `jax.jit`, leaf by leaf.
+    """Return `a` if `pred`, else `b`; inside `jax.jit`, leaf by leaf.
 
     Raises
     ------
     AssertionError
-        `pred` is no boolean of rank 0.
+        `pred` is not a boolean of rank 0.
     ValueError, TypeError
         Structures, shapes or dtypes differ.
 
@@ -229,10 +229,10 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
 
 
 def register() -> None:
-    """Tell jax, which must be imported, that the three are pytrees; once is enough."""
+    """Register the three classes as pytrees of jax, which must be imported; once is enough."""
     jax = sys.modules["jax"]
     if not jax.tree_util.tree_leaves(NoOpLossScale()):
-        return  # jax knows them
+        return  # already registered
     for cls in (NoOpLossScale, StaticLossScale):
         jax.tree_util.register_pytree_node(cls, lambda x: ((), x), lambda x, _: x)
     jax.tree_util.register_pytree_node_class(DynamicLossScale)
@@ -247,12 +247,12 @@ def _is_traced(value: Any) -> bool:
 
 
 def _dtype(value: Any) -> Any:
-    """Of what jax traces too, which is no array yet."""
+    """Return the dtype of an array or scalar, also a traced one."""
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
 def _check_number(name: str, value: Any) -> None:
-    """TypeError unless real: a number, or an array of them, which jax may be tracing."""
+    """Raise TypeError unless a value is a real number or array; jax may be tracing it."""
     dtype = _dtype(value)
     if not is_floating(dtype) and getattr(dtype, "kind", "O") not in "biu":
         raise TypeError(f"{name}={value!r} is not valid; use a number of at most 64 bits, as 2.0.")
@@ -265,7 +265,7 @@ def _times(tree: Tree, factor: Any) -> Tree:
 
 
 def _beside(factor: Any, leaf: Any) -> Any:
-    """The factor; one of Python's takes the dtype of a float beside it, of ml_dtypes' too."""
+    """Return the factor; a Python number gets the dtype of a float array, also of ml_dtypes."""
     if isinstance(factor, int | float) and isinstance(leaf, np.ndarray) and is_floating(leaf.dtype):
         return np.asarray(factor).astype(leaf.dtype)
     return factor
@@ -283,6 +283,6 @@ def _unscale(tree: Tree, scale: Any) -> Tree:
 
 
 def _becomes_single(leaf: Any) -> bool:
-    """Whether its product with a float32 is a float32."""
+    """Tell whether numpy's product with a float32 is a float32."""
     is_array = type(leaf) is np.ndarray and leaf.ndim > 0
     return is_array and is_floating(leaf.dtype) and np.result_type(leaf, np.float32) == np.float32

@@ -21,10 +21,10 @@ Tree = TypeVar("Tree")
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Which dtype parameters are kept in, which is computed in, and which outputs have.
+    """The dtypes of parameters, of computations, and of outputs.
 
-    The three are numpy dtypes, made from whatever `castwise.finfo` takes; TypeError for anything
-    else. Equal policies hash alike.
+    The three are numpy dtypes, made from what `castwise.finfo` takes; TypeError for anything else.
+    Equal policies have equal hashes.
     """
 
     param_dtype: Any
@@ -37,19 +37,19 @@ class Policy:
                 object.__setattr__(self, field.name, _dtype(getattr(self, field.name)))
 
     def cast_to_param(self, x: Tree) -> Tree:
-        """The tree with its floating arrays in the param dtype."""
+        """Cast the floating arrays of a tree to the param dtype."""
         return _cast_floating(x, self.param_dtype)
 
     def cast_to_compute(self, x: Tree) -> Tree:
-        """The tree with its floating arrays in the compute dtype."""
+        """Cast the floating arrays of a tree to the compute dtype."""
         return _cast_floating(x, self.compute_dtype)
 
     def cast_to_output(self, x: Tree) -> Tree:
-        """The tree with its floating arrays in the output dtype."""
+        """Cast the floating arrays of a tree to the output dtype."""
         return _cast_floating(x, self.output_dtype)
 
     def with_output_dtype(self, output_dtype: Any) -> Policy:
-        """The same policy with another output dtype."""
+        """Return the same policy with another output dtype."""
         return dataclasses.replace(self, output_dtype=output_dtype)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Policy:
 
 
 def get_policy(policy_name: str) -> Policy:
-    """The policy that a text means.
+    """Parse the text of a policy.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def get_policy(policy_name: str) -> Policy:
     Raises
     ------
     ValueError
-        The text is not written so.
+        The text has another form.
     TypeError
-        It is not a str.
+        `policy_name` is not a str.
 
     """
     if not isinstance(policy_name, str):
@@ -85,24 +85,24 @@ def get_policy(policy_name: str) -> Policy:
 
 
 def cast_to_full(tree: Tree) -> Tree:
-    """The tree with its floating arrays in float32."""
+    """Cast the floating arrays of a tree to float32."""
     return _cast_floating(tree, _dtype(parse_dtype("full", "jmp")))
 
 
 def cast_to_half(tree: Tree) -> Tree:
-    """The tree with its floating arrays in `half_dtype`."""
+    """Cast the floating arrays of a tree to `half_dtype`."""
     return _cast_floating(tree, half_dtype())
 
 
 def half_dtype() -> np.dtype[Any]:
-    """The 16-bit float of the machine: bfloat16 where jax is in use on a TPU, else float16."""
+    """Return the 16-bit float of the machine: bfloat16 if jax uses a TPU, else float16."""
     jax = sys.modules.get("jax")
     on_tpu = jax is not None and jax.local_devices()[0].platform == "tpu"
     return _dtype(parse_dtype("bf16" if on_tpu else "f16", "jmp"))
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    """A dtype, or the name of a format."""
+    """Return a dtype, or the name of a format."""
     row = finfo(value)
     if row.dtype is None:
         raise TypeError(
@@ -112,14 +112,14 @@ def _dtype(value: Any) -> np.dtype[Any]:
 
 
 def _cast_floating(tree: Tree, dtype: np.dtype[Any]) -> Tree:
-    """The tree with its floating arrays cast to new ones; numpy's scalars are no arrays to jmp."""
+    """Cast floating arrays to new ones; as in jmp, numpy's scalars are not arrays."""
     jax = sys.modules.get("jax")
 
     def convert(leaf: Any) -> Any:
         is_array = isinstance(leaf, np.ndarray) or (jax is not None and isinstance(leaf, jax.Array))
         if not is_array or not _is_float(leaf.dtype):
             return leaf
-        # A class of its own says itself how it is cast; so does jax, and numpy what has no format.
+        # Subclasses, jax's arrays, and dtypes without a format are cast by their own `astype`.
         return cast(leaf, dtype) if _is_plain(leaf) else leaf.astype(dtype)
 
     result: Tree
@@ -131,7 +131,7 @@ def _cast_floating(tree: Tree, dtype: np.dtype[Any]) -> Tree:
 
 
 def _is_node(tree: Any) -> bool:
-    """What jax, where it is not in use, would hold for structure: classes, not their subclasses."""
+    """Tell whether a value is structure by jax's rules, which do not include subclasses."""
     return type(tree) in _NODES or (isinstance(tree, tuple) and hasattr(tree, "_fields"))
 
 
@@ -143,5 +143,5 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def _is_float(dtype: Any) -> bool:
-    """Whether a real float; jax has dtypes that are none of numpy's, and no floats."""
+    """Tell whether a dtype is a real float; some of jax's dtypes are unknown to numpy."""
     return isinstance(dtype, np.dtype) and is_floating(dtype)

@@ -1,4 +1,4 @@
-"""Keras 3's modules for dtype policies, and what obeys them, holding castwise's objects.
+"""Keras 3's modules for dtype policies, layers and loss scaling, with castwise's objects.
 
 >>> from castwise.compat.keras import mixed_precision
 >>> mixed_precision.Policy("mixed_float16")

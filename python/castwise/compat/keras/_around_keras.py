@@ -1,4 +1,4 @@
-"""Keras' own `LossScaleOptimizer` with castwise's checks, which castwise's is around Keras' inner.
+"""A subclass of Keras' `LossScaleOptimizer` with castwise's checks, for optimizers of Keras.
 
 Importing this module imports Keras.
 """
@@ -23,7 +23,7 @@ ops: Any = keras.ops
 
 
 class _UntilBuilt:
-    """An attribute that Keras sets in `build`: before that, the value it will be set to."""
+    """An attribute that Keras sets in `build`; before that, its future value."""
 
     def __init__(self, key: str, kind: Any) -> None:
         self.key, self.kind = key, kind
@@ -33,21 +33,21 @@ class _UntilBuilt:
 
 
 class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """Keras' class, which models and trainers take, on whichever backend.
+    """Keras' class, which models and trainers accept, on every backend.
 
-    Numbers, variables and configs are Keras'. Beyond it:
+    Numbers, variables and configs are those of Keras. In addition:
 
-    - Arguments that Keras takes and fails on later are refused.
-    - A step that raises leaves scale, counters and variables as they were.
+    - Arguments that Keras accepts and fails on later are refused.
+    - A step that raises changes neither scale, counters nor variables.
     - `apply` also works outside of ``jax.jit`` on the jax backend, where Keras' leaks tracers.
-    - `dynamic_scale`, `step_counter` and `state_dict` are there before `build`.
+    - `dynamic_scale`, `step_counter` and `state_dict` exist before `build`.
 
-    In configs of models it is Keras' class, so that files need no castwise to be loaded.
+    Configs of models name Keras' class, so that files are loaded without castwise.
     """
 
     dynamic_scale = _UntilBuilt("dynamic_scale", np.float32)
     step_counter = _UntilBuilt("step_counter", int)
-    _loaded: DynamicLossScale | None = None  # what was loaded before `build`
+    _loaded: DynamicLossScale | None = None  # the state that was loaded before `build`
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
 
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> type:
-        """The class that stands in configs: Keras', or the user's own."""
+        """The class that configs name: Keras', or the user's own."""
         cls = type(self)
         original: type = keras.optimizers.LossScaleOptimizer
         return original if "_stands_for_keras" in vars(cls) else cls
@@ -75,7 +75,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
             self.load_state_dict(self._loaded.state_dict())
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: in float32 once built, before that in the loss' dtype."""
+        """Multiply the loss by the scale: in float32 once built, before in the loss' dtype."""
         if self._loaded is not None and not self.built:
             return ops.multiply(loss, self.dynamic_scale)
         return super().scale_loss(loss)
@@ -88,13 +88,13 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         grads : sequence of tensor or None
             Of the scaled loss.
         trainable_variables : sequence of variable, optional
-            Left out if the optimizer was built with them.
+            Not needed if the optimizer was built with them.
 
         Raises
         ------
         ValueError
-            The optimizer has no variables; there are more gradients than variables, or fewer; one
-            has a shape that its variable has not.
+            The optimizer has no variables; the number of gradients is not that of the variables; a
+            gradient has another shape than its variable.
         TypeError
             A variable is an array of numpy.
 
@@ -147,7 +147,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         grads: Sequence[Any],
         trainable_variables: Sequence[Any],
     ) -> Any:
-        """Keras' own; ValueError unless there is one gradient, or None, for each variable."""
+        """Call Keras' method, once the number of gradients is known to be right."""
         grads = list(grads)
         arguments.check_number(grads, trainable_variables)
         if self.built:
@@ -156,7 +156,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the counter, by the names of their variables; not the inner's."""
+        """Return the scale and the counter by the names of their variables."""
         if not self.built:
             return (self._loaded or self._initial()).state_dict()
         return {
@@ -165,7 +165,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved scale and counter, before `build` too."""
+        """Load a saved scale and counter, also before `build`."""
         restored = scaling.restored(self._initial(), state)
         if self.built:
             self.dynamic_scale.assign(restored.scale)
@@ -180,11 +180,11 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
     ) -> Any:
-        """The optimizer of a config, which stays as it is."""
+        """Make the optimizer of a config, which is not changed."""
         return cls(**arguments.from_config(config, custom_objects))
 
     def _check_variables(self, variables: Iterable[Any]) -> None:
-        """Refuse what Keras' optimizers would fail on in the middle of a step."""
+        """Refuse variables on which Keras' optimizers would fail in the middle of a step."""
         for index, variable in enumerate(variables):
             if isinstance(variable, np.ndarray):
                 name = type(self.inner_optimizer).__name__
@@ -197,7 +197,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
 
 @cache
 def class_for(cls: Any, base: Any) -> Any:
-    """The class around Keras' inner optimizers of castwise's class `base`, or of a user's `cls`."""
+    """Derive the wrapper of Keras' optimizers: castwise's (`base`), or that of a user's `cls`."""
     if cls is base:
         names = {"__module__": __name__, "_stands_for_keras": True}
         return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
@@ -206,10 +206,10 @@ def class_for(cls: Any, base: Any) -> Any:
 
 
 def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Refuse what optimizers fail on after they have changed the variables before it."""
+    """Refuse gradients on which optimizers fail after they have changed other variables."""
     for index, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
         shape: Any = () if grad is None else np.shape(grad)
-        if getattr(shape, "rank", 0) is None or None in shape:  # TensorFlow does not know it yet
+        if getattr(shape, "rank", 0) is None or None in shape:  # the rank is unknown to TensorFlow
             continue
         expected = tuple(variable.shape)
         try:
@@ -225,10 +225,10 @@ def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
 
 @contextmanager
 def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Give all variables their values back if the block raises.
+    """Restore the values of all variables if the block raises.
 
-    Keras' own optimizers fail before they change anything, and its constraints do not fail; no
-    copies are made for them.
+    Nothing is copied for Keras' own optimizers and constraints: the former fail before they change
+    anything, the latter do not fail.
     """
     safe = _is_safe(optimizer.inner_optimizer, variables)
     kept = [] if safe else [*variables, *optimizer.variables]
@@ -247,5 +247,5 @@ def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:
         return True
     if keras.config.backend() != "tensorflow":
         return False
-    # A graph that cannot be made changes nothing.
+    # While a graph is made, nothing is changed.
     return not importlib.import_module("tensorflow").executing_eagerly()

@@ -1,4 +1,4 @@
-"""What `LossScaleOptimizer` is given: arguments, gradients and variables, configs."""
+"""Check the arguments, gradients and configs of `LossScaleOptimizer`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ONLY_DEFAULTS: dict[str, Any] = {
     "loss_scale_factor": None,
     "gradient_accumulation_steps": None,
 }
-"""What the wrapper has and older configs hold, and only this value of each."""
+"""Arguments of older configs, each with the only value that is accepted."""
 
 
 def is_of_keras(inner_optimizer: Any) -> bool:
-    """Return whether an optimizer is one of Keras 3; does not import it."""
+    """Tell whether an optimizer is one of Keras 3, without importing Keras."""
     return any(
         base.__name__ == "Optimizer" and base.__module__.startswith("keras.")
         for base in type(inner_optimizer).__mro__
@@ -89,7 +89,7 @@ def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
 
 
 def machine(initial_scale: Any, dynamic_growth_steps: Any) -> DynamicLossScale:
-    """The loss scale of an optimizer with these arguments, before the first step."""
+    """Return the loss scale of an optimizer with these arguments, before the first step."""
     with renamed(growth_interval="dynamic_growth_steps"):
         return DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
 
@@ -115,7 +115,7 @@ def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
 
 @contextmanager
 def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
-    """Give arrays their values back if the block raises."""
+    """Restore the values of arrays if the block raises."""
     arrays = [each for each in variables if isinstance(each, np.ndarray) and each.flags.writeable]
     values = [array.copy() for array in arrays]
     try:
@@ -127,7 +127,7 @@ def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
 
 
 def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
-    """The arguments of `LossScaleOptimizer` that a config stands for, the optimizer among them."""
+    """Make the arguments of `LossScaleOptimizer`, with the inner optimizer, from a config."""
     rest = dict(config)
     inner = scaling.inner_config(rest)
     if isinstance(inner, Mapping):
@@ -136,10 +136,10 @@ def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | N
 
 
 def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
-    """Make the inner optimizer of a config, which stays as it is.
+    """Make the inner optimizer of a config, which is not changed.
 
-    Keras makes its own and those registered with it. Others are found in `custom_objects`, then in
-    their module, if that is imported already; a config imports nothing but Keras.
+    Keras makes its own and registered ones. Other classes are searched in `custom_objects`, then in
+    their module, if that is already imported; a config imports nothing but Keras.
     """
     custom = dict(custom_objects or {})
     name, module = config.get("class_name"), config.get("module") or "__main__"

@@ -15,13 +15,13 @@ from castwise.compat.keras import _loss_scale_arguments as arguments
 from castwise.loss_scale._unscaling import all_finite, unscale
 
 _OWN = 4
-"""Variables before the inner optimizer's: iteration and learning rate, unused, counter, scale."""
+"""How many variables precede the inner optimizer's: iteration, learning rate, counter, scale."""
 
 _FOR_AUTHORS = (
     *("add_optimizer_variables", "add_variable", "add_variable_from_reference", "assign"),
     *("assign_add", "assign_sub", "exclude_from_weight_decay", "set_weights", "update_step"),
 )
-"""What Keras' optimizers inherit to be written with."""
+"""Attributes for saving that Keras' optimizers inherit."""
 
 
 class LossScaleOptimizer:
@@ -37,11 +37,11 @@ class LossScaleOptimizer:
         With ``apply(grads, trainable_variables)`` or ``apply_gradients(pairs)``. Its
         ``loss_scale_factor`` becomes None.
     initial_scale : float
-        Positive and finite, in float32 too.
+        Positive and finite, also in float32.
     dynamic_growth_steps : int
         1 or more: finite steps after which the scale doubles.
     name : str, optional
-        Kept for the config.
+        Unused but in the config.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class LossScaleOptimizer:
 
     @property
     def dynamic_scale(self) -> np.float32:
-        """What the loss is multiplied by."""
+        """The number that the loss is multiplied by."""
         return np.float32(self._machine.scale)
 
     @property
@@ -101,7 +101,7 @@ class LossScaleOptimizer:
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's: skipped steps do not count."""
+        """The inner optimizer's count, without skipped steps."""
         return self.inner_optimizer.iterations
 
     @property
@@ -121,13 +121,13 @@ class LossScaleOptimizer:
         self.built = True
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: in float32 once built, before that in the loss' dtype."""
+        """Multiply the loss by the scale: in float32 once built, before in the loss' dtype."""
         scale = self.dynamic_scale if self.built or self._restored else self.initial_scale
         with np.errstate(over="ignore", invalid="ignore"):
             return np.multiply(loss, scale)
 
     def check_finite(self, grads: Iterable[Any]) -> bool:
-        """Whether all gradients are finite; None is skipped."""
+        """Tell whether all gradients are finite; None is skipped."""
         return all_finite(list(grads))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -136,18 +136,17 @@ class LossScaleOptimizer:
         Parameters
         ----------
         grads : sequence of array or None
-            Of the scaled loss. One whose variable has ``overwrite_with_gradient`` is no gradient,
-            and is handed on as it is.
+            Of the scaled loss. The value for a variable with ``overwrite_with_gradient`` is passed
+            on as it is.
         trainable_variables : sequence, optional
-            Left out if the inner optimizer was built with them.
+            Not needed if the inner optimizer was built with them.
 
         Raises
         ------
         ValueError
-            There are more gradients than variables, or fewer.
+            The number of gradients is not that of the variables.
 
-        Whatever is raised, also by the inner optimizer, scale, counter and variables stay as they
-        were.
+        After any error, also of the inner optimizer, scale, counter and variables are unchanged.
 
         """
         grads = list(grads)
@@ -163,7 +162,7 @@ class LossScaleOptimizer:
         self._machine, _ = self._machine.next(finite)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
-        """`apply` for pairs of gradient and variable."""
+        """Call `apply` with pairs of gradient and variable."""
         pairs = list(grads_and_vars)
         self.apply([grad for grad, _ in pairs], [variable for _, variable in pairs])
 
@@ -178,7 +177,7 @@ class LossScaleOptimizer:
         Parameters
         ----------
         optimizer_variables : sequence of array
-            As `variables`; the inner optimizer's are handed on to its ``stateless_apply``.
+            As `variables`; the inner optimizer's are passed on to its ``stateless_apply``.
         grads : sequence of array or None
             Of the scaled loss.
         trainable_variables : sequence of array
@@ -191,7 +190,8 @@ class LossScaleOptimizer:
         Raises
         ------
         ValueError
-            The optimizer is not built; there are not as many gradients, or values, as variables.
+            The optimizer is not built; the number of gradients or values is not that of the
+            variables.
 
         """
         if not self.built:
@@ -211,7 +211,7 @@ class LossScaleOptimizer:
         return list(trained), [*unused, *_own_variables(machine)[_OWN - 2 :], *inner]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """The inner optimizer's: averages into the variables, say."""
+        """Return the inner optimizer's: averages into the variables, say."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
@@ -219,7 +219,7 @@ class LossScaleOptimizer:
             grad is not None and not getattr(variable, "overwrite_with_gradient", False)
             for grad, variable in zip(grads, variables, strict=True)
         ]
-        # Of a power of two the reciprocal is exact, if there is one.
+        # The reciprocal of a power of two is exact.
         if math.frexp(scale)[0] == 0.5 and scaling.is_usable(scale):  # noqa: PLR2004
             chosen = [
                 grad if divide and _is_single(grad) else None
@@ -248,7 +248,7 @@ class LossScaleOptimizer:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the counter, by the names of Keras' variables; not the inner optimizer's.
+        """Return the scale and the counter by the names of Keras' variables.
 
         >>> class Inner:
         ...     def apply(self, grads, trainable_variables): ...
@@ -258,12 +258,12 @@ class LossScaleOptimizer:
         return self._machine.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved scale and counter, before `build` too.
+        """Load a saved scale and counter, also before `build`.
 
         Raises
         ------
         ValueError, TypeError
-            Keys are missing or unknown; a number is no valid one. Nothing has changed.
+            Keys are missing or unknown; a number is invalid. Nothing has changed.
 
         """
         self._machine = scaling.restored(self._machine, state)
@@ -275,12 +275,12 @@ class LossScaleOptimizer:
             store[str(index)] = np.array(variable)
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
-        """Go on from what `save_own_variables` wrote; the inner's variables are assigned in place.
+        """Load what `save_own_variables` wrote; assign the inner optimizer's variables in place.
 
         Raises
         ------
         ValueError
-            There are more or fewer values than variables, or one has another shape; nothing has
+            The number of values is not that of the variables, or one has another shape. Nothing has
             changed.
 
         """
@@ -314,7 +314,7 @@ class LossScaleOptimizer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return what `from_config` takes."""
         return {
             "name": self.name,
             "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
@@ -326,15 +326,14 @@ class LossScaleOptimizer:
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
     ) -> LossScaleOptimizer:
-        """The optimizer of a config, which stays as it is.
+        """Make the optimizer of a config, which is not changed.
 
         Parameters
         ----------
         config : mapping
             "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
         custom_objects : mapping of str to class
-            Classes that the config may name, before those of Keras and of modules that are
-            imported.
+            Further classes that the config may name, which are searched first.
 
         Raises
         ------
@@ -353,6 +352,6 @@ def _own_variables(machine: DynamicLossScale) -> list[Any]:
 
 
 def _is_single(grad: Any) -> bool:
-    """Whether Keras' quotient of it and a float32 is a float32."""
+    """Tell whether Keras' quotient of it and a float32 is a float32."""
     dtype = np.asarray(grad).dtype
     return dtype.itemsize <= np.dtype(np.float32).itemsize and dtype.kind not in "iub"

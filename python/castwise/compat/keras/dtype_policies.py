@@ -1,4 +1,4 @@
-"""`keras.dtype_policies`."""
+"""`keras.dtype_policies`, holding castwise's objects."""
 
 from castwise.dtype_policies import (
     AWQDTypePolicy,

@@ -26,7 +26,7 @@ class Layer(_Layer):
     Parameters
     ----------
     trainable, name, dtype, autocast
-        As there; `dtype` as `castwise.compat.tf_keras.mixed_precision.get_policy` takes it.
+        As there; `dtype` as for `castwise.compat.tf_keras.mixed_precision.get_policy`.
 
     """
 
@@ -48,7 +48,7 @@ class Layer(_Layer):
         autocast: bool | None = None,
         experimental_autocast: bool | None = None,
     ) -> AutoCastVariable:
-        """A new variable of the layer; see `castwise.autocast.Layer.add_weight`."""
+        """Make a variable of the layer; see `castwise.autocast.Layer.add_weight`."""
         return super().add_weight(
             shape,
             initializer,

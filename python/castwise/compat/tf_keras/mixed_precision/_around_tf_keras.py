@@ -1,8 +1,8 @@
-"""castwise's `LossScaleOptimizer` around an optimizer of tf_keras: an optimizer of tf_keras itself.
+"""castwise's `LossScaleOptimizer` around an optimizer of tf_keras.
 
-It derives from tf_keras' own wrapper, of legacy optimizers (V2) or of new ones (V3), so that
-everything which takes one of these takes it. The loss scale moves in operations of TensorFlow,
-which eager execution, ``tf.function``, XLA and distribution strategies all run.
+It derives from tf_keras' own wrapper, of legacy optimizers (V2) or of new ones (V3), so that it is
+accepted in their place. Operations of TensorFlow compute the loss scale, so that it works with
+eager execution, ``tf.function``, XLA and distribution strategies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def next_state(
     growth_steps : int
         Finite steps after which the scale grows.
     multiplier : float
-        The factor it grows by, and is divided by after a step that is not finite.
+        The factor by which it grows, and is divided after a step that is not finite.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def next_state(
 
 
 class LossScaleOptimizer:
-    """What castwise does, before tf_keras' class in the order of methods; errors show its name."""
+    """castwise's methods, before those of tf_keras' class; errors show this class' name."""
 
     _loss_scale: Any
     inner_optimizer: Any
@@ -86,8 +86,8 @@ class LossScaleOptimizer:
     def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
         """Apply the gradients, unless one is not finite; then update the scale.
 
-        Run eagerly, an exception leaves the scale, the counters and all variables as they were;
-        so it does within a ``tf.function`` whose tracing raises it.
+        In eager execution, and while a ``tf.function`` is traced, an exception leaves the scale,
+        the counters and all variables unchanged.
         """
         original: Any = super()
         pairs = checked_pairs(grads_and_vars)
@@ -112,7 +112,7 @@ class LossScaleOptimizer:
         return self._machine().state_dict() if self.dynamic else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved scale and counter; an exception means that nothing has changed."""
+        """Load a saved scale and counter; after an exception, nothing has changed."""
         if not self.dynamic:
             return refuse_state(state)
         machine = scaling.restored(self._machine(), state)
@@ -124,7 +124,7 @@ class LossScaleOptimizer:
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
     ) -> Any:
-        """As `LossScaleOptimizer.from_config`."""
+        """Do what `LossScaleOptimizer.from_config` does."""
         return cls(**config_arguments(config, custom_objects))
 
     def _machine(self) -> DynamicLossScale:
@@ -134,7 +134,7 @@ class LossScaleOptimizer:
         return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
 
     def _update(self, grads: Any) -> tuple[Any, Any]:
-        """Move the scale; return the operation that does, and whether the gradients apply."""
+        """Return the operation that updates the scale, and whether the gradients apply."""
         tf, state = _module().tf, self._loss_scale
         finite = _all_finite(tf.nest.flatten(grads))
         scale, counter = next_state(
@@ -151,10 +151,10 @@ class LossScaleOptimizer:
 
 @contextmanager
 def _kept(variables: Iterable[Any]) -> Iterator[None]:
-    """Give variables their values back if the block, run eagerly, raises."""
+    """Restore the values of variables if the block raises in eager execution."""
     tf = _module().tf
     eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
-    read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, and as little copied
+    read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, also without a copy
     before = [(each, read(resource=each.handle, dtype=each.dtype)) for each in variables if eager]
     try:
         yield
@@ -165,7 +165,7 @@ def _kept(variables: Iterable[Any]) -> Iterator[None]:
 
 
 def _all_finite(grads: list[Any]) -> Any:
-    """Tell whether all gradients are finite: the same in each replica, after their sum."""
+    """Tell whether all gradients, summed over replicas, are finite: the same in each replica."""
     module = _module()
     distribute = module.tf.distribute
     if not (distribute.has_strategy() and distribute.in_cross_replica_context()):
@@ -179,8 +179,8 @@ def _all_finite(grads: list[Any]) -> Any:
 def _class(base: Any) -> Any:
     """Derive castwise's class from one of tf_keras' two wrappers.
 
-    It has the name and module of that: so a saved model names a class that tf_keras finds, in a
-    process without castwise too.
+    It has the name and module of that one, so that a saved model names a class that tf_keras finds
+    also without castwise.
     """
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     return types.new_class(

@@ -30,21 +30,21 @@ _FORWARDED = _HYPERPARAMETERS | {
     *("global_clipnorm", "set_weights", "variables", "weights"),
     *("build", "ema_momentum", "finalize_variable_values", "use_ema"),
 }
-"""What either wrapper of tf_keras forwards: around legacy optimizers, and around new ones."""
+"""The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones."""
 
 _TRAINING = {
     *("aggregate_gradients", "apply", "compute_gradients", "get_gradients", "get_updates"),
     *("minimize", "step", "update_step"),
 }
-"""What takes a step, or part of one, in optimizers of any library."""
+"""The methods of optimizers that take a step, or part of one."""
 
 
 class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are registered
     """Scales the loss, unscales gradients, and leaves out steps that are not finite.
 
-    Around an optimizer of tf_keras, new or legacy, the object that is made is an optimizer of
-    tf_keras too, for ``compile``, ``tf.function`` and checkpoints: a subclass of its
-    ``LossScaleOptimizer``. Around any other it computes with numpy, without TensorFlow.
+    Around an optimizer of tf_keras, new or legacy, this is a subclass of tf_keras'
+    ``LossScaleOptimizer``, for ``compile``, ``tf.function`` and checkpoints. Around any other
+    object it computes with numpy, without TensorFlow.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         `inner_optimizer` cannot apply gradients or is a LossScaleOptimizer; `dynamic` is not a
         bool.
     ValueError
-        `inner_optimizer` is wrapped already; the wrong numbers for `dynamic`.
+        `inner_optimizer` is already wrapped; numbers do not go with `dynamic`.
 
     """
 
@@ -110,12 +110,12 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
 
     @property
     def loss_scale(self) -> np.float32:
-        """What the loss is multiplied by."""
+        """The number that the loss is multiplied by."""
         return np.float32(self._machine.scale if self._fixed is None else self._fixed)
 
     @property
     def dynamic_counter(self) -> int | None:
-        """Finite steps since the scale last changed; None if it never does."""
+        """Finite steps since the scale last changed; None if it is fixed."""
         return self._machine.counter if self.dynamic else None
 
     @property
@@ -125,7 +125,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
 
     @property
     def dynamic_growth_steps(self) -> int | None:
-        """Finite steps after which the scale doubles; None if it never does."""
+        """Finite steps after which the scale doubles; None if it is fixed."""
         return self._machine.growth_interval if self.dynamic else None
 
     @property
@@ -141,7 +141,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's; skipped steps count."""
+        """The inner optimizer's count, with skipped steps."""
         return self._optimizer.iterations
 
     @iterations.setter
@@ -149,7 +149,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         self._optimizer.iterations = value
 
     def __getattr__(self, name: str) -> Any:
-        """The inner optimizer's, for the names that a wrapper of tf_keras forwards."""
+        """Return an attribute of the inner optimizer, if tf_keras' wrapper forwards its name."""
         if name in _FORWARDED:
             return getattr(self._optimizer, name)
         if name.lstrip("_") in _TRAINING:
@@ -170,14 +170,14 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             super().__setattr__(name, value)
 
     def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale, in the loss' own dtype; of a callable, a callable."""
+        """Multiply a loss by the scale in the loss' own dtype; wrap a callable of a loss."""
         self._scaled = True
         if callable(loss):
             return _scaled(loss, lambda: self.loss_scale)
         return _in_its_dtype(loss, self.loss_scale)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """The gradients times the scale's float32 reciprocal, each in its own dtype; None stays."""
+        """Multiply gradients by the scale's float32 reciprocal in their own dtypes; keep None."""
         self._unscaled = True
         grads = list(grads)
         reciprocal = scaling.reciprocal(self.loss_scale)
@@ -193,7 +193,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             if not (np.isfinite(factor) and factor):
                 results[index] = np.asarray(scaling.times(array, own))
                 continue
-            # One pass over all whose dtype holds the reciprocal; the others by their own factor.
+            # One pass over all gradients whose dtype holds the reciprocal; the others one by one.
             if factor == float(reciprocal):
                 fused.append(index)
             else:
@@ -209,14 +209,14 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:
         """Apply the (unscaled) gradients, unless one is not finite; then update the scale.
 
-        If the inner optimizer raises, the scale, the counters and arrays are what they were.
+        If the inner optimizer raises, the scale, the counters and arrays are unchanged.
 
         Raises
         ------
         ValueError
-            There is no gradient, or what is given is not pairs.
+            There is no gradient, or the argument does not consist of pairs.
         TypeError
-            The scale is dynamic, and a gradient is one of integers.
+            The scale is dynamic, and a gradient holds integers.
 
         """
         if not (self._scaled and self._unscaled):
@@ -244,7 +244,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         self._machine = machine
 
     def _apply_or_restore(self, pairs: list[tuple[Any, Any]], options: dict[str, Any]) -> None:
-        """Apply gradients; if that raises, give arrays and the count their values back."""
+        """Apply gradients; if that raises, restore the values of arrays and the count."""
         arrays = [v for _, v in pairs if isinstance(v, np.ndarray) and v.flags.writeable]
         before = [array.copy() for array in arrays]
         iterations = getattr(self._optimizer, "iterations", None)
@@ -258,25 +258,26 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             raise
 
     def _count_skipped(self) -> None:
-        if hasattr(self._optimizer.iterations, "assign_add"):  # a variable, which cannot be set
+        if hasattr(self._optimizer.iterations, "assign_add"):  # a variable
             self._optimizer.iterations.assign_add(1)
         else:
             self._optimizer.iterations += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the counter, by the names of TensorFlow's checkpoints.
+        """Return the scale and the counter, by the names of TensorFlow's checkpoints.
 
-        Empty if the scale is fixed: it is in the config. The inner optimizer's is its own.
+        Empty if the scale is fixed, because the config has it. The inner optimizer's state is not
+        included.
         """
         return self._machine.state_dict() if self.dynamic else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved scale and counter.
+        """Load a saved scale and counter.
 
         Raises
         ------
         ValueError, TypeError
-            Keys are missing or unknown; a number is no valid one. Nothing has changed.
+            Keys are missing or unknown; a number is invalid. Nothing has changed.
 
         """
         if self.dynamic:
@@ -285,7 +286,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             refuse_state(state)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return what `from_config` takes."""
         return {
             "inner_optimizer": to_dictionary(self._optimizer, None, lambda value: value),
             "dynamic": self.dynamic,
@@ -297,20 +298,20 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
     ) -> LossScaleOptimizer:
-        """The optimizer of a config; of TF 2.3's too ("optimizer" and "loss_scale").
+        """Make the optimizer of a config, also of TF 2.3's ("optimizer" and "loss_scale").
 
         Parameters
         ----------
         config : mapping
-            Stays as it is. "inner_optimizer" is an optimizer, or a dict with "class_name" and
+            Not changed. "inner_optimizer" is an optimizer, or a dict with "class_name" and
             "config": of a class of tf_keras, in `custom_objects`, or in a module that is imported.
         custom_objects : mapping of str to class
-            The classes of optimizers that may be named besides.
+            Further classes of optimizers that the config may name.
 
         Raises
         ------
         ValueError, TypeError
-            An optimizer that is not among them; a DynamicLossScale whose multiplier is not 2.
+            Another optimizer; a DynamicLossScale whose multiplier is not 2.
         KeyError
             There is no optimizer.
         ImportError

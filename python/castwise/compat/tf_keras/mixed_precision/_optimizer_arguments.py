@@ -1,4 +1,4 @@
-"""The arguments of TF 2's `LossScaleOptimizer` and its methods, and those that configs hold."""
+"""Check the arguments and configs of TF 2's `LossScaleOptimizer`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from castwise.compat import _scaling as scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
-"""Set to True on an inner optimizer, by tf_keras too: only one wrapper may hold it."""
+"""The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""
 
 
 def is_of_tf_keras(optimizer: Any) -> bool:
-    """Tell whether this is an optimizer of tf_keras, new or legacy, without importing tf_keras."""
+    """Tell whether an optimizer is one of tf_keras, new or legacy, without importing tf_keras."""
     tf_keras = sys.modules.get("tf_keras")
     if tf_keras is None:
         return False
@@ -102,7 +102,7 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
     name, module = config.get("class_name"), config.get("module", "keras")
     of_tf_keras = str(module).partition(".")[0] in ("keras", "tf_keras")
     if name is None or name in custom_objects or not of_tf_keras:
-        # No module is imported because a config says so.
+        # A config never causes an import.
         found = getattr(sys.modules.get(str(module)), str(name), None)
         classes = {str(name): found} if hasattr(found, "apply_gradients") else {}
         return from_dictionary(config, {} if of_tf_keras else classes, custom_objects)
@@ -112,7 +112,7 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
 def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
     """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
     optimizers = require("tf_keras").optimizers
-    # It writes into the dictionary that it is given.
+    # `deserialize` changes its argument.
     given = {**config, "config": dict(config.get("config") or {})}
     return optimizers.deserialize(
         given,
@@ -123,7 +123,7 @@ def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) 
 
 
 def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that TF 2.3's loss scale stands for."""
+    """Convert the config of TF 2.3's loss scale to arguments."""
     with renamed(config="loss_scale"):
         loss_scale = deserialize(config)
     if isinstance(loss_scale, FixedLossScale):

@@ -36,13 +36,13 @@ __all__ = [
 _LOGGER = logging.getLogger(__name__)
 
 AUTOMATIC = "auto"
-"""The loss scale that follows from the policy's name."""
+"""The argument for the loss scale that the policy's name implies."""
 
 set_policy = set_global_policy
 
 
 class PolicyV1(PlainPolicy):
-    """A policy with the loss scale that its models train with.
+    """A policy with a loss scale for training.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class PolicyV1(PlainPolicy):
             loss_scale = "dynamic" if mixed == "float16" else None
         with renamed(identifier="loss_scale"):
             self._loss_scale = get_loss_scale(loss_scale)
-        # Only float16 needs one: the others have float32's range, or none of their own.
+        # Only float16 needs one: other dtypes have float32's range, or are open.
         if self._loss_scale is not None and self.compute_dtype not in (None, "float16"):
             _LOGGER.warning(
                 "policy %r computes in %s, for which a loss scale does nothing",
@@ -92,7 +92,7 @@ class PolicyV1(PlainPolicy):
         return self._loss_scale
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this policy again; without the loss scale if it is automatic."""
+        """Return the arguments of this policy, without the loss scale if that is automatic."""
         config = super().get_config()
         if not self._automatic:
             config["loss_scale"] = serialize_loss_scale(self._loss_scale)
@@ -100,7 +100,7 @@ class PolicyV1(PlainPolicy):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PolicyV1:
-        """The policy that `get_config` came from, with its loss scale."""
+        """Make the policy of a config, with its loss scale."""
         if not isinstance(config, dict):
             raise TypeError(f"config={config!r} must be a dict with 'name'")
         arguments = dict(config)

@@ -25,19 +25,19 @@ __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "deserialize", "ge
 
 
 _LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-25)
-"""What still rounds to a finite float32, but for the tie above it."""
+"""A number that rounds to the largest float32, just below the tie with infinity."""
 
 
 class LossScale(ABC):
-    """What the loss is multiplied by; calling it gives the number, `update` takes a step."""
+    """The number that the loss is multiplied by; calling the object returns it."""
 
     @abstractmethod
     def __call__(self) -> np.float32:
-        """What the loss of the next step is to be multiplied by."""
+        """Return the number by which to multiply the next loss."""
 
     @abstractmethod
     def update(self, grads: Any) -> tuple[None, bool]:
-        """Look at the gradients of a step, already unscaled.
+        """Update the number by the unscaled gradients of a step.
 
         Parameters
         ----------
@@ -47,17 +47,17 @@ class LossScale(ABC):
         Returns
         -------
         (None, bool)
-            Whether they are to be applied.
+            The second element tells whether to apply them.
 
         """
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes."""
+        """Return what `from_config` takes."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LossScale:
-        """The loss scale that `get_config` described, at its first step."""
+        """Make the loss scale of a config, at its first step."""
         return cls(**config)
 
     def __eq__(self, other: object) -> bool:
@@ -70,7 +70,7 @@ class LossScale(ABC):
 
 
 class FixedLossScale(LossScale):
-    """A number that never changes; `update` always says to apply, also what is not finite.
+    """A number that never changes; `update` says to apply all gradients, also infinite and NaN.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class FixedLossScale(LossScale):
         return np.float32(self._loss_scale_value)
 
     def update(self, grads: Any) -> tuple[None, bool]:
-        """See LossScale: always to be applied."""
+        """Return that the gradients are to be applied; see LossScale."""
         del grads
         return None, True
 
@@ -119,7 +119,7 @@ class FixedLossScale(LossScale):
 
 
 class DynamicLossScale(LossScale):
-    """The largest number under which gradients stay finite, looked for as training goes on.
+    """A number that grows while gradients stay finite, and shrinks when one does not.
 
     Parameters
     ----------
@@ -128,13 +128,13 @@ class DynamicLossScale(LossScale):
     increment_period : int
         Finite steps after which it is multiplied.
     multiplier : float
-        By what; a step that is not finite divides by it, down to 1.
+        The factor; a step that is not finite divides by it, down to 1.
 
     Raises
     ------
     ValueError
         A number beyond float32, or NaN; a text that is not a number. Like TensorFlow, it accepts
-        all others.
+        all other numbers.
     TypeError
         Not a number.
 
@@ -164,7 +164,7 @@ class DynamicLossScale(LossScale):
 
     @property
     def multiplier(self) -> float:
-        """By what it is multiplied and divided."""
+        """The factor by which it is multiplied and divided."""
         return self._machine.growth_factor
 
     def __call__(self) -> np.float32:
@@ -172,13 +172,13 @@ class DynamicLossScale(LossScale):
         return np.float32(self._machine.scale)
 
     def update(self, grads: Any) -> tuple[None, bool]:
-        """See LossScale; TypeError for gradients that are no floats."""
+        """Update the number; see LossScale. TypeError for gradients other than floats."""
         scaling.refuse_integers("grads", grads)
         self._machine, applies = self._machine.next(all_finite(grads))
         return None, applies
 
     def get_config(self) -> dict[str, Any]:
-        """See LossScale; without the current number and count, which `state_dict` has."""
+        """Return the arguments, without the current number and count; see LossScale."""
         return {
             "initial_loss_scale": self.initial_loss_scale,
             "increment_period": self.increment_period,
@@ -186,11 +186,11 @@ class DynamicLossScale(LossScale):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The current number and count, by the names of TensorFlow's checkpoints."""
+        """Return the current number and count, by the names of TensorFlow's checkpoints."""
         return self._machine.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; ValueError for missing or unknown keys."""
+        """Load a saved state; ValueError for missing or unknown keys."""
         with renamed(owner="DynamicLossScale"):
             self._machine = self._machine.with_state(state)
 
@@ -204,7 +204,7 @@ class DynamicLossScale(LossScale):
 
 
 def _float32(name: str, value: Any) -> float:
-    """An argument as a float; ValueError for those beyond float32, and NaN."""
+    """Convert an argument to float; ValueError for NaN and numbers beyond float32."""
     number: float = scaling.number(name, value)
     if not abs(number) <= _LARGEST:
         raise ValueError(f"{name}={value!r} is not valid; use a number that a float32 holds.")
@@ -215,7 +215,7 @@ _CLASSES = {"FixedLossScale": FixedLossScale, "DynamicLossScale": DynamicLossSca
 
 
 def serialize(loss_scale: LossScale | None) -> dict[str, Any] | None:
-    """The dict that `deserialize` takes; None for None."""
+    """Return the dict that `deserialize` takes; None for None."""
     if loss_scale is None:
         return None
     return {"class_name": type(loss_scale).__name__, "config": loss_scale.get_config()}
@@ -224,12 +224,12 @@ def serialize(loss_scale: LossScale | None) -> dict[str, Any] | None:
 def deserialize(
     config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
 ) -> LossScale:
-    """The loss scale of a dict with "class_name" and "config".
+    """Make the loss scale of a dict with "class_name" and "config".
 
     Raises
     ------
     ValueError, TypeError
-        No such class is known, or not with such a config.
+        The class is unknown, or does not accept the config.
 
     """
     if not isinstance(config, Mapping) or "config" not in config:
@@ -239,7 +239,7 @@ def deserialize(
 
 
 def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> LossScale | None:
-    """The loss scale that an identifier means.
+    """Return the loss scale for an identifier.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> Los
     Raises
     ------
     ValueError
-        It means none.
+        There is no such loss scale.
 
     """
     if identifier is None or isinstance(identifier, LossScale):
