@@ -1,4 +1,4 @@
-"""The compiled half of castwise. Its names are re-exported by `castwise`; import that."""
+"""The compiled part of castwise. Its names are re-exported by `castwise`; import that."""
 
 from collections.abc import Callable, Sequence
 from typing import (

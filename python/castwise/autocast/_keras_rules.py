@@ -106,7 +106,7 @@ class KerasRules(Rules):
 def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
     # The same as `convert_input`, but faster: this runs for each array of each call.
     usual = type(policy).convert_input is DTypePolicy.convert_input
-    if usual and type(leaf) is np.ndarray and _is_kept(leaf.dtype, target):
+    if usual and type(leaf) is np.ndarray and _is_unchanged(leaf.dtype, target):
         return narrowed(leaf)
     try:
         return narrowed(policy.convert_input(leaf, layer.autocast, target))
@@ -123,7 +123,7 @@ def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _is_kept(dtype: np.dtype[Any], target: str) -> bool:
+def _is_unchanged(dtype: np.dtype[Any], target: str) -> bool:
     """Tell whether an array of this dtype is not cast; cached, because names of dtypes are slow."""
     return dtype.name == target or not is_floating(dtype)
 

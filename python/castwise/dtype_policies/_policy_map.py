@@ -92,7 +92,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             )
         if policy_map is not None and not isinstance(policy_map, dict):
             raise TypeError(f"policy_map={policy_map!r} must be a dict of keys to policies")
-        self._default_argument = _kept(default_policy)
+        self._default_argument = _for_config(default_policy)
         self._default_policy = None if default_policy is None else get(default_policy)
         self._match, self._on_overlap = match, on_overlap
         self._policies = PolicyMap(match, on_overlap)
@@ -334,7 +334,7 @@ def _text(argument: str, value: Any) -> str:
     return value
 
 
-def _kept(default_policy: Any) -> Any:
+def _for_config(default_policy: Any) -> Any:
     """Return the default for configs: as it was given, but for dtype objects the policy."""
     if default_policy is None or isinstance(default_policy, str | DTypePolicy):
         return default_policy

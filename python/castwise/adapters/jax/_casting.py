@@ -85,11 +85,11 @@ def target_dtype(dtype: Any) -> np.dtype[Any]:
     row = finfo(dtype)
     if row.dtype is None or not _holds(row.dtype):
         raise TypeError(f"dtype={row.name!r} is not a dtype that jax has; choose another.")
-    kept = jax.dtypes.canonicalize_dtype(row.dtype)
-    if kept != row.dtype:
+    canonical = jax.dtypes.canonicalize_dtype(row.dtype)
+    if canonical != row.dtype:
         raise TypeError(
             f"dtype={row.name!r}: jax has 64-bit types with jax.config.update('jax_enable_x64', "
-            f"True) only; do that, or use {kept.name!r}."
+            f"True) only; do that, or use {canonical.name!r}."
         )
     return row.dtype
 
@@ -171,7 +171,8 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             raise ValueError(
                 f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
             )
-    if np.issubdtype(array.dtype, np.complexfloating):  # may raise
+    # The kernels refuse complex to real; XLA does not.
+    if np.issubdtype(array.dtype, np.complexfloating):
         _core.cast(np.empty(0, array.dtype), target)
     if options.get("overflow") != "saturate":
         return array.astype(target)

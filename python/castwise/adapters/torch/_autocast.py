@@ -219,21 +219,21 @@ def _presented(slots: list[Slot]) -> Iterator[None]:
     casts: dict[tuple[int, Any], Any] = {}
     try:
         for slot in slots:
-            kept = slot.holder[slot.name]
+            stored = slot.holder[slot.name]
             # Tied variables stay tied, and are cast once.
-            key = (id(kept), slot.dtype)
+            key = (id(stored), slot.dtype)
             if key not in casts:
-                casts[key] = _tracked_cast(kept, slot.dtype)
+                casts[key] = _tracked_cast(stored, slot.dtype)
             cast = casts[key]
             slot.holder[slot.name] = cast
-            put.append((slot, kept, cast, cast._version))
+            put.append((slot, stored, cast, cast._version))
         _renew_flat_weights(slots)
         yield
     finally:
         changed = [_put_back(*each) for each in reversed(put)]
         _renew_flat_weights(slots)
-        for kept, cast in filter(None, changed):
-            _take_over(kept, cast)
+        for stored, cast in filter(None, changed):
+            _take_over(stored, cast)
 
 
 def _cast_floating(value: Any, dtype: Any) -> Any:
@@ -273,19 +273,19 @@ def _tracked_cast(tensor: Any, dtype: Any) -> Any:
         return tensor.to(dtype)
 
 
-def _put_back(slot: Slot, kept: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
+def _put_back(slot: Slot, stored: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
     """Put a slot's variable back; return both tensors if the call changed elements."""
     found: Any = slot.holder.get(slot.name)
     if found is cast:
-        slot.holder[slot.name] = kept
-        return (kept, cast) if cast._version != version else None
+        slot.holder[slot.name] = stored
+        return (stored, cast) if cast._version != version else None
     if found is not None and slot.holder is slot.owner._buffers:
-        slot.holder[slot.name] = found.to(kept.dtype)
+        slot.holder[slot.name] = found.to(stored.dtype)
     return None
 
 
-def _take_over(kept: Any, cast: Any) -> None:
+def _take_over(stored: Any, cast: Any) -> None:
     """Copy the elements that the call changed; others keep their full precision."""
     with torch.no_grad():
-        same = cast == kept.to(cast.dtype)
-        kept.copy_(torch.where(same, kept, cast.to(kept.dtype)))
+        same = cast == stored.to(cast.dtype)
+        stored.copy_(torch.where(same, stored, cast.to(stored.dtype)))

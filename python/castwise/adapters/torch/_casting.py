@@ -230,8 +230,8 @@ def _wide(tensor: Any, target: Any) -> Any:
             f"tensor has the layout {tensor.layout}, in which torch cannot limit it to what "
             f"{target} has; give tensor.to_dense(), or its values()."
         )
-    double = torch.float64 in (tensor.dtype, target)
-    return tensor.to(torch.float64 if double else torch.float32)
+    needs_float64 = torch.float64 in (tensor.dtype, target)
+    return tensor.to(torch.float64 if needs_float64 else torch.float32)
 
 
 class _Cast(torch.autograd.Function):  # type: ignore[misc]

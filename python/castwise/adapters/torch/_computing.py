@@ -75,7 +75,7 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
 
     """
     target, key = names.module(path)
-    if key is not None or names.single or names.of_modules:
+    if key is not None or names.is_uniform or names.of_modules:
         dtype = None if target is None else torch_dtype(target)
     else:
         dtype = None

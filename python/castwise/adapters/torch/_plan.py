@@ -84,7 +84,7 @@ class NameMap:
     targets: DtypeMap
     slashed: bool
     of_modules: bool
-    single: bool
+    is_uniform: bool
     """Whether one dtype or policy is for all."""
     hits: dict[str, int] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)

@@ -231,12 +231,12 @@ def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[
     anything, the latter do not fail.
     """
     safe = _is_safe(optimizer.inner_optimizer, variables)
-    kept = [] if safe else [*variables, *optimizer.variables]
-    values = [ops.copy(each.value) for each in kept]
+    guarded = [] if safe else [*variables, *optimizer.variables]
+    values = [ops.copy(each.value) for each in guarded]
     try:
         yield
     except BaseException:
-        for variable, value in zip(kept, values, strict=True):
+        for variable, value in zip(guarded, values, strict=True):
             variable.assign(value)
         raise
 

@@ -94,7 +94,7 @@ class LossScaleOptimizer:
         if not pairs and not _is_legacy(self.inner_optimizer):  # which takes them
             raise ValueError("grads_and_vars holds no gradient; give at least one.")
         state = self._loss_scale
-        with _kept([state.current_loss_scale, state.counter] if self.dynamic else []):
+        with _restored_on_error([state.current_loss_scale, state.counter] if self.dynamic else []):
             return original.apply_gradients(pairs, *args, **options)
 
     def _apply_gradients(self, grads: Any, wrapped_vars: Any, *name: Any) -> Any:
@@ -104,7 +104,7 @@ class LossScaleOptimizer:
         if legacy := _is_legacy(inner):
             with _module().tf.init_scope():  # as it begins a step
                 inner._create_all_weights(held)
-        with _kept([*held, *(inner.variables() if legacy else inner.variables)]):
+        with _restored_on_error([*held, *(inner.variables() if legacy else inner.variables)]):
             return original._apply_gradients(grads, wrapped_vars, *name)
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class LossScaleOptimizer:
 
 
 @contextmanager
-def _kept(variables: Iterable[Any]) -> Iterator[None]:
+def _restored_on_error(variables: Iterable[Any]) -> Iterator[None]:
     """Restore the values of variables if the block raises in eager execution."""
     tf = _module().tf
     eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
