@@ -38,6 +38,7 @@ def arrays() -> None:
     assert_type(found, tuple[NDArray[Any], castwise.CastReport])
     assert_type(castwise.cast(F32, out=np.empty(2)), NDArray[Any])
     assert_type(castwise.finfo("bfloat16"), castwise.FormatInfo)
+    assert_type(castwise.explain_cast(F32, "bfloat16"), str)
 
 
 def trees() -> None:

@@ -97,7 +97,7 @@ def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
 
 
 def held_by(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
-    """Variables and holders in the attributes, in order: first those of `_variables`."""
+    """Yield variables and holders in the attributes, in order: first those of `_variables`."""
     entered: set[int] = set()
 
     def walk(value: Any) -> Iterator[Holder | AutoCastVariable]:

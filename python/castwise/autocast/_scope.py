@@ -170,7 +170,7 @@ def get_autocast_scope() -> AutocastScope | None:
 
 
 def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
-    """TF 2's scope: as `AutocastScope`, but a dtype other than a float disables casting.
+    """Make TF 2's scope: an `AutocastScope`, but dtypes other than floats disable casting.
 
     Raises
     ------

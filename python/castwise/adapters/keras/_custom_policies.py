@@ -55,7 +55,7 @@ class KerasPolicy(DTypePolicy):
         return mode
 
     def get_config(self) -> dict[str, Any]:
-        """Its config, for its class."""
+        """Return the wrapped policy's config."""
         config: dict[str, Any] = self.keras_policy.get_config()
         return config
 
@@ -119,7 +119,7 @@ class HeldPolicy:
         return self.castwise_policy.quantization_mode
 
     def get_config(self) -> dict[str, Any]:
-        """Its config, for its class."""
+        """Return the wrapped policy's config."""
         return self.castwise_policy.get_config()
 
     @property  # type: ignore[misc] # as unittest.mock does

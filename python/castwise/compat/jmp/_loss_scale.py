@@ -51,7 +51,7 @@ class NoOpLossScale:
         return tree
 
     def adjust(self, grads_finite: Any) -> NoOpLossScale:
-        """Itself."""
+        """Return itself."""
         del grads_finite
         return self
 
@@ -74,7 +74,7 @@ class StaticLossScale:
         return _unscale(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
-        """Itself."""
+        """Return itself."""
         del grads_finite
         return self
 
