@@ -179,8 +179,8 @@ def test_casts_in_a_graph_are_reported() -> None:
     outputs = keras.layers.Dense(2)(keras.ops.cast(inputs, "float16"))
     report = cast_model(keras.Model(inputs, outputs, name="net"), "float32")
     assert report.notes == (
-        "The graph of 'net' holds 1 casts to float16, which stay; where they are not meant to, "
-        "build the model anew.",
+        "The graph of 'net' holds 1 casts to float16, which stay; if they should not, build the "
+        "model again.",
     )
 
 

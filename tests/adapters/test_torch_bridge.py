@@ -111,7 +111,7 @@ def test_other_byte_orders_and_odd_strides() -> None:
         from_numpy(swapped)
     assert from_numpy(swapped, copy=None).tolist() == [0, 1, 2]
     odd = np.zeros(4, [("a", "u1"), ("b", "<f4")])["b"]
-    with pytest.raises(ValueError, match="no multiple of 4 bytes"):
+    with pytest.raises(ValueError, match="not multiples of 4 bytes"):
         from_numpy(odd)
     assert from_numpy(odd, copy=None).tolist() == [0] * 4
 

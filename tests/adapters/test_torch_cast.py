@@ -139,7 +139,7 @@ def test_transformations_are_left_to_torch() -> None:
 def test_bad_input() -> None:
     tensor = torch.ones(2)
     for dtype, words in (
-        ("float8_e3m4", "no dtype that torch has"),
+        ("float8_e3m4", "not a dtype that torch has"),
         ("flot16", "flot16"),
         (None, "nothing to cast to"),
         (torch.float4_e2m1fn_x2, "formats of its own"),

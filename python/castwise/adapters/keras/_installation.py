@@ -66,7 +66,7 @@ def _hooked() -> Callable[[], None]:
         hooked = _hooked_in(keras)
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         raise RuntimeError(
-            f"The installed keras {keras.__version__} lacks functions that castwise patches "
+            f"The installed keras {keras.__version__} differs from those that castwise can patch "
             f"({error}), and was left as it was; install one of keras {tested_releases('keras')}."
         ) from error
     with hooked:
