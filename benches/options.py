@@ -27,6 +27,7 @@ from measure import interleave, ratios
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "report": {"report": True},
     "saturate": {"overflow": "saturate"},
+    "raise": {"overflow": "raise"},
     "nan zero": {"nan": "zero"},
     "scale 1.5": {"scale": 1.5},
     "scale 0.1": {"scale": 0.1},
@@ -49,8 +50,8 @@ PAIRS = (
     ("float32", "float32"),
     ("int8", "float32"),
 )
-SIZES = (65_536, 1 << 20, 1 << 24)
-README_SIZES = (1 << 20, 1 << 24)
+SIZES = (1, 4096, 65_536, 1 << 20, 1 << 24)
+README_SIZES = (1, 4096, 1 << 20, 1 << 24)
 MARKER = "options"
 
 
