@@ -1,4 +1,4 @@
-"""What the environment variables `CASTWISE_*` ask for."""
+"""Obey the environment variables `CASTWISE_*`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import sys
 import warnings
 from pathlib import Path
 
-from castwise._core import environment_errors
 from castwise._acceleration import accelerate_from_environment
+from castwise._core import environment_errors
 
 ERRORS = list(environment_errors)
 """A sentence for each variable whose value is not valid: its name, the value and the remedy."""
 
 
 def follow_environment() -> None:
-    """Do at import what is asked for; warn of each value that is not valid, and ignore it.
+    """Obey the variables at import; warn of each value that is not valid, and ignore it.
 
     The command line refuses to work instead, with one message and no warning before it.
     """
