@@ -48,6 +48,7 @@ __all__ = [
     "cpu_levels",
     "dtype_word",
     "environment_errors",
+    "explain_cast",
     "finfo",
     "floatx_dtypes",
     "formats",
