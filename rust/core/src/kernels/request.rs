@@ -22,12 +22,31 @@ pub(crate) struct Request {
     pub(crate) factor: Option<f64>,
     /// Somebody asks what happened to single elements.
     pub(crate) tells: bool,
-    /// There are so many elements that it pays to look at a factor more closely.
-    pub(crate) many: bool,
+    /// How closely it pays to look at a factor.
+    pub(crate) count: Count,
 }
 
-/// From so many elements on there are many.
-pub(crate) const MANY: usize = 1 << 12;
+/// How many elements there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Count {
+    /// Too few for a closer look at a factor.
+    Few,
+    /// Enough for tables of a factor.
+    Many,
+    /// Enough to look at each significand of a source of 16 bits.
+    Most,
+}
+
+impl Count {
+    /// The class of a number of elements.
+    pub(crate) fn of(elements: usize) -> Self {
+        match elements {
+            0..4096 => Self::Few,
+            4096..32_768 => Self::Many,
+            _ => Self::Most,
+        }
+    }
+}
 
 /// How wide the lanes between decoding and encoding are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +65,7 @@ impl Request {
     /// For the two formats, and nothing besides.
     pub(crate) fn plain(source: Format, target: Format) -> Self {
         let options = Options::default();
-        Self { source, target, options, scaled: false, factor: None, tells: false, many: false }
+        Self { source, target, options, scaled: false, factor: None, tells: false, count: Count::Few }
     }
 
     /// The rounding in force; the default one where there is nothing to round.

@@ -15,7 +15,7 @@ use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
 use crate::cpu::{DefaultEnvironment, InstructionSet, Level};
 use crate::error::Error;
 use crate::format::Format;
-use crate::kernels::request::{MANY, Request};
+use crate::kernels::request::{Count, Request};
 use crate::layout::Layout;
 use crate::plan::guard::Guard;
 use crate::plan::operands::Parts;
@@ -39,8 +39,8 @@ enum Scale {
     No,
     /// A factor for each, or one that it does not pay to decide for.
     Each,
-    /// One factor, its bits; whether there are [`MANY`] elements.
-    One(u64, bool),
+    /// One factor, its bits; how many elements there are.
+    One(u64, Count),
 }
 
 /// Below this many elements, it pays to decide for one factor alone when it comes again.
@@ -56,7 +56,7 @@ impl Ask {
     ) -> Self {
         let scale = match factor {
             _ if !scaled => Scale::No,
-            Some(factor) => Scale::One(factor.to_bits(), count >= MANY),
+            Some(factor) => Scale::One(factor.to_bits(), Count::of(count)),
             None => Scale::Each,
         };
         Self { source, target, options: Options { seed: 0, ..*options }, report, scale }
@@ -72,9 +72,9 @@ impl Ask {
         let Options { rounding, overflow, nan, seed } = self.options;
         let overflow = if overflow == Overflow::Raise { Overflow::Ieee } else { overflow };
         let nan = if nan == NanRule::Raise { NanRule::Keep } else { nan };
-        let (factor, many) = match self.scale {
-            Scale::One(bits, many) => (Some(f64::from_bits(bits)), many),
-            _ => (None, false),
+        let (factor, count) = match self.scale {
+            Scale::One(bits, count) => (Some(f64::from_bits(bits)), count),
+            _ => (None, Count::Few),
         };
         Request {
             source: parts.source,
@@ -83,7 +83,7 @@ impl Ask {
             scaled: self.scale != Scale::No,
             factor,
             tells: false,
-            many,
+            count,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::table::Table;
 use crate::cpu::Level;
-use crate::kernels::request::Request;
+use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::vector_loop::{InSteps, Step};
 use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
@@ -40,7 +40,7 @@ fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> 
 /// The stage for a request with one factor, where there are so many elements that a table of their own pays.
 pub(crate) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let size = request.target.item_size();
-    if !request.scaled || request.tells || !request.many {
+    if !request.scaled || request.tells || request.count < Count::Many {
         return None;
     }
     let table = Table::new(request)?;

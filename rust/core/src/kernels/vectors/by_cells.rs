@@ -8,7 +8,7 @@ use super::upper_source::{Floats, Singles, Upper, UpperHalves};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::FloatSpec;
-use crate::kernels::request::Request;
+use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Tables, with_tables};
 
@@ -35,7 +35,7 @@ fn of_uppers(request: &Request, level: Level) -> Option<Cells> {
 
 /// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
 pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
-    if request.scaled && !request.many {
+    if request.scaled && request.count < Count::Many {
         return None;
     }
     with_tables!(level, vectors: V => {

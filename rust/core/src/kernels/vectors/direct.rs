@@ -21,7 +21,7 @@ use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::Specials;
-use crate::kernels::request::{Request, pivot_format};
+use crate::kernels::request::{Count, Request, pivot_format};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, with_vectors};
 
@@ -156,8 +156,13 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     }
     // Upper halves are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
-    let looks = request.many.then(|| request.source.float()).flatten();
-    let Some(equal) = looks.and_then(|source| equal_factor(&source, grid, factor)) else {
+    let bits = match request.count {
+        Count::Few => 0,
+        Count::Many => 8,
+        Count::Most => 11,
+    };
+    let source_spec = request.source.float().filter(|spec| spec.mantissa_bits < bits);
+    let Some(equal) = source_spec.and_then(|spec| equal_factor(&spec, grid, factor)) else {
         // What tiny products are off by is lost.
         return if is_single && shape != Some(Shape::UpperHalf) {
             through(vectors, request, Times::<F, false> { source, factor })

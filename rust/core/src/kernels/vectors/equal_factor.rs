@@ -10,17 +10,11 @@
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::format::FloatSpec;
 
-/// The most significant bits of a source of which it pays to look at all significands. Their products with a float64 are
-/// words.
-const MOST_BITS: u32 = 8;
-
 /// The factor for a source, and a grid of this many bits after the first, if one is found. Products
 /// with it, rounded to nearest, are right but where they are subnormal in float32.
 pub(super) fn equal_factor(source: &FloatSpec, grid: u32, factor: f64) -> Option<f32> {
     let bits = source.mantissa_bits + 1;
-    if bits > MOST_BITS {
-        return None;
-    }
+    debug_assert!(bits < u64::BITS - Binary64::MANTISSA, "products with a float64 are words");
     // As a number from 1 to 2, in units of its last place.
     let implicit = 1u64 << Binary64::MANTISSA;
     let exact = factor.to_bits() & (implicit - 1) | implicit;
