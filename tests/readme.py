@@ -55,7 +55,7 @@ def castwise_command(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
-def account(text: str) -> str:
+def report(text: str) -> str:
     """What the README's first command prints, but for paths."""
     arguments = re.search(r"bin/castwise (cast \S+) \S+ (--dtype \S+)", text)
     assert arguments
@@ -127,7 +127,7 @@ def main() -> None:
     readme = README.read_text("utf-8")
     benchmark = section(BENCHES.read_text("utf-8"), "benchmark")
     for page, name, content in (
-        (README, "account", account(readme)),
+        (README, "report", report(readme)),
         (README, "speed", speed(benchmark)),
         (CHECKPOINTS, "accuracy", accuracy()),
         (CASTING, "formats", formats()),
