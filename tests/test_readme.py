@@ -32,7 +32,7 @@ def test_the_table_of_formats_is_todays() -> None:
 
 def test_the_report_is_what_the_first_command_prints() -> None:
     text = readme.README.read_text("utf-8")
-    assert section(readme.README, "account") == readme.account(text), HOW
+    assert section(readme.README, "report") == readme.report(text), HOW
 
 
 def test_the_speeds_are_those_of_the_benchmark() -> None:
