@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, NoReturn
 import castwise
 from castwise import checkpoint
 from castwise._environment import ERRORS
-from castwise.checkpoint.arguments import checked_path
-from castwise.checkpoint.atomic import replacing_file
+from castwise.checkpoint._filesystem import checked_path, replacing_file
 from castwise.cli_output import (
     cast_text,
     format_fields,
@@ -39,9 +38,9 @@ OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, or a folder of safetensors shards.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. Memory
-is bounded by the largest tensor. Metadata is kept, and so is, byte for byte,
-every integer, bool and complex tensor that no key of a map names.
+DST appears, or is replaced, when it is complete, and may be SRC itself. Tensors
+pass through memory in pieces of about a mebibyte. Metadata is kept, and so is,
+byte for byte, every integer, bool and complex tensor that no key of a map names.
 """
 _EXIT_CODES = """\
 exit codes:

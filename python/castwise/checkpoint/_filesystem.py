@@ -1,25 +1,90 @@
-"""A file or folder that appears under its name only when it is complete.
+"""Open files that are there, and make new ones that appear only when they are complete.
 
-A file is written without a name where the system offers that (Linux), and else, like a folder,
+A new file is written without a name where the system offers that (Linux), and else, like a folder,
 under a temporary name beside its destination; it is flushed to disk, and then named in one step.
 Whatever stops the run before that, the destination is as it was.
 """
 
+import ctypes
 import os
 import shutil
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.exchange import exchange
-from castwise.checkpoint.leftovers import TemporaryName, aside, lock, locked, remove_leftovers
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._leftovers import TemporaryName, aside, lock, locked, remove_leftovers
+
+if sys.platform == "win32":
+    import msvcrt
 
 _BUFFER_BYTES = 1 << 20
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
+_CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
+_RENAME_EXCHANGE = 2  # of <linux/fs.h>
+_RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return `path`, unless it is empty: `Path` would make the current folder of that."""
+    if not os.fspath(path):
+        raise CheckpointError("the path is empty; name a file or a folder")
+    return Path(path)
+
+
+class SourceFile:
+    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
+
+    It can be closed and opened again, and is then known to be the same and unchanged.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a regular file, or was changed meanwhile.
+    OSError
+        There is no such file, or it may not be read.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path} is not a regular file")
+        self.path = path
+        self.stream: BufferedReader = path.open("rb")
+        self._found = self._state()
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, when it was first opened."""
+        return self._found[2]
+
+    def reopen(self) -> None:
+        """Open it again if it was closed."""
+        if self.stream.closed:
+            self.stream = self.path.open("rb")
+            if self._state() != self._found:
+                self.close()
+                raise CheckpointError(f"{self.path} was changed while the folder was read")
+
+    def close(self) -> None:
+        """Close it."""
+        self.stream.close()
+
+    def _state(self) -> tuple[int, int, int, int]:
+        """Which file it is, and of which state."""
+        now = os.fstat(self.stream.fileno())
+        return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def handle(file: BinaryIO) -> int:
+    """Return what the system calls an open file by: a descriptor, on Windows a handle."""
+    if sys.platform == "win32":
+        return msvcrt.get_osfhandle(file.fileno())
+    return file.fileno()
 
 
 @contextmanager
@@ -144,3 +209,21 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def exchange(left: Path, right: Path) -> bool:
+    """Give two existing paths each other's contents; False, and nothing done, if that cannot be."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # TypeError: Windows
+        return False
+    first, second = os.fsencode(left), os.fsencode(right)
+    if hasattr(library, "renameat2"):
+        done = library.renameat2(
+            _CURRENT_FOLDER, first, _CURRENT_FOLDER, second, ctypes.c_uint(_RENAME_EXCHANGE)
+        )
+    elif hasattr(library, "renamex_np"):
+        done = library.renamex_np(first, second, ctypes.c_uint(_RENAME_SWAP))
+    else:
+        return False
+    return bool(done == 0)
