@@ -281,6 +281,14 @@ def test_progress_counts_the_bytes_of_the_source(tmp_path: Path) -> None:
     ]
 
 
+def test_progress_moves_within_a_tensor(tmp_path: Path) -> None:
+    path, seen = tmp_path / "in.npz", []
+    checkpoint.save(path, {"a": np.zeros(700_000, np.float32), "b": np.zeros(3)})
+    checkpoint.cast_file(path, tmp_path / "out.npz", "bfloat16", progress=seen.append)
+    within = [(one.done, one.name) for one in seen if 0 < one.done < 2_800_000]
+    assert within == [(1 << 20, "a"), (2 << 20, "a")]
+
+
 def _sharded(folder: Path) -> dict[str, NDArray[Any]]:
     shards = {
         "model-00001-of-00002.safetensors": {"z": floats(8).reshape(2, 4), "ids": np.arange(3)},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from castwise._core import CastReport, ElementCast, cast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
@@ -64,6 +65,7 @@ class _Conversion:
         self._writer = writer
         self.plans = plans
         self._options = options
+        self._casts: dict[tuple[Elements, Elements, bool], ElementCast] = {}
 
     def is_placed(self, name: str) -> bool:
         """Return True if the engine can convert a tensor where it lies."""
@@ -171,20 +173,21 @@ class _Conversion:
         old, plan = self._reader.elements(name), self.plans[name]
         if old is None or self._writer.keeps(name):
             return None
-        new = self._writer.elements(name)
-        if plan.target is None and old == new:
+        new, asked = self._writer.elements(name), plan.target is not None
+        if not asked and old == new:
             return None
-        options = {} if plan.target is None else self._options.for_tensor(name)
-        return ElementCast(
-            old.format,
-            new.format,
-            source_packed=old.packed,
-            target_packed=new.packed,
-            source_order=old.order,
-            target_order=new.order,
-            report=plan.target is not None,
-            **options,
-        )
+        if self._options.seed is not None or (old, new, asked) not in self._casts:
+            self._casts[old, new, asked] = ElementCast(
+                old.format,
+                new.format,
+                source_packed=old.packed,
+                target_packed=new.packed,
+                source_order=old.order,
+                target_order=new.order,
+                report=asked,
+                **(self._options.for_tensor(name) if asked else {}),
+            )
+        return self._casts[old, new, asked]
 
     def _job(self, name: str) -> tuple[int, int, int, ElementCast | None]:
         source, target = self._reader.place(name), self._writer.place(name)
@@ -250,5 +253,11 @@ def _named(error: Exception, name: str) -> Exception:
 
 def _nbytes(elements: Elements, count: int) -> int:
     """Return the bytes that so many elements take in a file."""
+    return count * _bits(elements) // _BYTE_BITS
+
+
+@lru_cache
+def _bits(elements: Elements) -> int:
+    """Return the bits that an element takes in a file."""
     info = format_info(elements.format)
-    return count * info.bits // _BYTE_BITS if elements.packed else count * info.itemsize
+    return info.bits if elements.packed else _BYTE_BITS * info.itemsize

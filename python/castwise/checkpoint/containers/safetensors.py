@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -134,7 +134,8 @@ class SafetensorsReader:
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
-        return _elements(self.tensors[name].format, self._entries[name].layout)
+        layout = self._entries[name].layout
+        return _elements(self.tensors[name].format, layout.code, layout.tag)
 
     def place(self, name: str) -> tuple[BinaryIO, int]:
         """Return the file and the offset of a tensor's bytes."""
@@ -219,7 +220,8 @@ class SafetensorsWriter:
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
         plan = self._planned[name]
-        elements = _elements(plan.target or plan.info.format, self._layouts[name])
+        layout = self._layouts[name]
+        elements = _elements(plan.target or plan.info.format, layout.code, layout.tag)
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
         return elements
 
@@ -250,10 +252,11 @@ class SafetensorsWriter:
         """Nothing is left to do: everything is stated in the header."""
 
 
-def _elements(name: str | None, layout: _Layout) -> Elements | None:
+@lru_cache
+def _elements(name: str | None, code: str, tag: str | None) -> Elements | None:
     if name is None:
         return None
-    return Elements(name, packed=layout.tag is None and _packed_bits(layout.code) is not None)
+    return Elements(name, packed=tag is None and _packed_bits(code) is not None)
 
 
 def _layout_for(name: str, shape: tuple[int, ...]) -> _Layout:
