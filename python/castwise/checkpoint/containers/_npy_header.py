@@ -195,7 +195,7 @@ def _wrapped_format(dtype: np.dtype[Any]) -> FormatInfo | None:
 
 def _unknown(dtype: np.dtype[Any]) -> bool:
     """True for raw bytes and for floats wider than the table's."""
-    return dtype.names is None and dtype.subdtype is None and dtype.kind in "Vf"
+    return dtype.names is None and dtype.kind in "Vf"
 
 
 def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
@@ -238,11 +238,16 @@ def _dtype_of(descr: Any, name: str) -> tuple[np.dtype[Any] | None, str]:
     """The dtype of a descr, raw bytes where numpy does not know it, and how to call it."""
     try:
         dtype = npy.descr_to_dtype(descr)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, SyntaxError) as error:
         match = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
         if match is None:
             raise CheckpointError(
                 f"array {name!r}: numpy knows no dtype {descr!r}: {error}"
             ) from error
         return np.dtype(f"V{match[1]}"), str(descr)
+    if dtype.subdtype is not None:
+        raise CheckpointError(
+            f"array {name!r}: elements of dtype {descr!r} are arrays themselves, which numpy "
+            "cannot read; save it with their axes in its shape"
+        )
     return dtype, descr if isinstance(descr, str) else str(dtype)
