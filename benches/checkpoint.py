@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import files
 import ml_dtypes
@@ -197,7 +198,8 @@ def make(path: Path, tensors: int, size: int) -> None:
 
 def itemsize(target: str) -> int:
     """Bytes of an element of the result."""
-    return np.dtype(getattr(ml_dtypes, target)).itemsize
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, target))
+    return dtype.itemsize
 
 
 def limit(source: Path, result: Path, nbytes: int) -> Time:

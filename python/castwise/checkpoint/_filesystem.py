@@ -10,14 +10,22 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._leftovers import TemporaryName, aside, lock, locked, remove_leftovers
+from castwise.checkpoint._leftovers import (
+    TemporaryName,
+    aside,
+    is_locked,
+    lock,
+    locked,
+    remove_leftovers,
+    resumable_name,
+)
 
 if sys.platform == "win32":
     import msvcrt
@@ -61,6 +69,11 @@ class SourceFile:
     def size(self) -> int:
         """Its length in bytes, when it was first opened."""
         return self._found[2]
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of its last change."""
+        return list(self._found[2:])
 
     def reopen(self) -> None:
         """Open it again if it was closed."""
@@ -121,21 +134,40 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
 
 
+def resumable_folder(destination: Path) -> Path:
+    """Return the temporary folder of a run for `destination` that can be resumed."""
+    return resumable_name(Path(os.path.realpath(destination)))
+
+
 @contextmanager
-def replacing_folder(destination: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `destination` when the block ends without an error.
+def replacing_folder(
+    destination: Path, *, is_kept: Callable[[Path], object] | None = None, resume: bool = False
+) -> Iterator[Path]:
+    """Make a new folder that takes the place of `destination` when the block ends without an error.
 
     The caller decides whether an old folder may be replaced: all that is in it goes.
 
+    Parameters
+    ----------
+    destination
+        What is made or replaced.
+    is_kept
+        Asked when the block ends with an error whether the temporary folder stays, so that
+        another run can resume. None: it never does.
+    resume
+        Begin with what such a run left.
+
     Raises
     ------
+    CheckpointError
+        Another run for the same destination can be resumed, and is still at work.
     OSError
         The parent folder is missing or not writable, or the disk is full.
 
     """
     path = Path(os.path.realpath(destination))
-    with _replacing(path, destination) as temporary:
-        temporary.mkdir()
+    with _replacing(path, destination, is_kept=is_kept, resume=resume) as temporary:
+        temporary.mkdir(exist_ok=is_kept is not None)
         with locked(temporary):
             yield temporary
             sync_folder(temporary)
@@ -143,11 +175,19 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _replacing(path: Path, destination: Path) -> Iterator[Path]:
+def _replacing(
+    path: Path,
+    destination: Path,
+    *,
+    is_kept: Callable[[Path], object] | None = None,
+    resume: bool = False,
+) -> Iterator[Path]:
     """Yield a temporary name beside `path`; errors about it name `destination`."""
-    remove_leftovers(path)
+    remove_leftovers(path, but=resumable_name(path) if resume else None)
+    if is_kept is not None and is_locked(resumable_name(path)):
+        raise CheckpointError(f"another run is at work on {destination}; wait for its end")
     try:
-        with TemporaryName(path) as temporary:
+        with TemporaryName(path, is_kept) as temporary:
             yield temporary
     except OSError as error:
         if error.filename is None or str(temporary) in f"{error.filename} {error.filename2}":

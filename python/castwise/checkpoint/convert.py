@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from castwise.checkpoint._filesystem import (
     checked_path,
     replacing_file,
     replacing_folder,
+    resumable_folder,
     sync_folder,
 )
+from castwise.checkpoint._journal import Journal, kept_shards, resumed_options
 from castwise.checkpoint._leftovers import is_temporary
 from castwise.checkpoint._pieces import convert_container
 from castwise.checkpoint._tensors import Planned, check_assume
@@ -53,6 +57,8 @@ def cast_file(
     threads: int | None = None,
     assume: str | Mapping[str, str] | None = None,
     overwrite: bool = False,
+    resumable: bool = False,
+    resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Cast the tensors of a checkpoint and write a new one.
@@ -97,6 +103,12 @@ def cast_file(
         a mapping from name to format. Nothing is guessed.
     overwrite
         Replace the folder `destination` if it holds another checkpoint.
+    resumable
+        If the cast of a folder is interrupted, keep the shards that are complete, beside
+        `destination`; a warning names them.
+    resume
+        Go on with what a resumable cast of the same folder kept; the result is the same. Shards
+        that are not as they were written are cast again. Resumable itself.
     progress
         Called when a tensor begins, now and then within a large one, and at the end. Several
         pieces are in flight, so a tensor may be done by then.
@@ -124,16 +136,28 @@ def cast_file(
     options = CastOptions.checked(
         rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
     )
+    keeping = _Keeping(resumable=resumable or resume, resume=resume)
     opened = open_source(old, assume)
     if isinstance(opened, ShardedFolder):
+        if resume:
+            drawn = seed is None
+            options = resumed_options(resumable_folder(new), options, drawn=drawn)
         rows, planned = _cast_folder(
-            opened, new, dtypes, options, overwrite=overwrite, listener=progress
+            opened, new, dtypes, options, keeping, overwrite=overwrite, listener=progress
         )
     else:
-        rows, planned = _cast_single(opened, new, dtypes, options, progress)
+        rows, planned = _cast_single(opened, new, dtypes, options, keeping, listener=progress)
     return CastSummary(
         str(old), str(new), options.to_dict(), rows, unused_patterns(planned, dtypes)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """Whether an interrupted run keeps its complete shards, and begins with kept ones."""
+
+    resumable: bool
+    resume: bool
 
 
 def _cast_single(
@@ -141,9 +165,16 @@ def _cast_single(
     destination: Path,
     dtypes: DtypeMap,
     options: CastOptions,
+    keeping: _Keeping,
+    *,
     listener: Callable[[Progress], None] | None,
 ) -> tuple[list[CastRow], list[Planned]]:
     with source as reader:
+        if keeping.resumable:
+            raise CheckpointError(
+                f"resume is for folders of shards, and {reader.path} is a file, which is cast as a "
+                "whole"
+            )
         old, container = container_of(reader.path), container_of(destination)
         if container != old and _NPY in {container, old}:
             raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
@@ -180,6 +211,7 @@ def _cast_folder(
     destination: Path,
     dtypes: DtypeMap,
     options: CastOptions,
+    keeping: _Keeping,
     *,
     overwrite: bool,
     listener: Callable[[Progress], None] | None,
@@ -195,15 +227,55 @@ def _cast_folder(
     everything = [one for plans in planned.values() for one in plans]
     meter = ProgressMeter(sum(one.info.nbytes for one in everything), listener)
     rows: list[CastRow] = []
-    with replacing_folder(destination) as new:
+    with (
+        _told_what_is_kept(destination, folder, keeping),
+        replacing_folder(
+            destination,
+            is_kept=kept_shards if keeping.resumable else None,
+            resume=keeping.resume,
+        ) as new,
+        ExitStack() as stack,
+    ):
+        journal = None
+        if keeping.resumable:
+            journal = stack.enter_context(Journal(new, folder, options, planned))
         for shard, reader in folder.shards.items():
-            rows += _cast_shard(reader, new / shard, planned[shard], options, meter)
+            done = journal.finished(shard) if journal is not None else None
+            if done is not None:
+                meter.finished(sum(one.info.nbytes for one in planned[shard]))
+                rows += done
+                continue
+            done = _cast_shard(reader, new / shard, planned[shard], options, meter)
+            if journal is not None:
+                journal.add(shard, done)
+            rows += done
         meter.starts(None)
         _copy_others(folder.path, new, {*folder.shards, folder.index_name})
         if folder.index_name is not None:
             _write_index(folder, new / folder.index_name, rows)
+        if journal is not None:
+            journal.remove()
     _warn_of_config(folder.path / _CONFIG, {row.target for row in rows if row.target is not None})
     return rows, everything
+
+
+@contextmanager
+def _told_what_is_kept(
+    destination: Path, folder: ShardedFolder, keeping: _Keeping
+) -> Iterator[None]:
+    """Warn of the complete shards that stay if the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        temporary = resumable_folder(destination)
+        if keeping.resumable and (kept := kept_shards(temporary)):
+            _LOGGER.warning(
+                "%s keeps %d of %d shards; resume (--resume) goes on with them",
+                temporary,
+                kept,
+                len(folder.shards),
+            )
+        raise
 
 
 def _check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:

@@ -132,6 +132,14 @@ def add(commands: Any) -> None:
     cast.add_argument(
         "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
     )
+    cast.add_argument(
+        "--resumable",
+        action="store_true",
+        help="if the cast of a folder is interrupted, keep its complete shards beside DST",
+    )
+    cast.add_argument(
+        "--resume", action="store_true", help="go on with what --resumable kept; the same result"
+    )
     cast.set_defaults(run=_cast)
 
 
@@ -179,6 +187,8 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             threads=options.threads,
             assume=options.assume,
             overwrite=options.overwrite,
+            resumable=options.resumable,
+            resume=options.resume,
             progress=progress.show if progress.visible else None,
         )
 

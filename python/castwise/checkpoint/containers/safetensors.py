@@ -128,6 +128,11 @@ class SafetensorsReader:
             self.tensors[name], layout = _describe(name, code, shape, end - begin, tags.get(name))
             self._entries[name] = _Entry(layout, start + begin, end - begin)
 
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the file, which a change of its contents changes."""
+        return self._file.state
+
     def layout(self, name: str) -> _Layout:
         """Return code, shape and tag of a tensor in this file."""
         return self._entries[name].layout
