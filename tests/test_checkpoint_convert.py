@@ -396,22 +396,6 @@ def test_a_mapping_in_the_place_of_dtype_is_a_map(tmp_path: Path) -> None:
         assert [one.format for one in checkpoint.inspect(out).tensors] == ["bfloat16", "float32"]
 
 
-@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
-def test_settings_that_are_no_longer_true_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
-) -> None:
-    source = tmp_path / "model"
-    _sharded(source)
-    text = json.dumps({key: "float32", "hidden_size": 8})
-    (source / "config.json").write_text(text)
-    checkpoint.cast_file(source, tmp_path / "kept", {"default": "keep"})
-    checkpoint.cast_file(source, tmp_path / "same", "float32")
-    assert caplog.text == ""
-    checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
-    assert f"config.json was copied unchanged; its {key} still says 'float32'" in caplog.text
-    assert (tmp_path / "out" / "config.json").read_text() == text
-
-
 def test_copied_files_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "model"
     _sharded(source)

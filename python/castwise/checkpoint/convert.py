@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from castwise.checkpoint._config import CONFIG, new_config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import (
     checked_path,
@@ -36,9 +37,6 @@ from castwise.dtype_policies import DTypePolicy
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"
-_CONFIG = "config.json"
-_CONFIG_KEYS = ("torch_dtype", "dtype")
-_MAX_CONFIG_BYTES = 10_000_000
 _COPY_BYTES = 1 << 20
 
 
@@ -59,6 +57,7 @@ def cast_file(
     overwrite: bool = False,
     resumable: bool = False,
     resume: bool = False,
+    keep_config: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Cast the tensors of a checkpoint and write a new one.
@@ -109,6 +108,10 @@ def cast_file(
     resume
         Go on with what a resumable cast of the same folder kept; the result is the same. Shards
         that are not as they were written are cast again. Resumable itself.
+    keep_config
+        Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also those of a
+        model's parts, follow the tensors if all floating ones have become float32, float16 or
+        bfloat16; otherwise a warning says what to set.
     progress
         Called when a tensor begins, now and then within a large one, and at the end. Several
         pieces are in flight, so a tensor may be done by then.
@@ -136,7 +139,7 @@ def cast_file(
     options = CastOptions.checked(
         rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
     )
-    keeping = _Keeping(resumable=resumable or resume, resume=resume)
+    keeping = _Keeping(resumable=resumable or resume, resume=resume, config=keep_config)
     opened = open_source(old, assume)
     if isinstance(opened, ShardedFolder):
         if resume:
@@ -154,10 +157,12 @@ def cast_file(
 
 @dataclass(frozen=True, slots=True)
 class _Keeping:
-    """Whether an interrupted run keeps its complete shards, and begins with kept ones."""
+    """What a run keeps: complete shards if it is interrupted, and what is there already."""
 
     resumable: bool
     resume: bool
+    config: bool
+    """Leave config.json as it is."""
 
 
 def _cast_single(
@@ -253,9 +258,11 @@ def _cast_folder(
         _copy_others(folder.path, new, {*folder.shards, folder.index_name})
         if folder.index_name is not None:
             _write_index(folder, new / folder.index_name, rows)
+        text = None if keeping.config else new_config(folder.path / CONFIG, rows)
+        if text is not None:
+            _replace_text(new / CONFIG, text)
         if journal is not None:
             journal.remove()
-    _warn_of_config(folder.path / _CONFIG, {row.target for row in rows if row.target is not None})
     return rows, everything
 
 
@@ -354,18 +361,14 @@ def _copy(source: Path, destination: Path) -> None:
     shutil.copystat(source, destination)
 
 
-def _warn_of_config(path: Path, targets: set[str]) -> None:
-    """Warn if a model's settings state a format that its tensors have no more."""
-    if not targets or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
-        return
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        return
-    for key in _CONFIG_KEYS:
-        stated = config.get(key) if isinstance(config, dict) else None
-        if stated is not None and {str(stated).removeprefix("torch.")} != targets:
-            _LOGGER.warning("%s was copied unchanged; its %s still says %r", path.name, key, stated)
+def _replace_text(path: Path, text: str) -> None:
+    """Write another text into a copied file, down to the disk."""
+    mode = path.stat().st_mode
+    path.chmod(mode | stat.S_IWUSR)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        _sync(file.fileno(), file.flush)
+    path.chmod(mode)
 
 
 def _sync(descriptor: int, flush: Callable[[], None]) -> None:

@@ -140,6 +140,11 @@ def add(commands: Any) -> None:
     cast.add_argument(
         "--resume", action="store_true", help="go on with what --resumable kept; the same result"
     )
+    cast.add_argument(
+        "--keep-config",
+        action="store_true",
+        help="leave config.json as it is: its dtype then need not be that of the tensors",
+    )
     cast.set_defaults(run=_cast)
 
 
@@ -189,6 +194,7 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             overwrite=options.overwrite,
             resumable=options.resumable,
             resume=options.resume,
+            keep_config=options.keep_config,
             progress=progress.show if progress.visible else None,
         )
 
