@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.npy_literal import parse_literal
+from castwise.checkpoint.containers._npy_literal import parse_literal
 from checkpoint_samples import assert_same, floats
 
 RECORDS: dict[str, Any] = {

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import atomic
+from castwise.checkpoint import _filesystem as atomic
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 
 SIGNALLER = Path(__file__).with_name("signal_at_every_step.py")
-WRITING = ("/checkpoint/atomic.py", "/checkpoint/leftovers.py", "/contextlib.py", "/shutil.py")
+WRITING = (
+    "/checkpoint/_filesystem.py",
+    "/checkpoint/_leftovers.py",
+    "/contextlib.py",
+    "/shutil.py",
+)
 ALL = ("/castwise/checkpoint/", "/contextlib.py", "/shutil.py")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and POSIX signals")

@@ -17,6 +17,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise.cli._progress import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
 from processes import run_python
 
@@ -265,6 +266,15 @@ def test_progress_is_shown_on_a_terminal_and_gone_afterwards(model: Path, tmp_pa
     assert "100%  72 B of 72 B" in seen
     assert seen.endswith("\r\x1b[K")
     assert "\n" not in seen
+
+
+def test_progress_tells_rate_and_time_left() -> None:
+    half = checkpoint.Progress(done=500_000_000, total=1_000_000_000, name="w")
+    assert rate_text(half, 2.0) == "250.0 MB/s  2 s left  "
+    assert rate_text(half, 200.0) == "2.5 MB/s  3 min 20 s left  "
+    assert rate_text(half, 20_000.0) == "25.0 kB/s  5 h 33 min left  "
+    assert rate_text(half, 0.5) == ""
+    assert rate_text(checkpoint.Progress(0, 10, "w"), 2.0) == ""
 
 
 def test_the_script_and_the_module_are_the_same(model: Path) -> None:

@@ -1,6 +1,6 @@
 """The compiled part of castwise. Its names are re-exported by `castwise`; import that."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import (
     Any,
     Literal,
@@ -35,6 +35,7 @@ __all__ = [
     "CastReport",
     "DelayedScaling",
     "DynamicLossScale",
+    "ElementCast",
     "FixedLossScale",
     "FormatInfo",
     "PolicyBase",
@@ -44,6 +45,7 @@ __all__ = [
     "arrays_finite",
     "build_safetensors_header",
     "cast",
+    "convert_tensors",
     "cpu_level",
     "cpu_levels",
     "dtype_word",
@@ -320,6 +322,36 @@ def parse_safetensors_header(
 def build_safetensors_header(
     tensors: list[tuple[str, str, list[int]]], metadata: list[tuple[str, str]] | None
 ) -> tuple[bytes, list[_Entry]]: ...
+
+@final
+class ElementCast:
+    def __new__(
+        cls,
+        source: str,
+        target: str,
+        *,
+        source_packed: bool = False,
+        target_packed: bool = False,
+        source_order: str = "<",
+        target_order: str = "<",
+        rounding: str | None = None,
+        overflow: str = ...,
+        nan: str = ...,
+        seed: int | None = None,
+        report: bool = False,
+    ) -> Self: ...
+    def convert(self, first: int, data: bytes) -> tuple[bytes, CastReport | None]: ...
+
+def convert_tensors(
+    source: int,
+    target: int,
+    jobs: Iterable[tuple[int, int, int, ElementCast | None]],
+    threads: int | None = None,
+    poll: Callable[[int], object] | None = None,
+) -> tuple[
+    list[CastReport | None],
+    tuple[int, Literal["read", "cast", "write"], int | None, Exception | None] | None,
+]: ...
 
 _Dialect = Literal["keras", "tf", "tf_layer", "jmp"]
 

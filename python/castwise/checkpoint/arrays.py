@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from castwise._adapter_registry import array_adapter
 from castwise._spelling import nearest
-from castwise.checkpoint.arguments import check_assume, checked_path
-from castwise.checkpoint.atomic import replacing_file
-from castwise.checkpoint.containers import container_of, new_writer, open_reader
-from castwise.checkpoint.element_bytes import native
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.safetensors_file import SafetensorsReader
-from castwise.checkpoint.sharded_folder import ShardedFolder, open_folder
-from castwise.checkpoint.tensor_info import OTHER, Planned, TensorInfo, format_of
+from castwise._adapter_registry import array_adapter
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import checked_path, replacing_file
+from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
+from castwise.checkpoint.containers import container_of, new_writer, open_source
+from castwise.checkpoint.containers._elements import native
+from castwise.checkpoint.containers.folder import ShardedFolder
 
 _NPY = ".npy"
 
@@ -95,13 +94,11 @@ def inspect(
     """
     check_assume(assume)
     where = checked_path(path)
-    if not where.is_dir():
-        with open_reader(where, assume) as reader:
-            return Inspection(str(where), tuple(reader.tensors.values()), reader.metadata)
+    source = open_source(where, assume)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
-    for shard in open_folder(where).shards:
-        with SafetensorsReader(where / shard) as reader:
+    for part in source.shards.values() if isinstance(source, ShardedFolder) else [source]:
+        with part as reader:
             tensors.extend(reader.tensors.values())
             pairs = {**reader.metadata, **pairs}
     return Inspection(str(where), tuple(tensors), pairs)
@@ -150,9 +147,10 @@ def load(
     check_assume(assume)
     where = checked_path(path)
     wanted = None if names is None else _names(names)
-    if where.is_dir():
-        return _load_folder(open_folder(where), wanted)
-    with open_reader(where, assume) as reader:
+    source = open_source(where, assume)
+    if isinstance(source, ShardedFolder):
+        return _load_folder(source, wanted)
+    with source as reader:
         if container_of(where) == _NPY and wanted is None:
             return reader.read(where.stem)
         return {name: reader.read(name) for name in _checked(wanted, reader.tensors, where)}
@@ -235,21 +233,14 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
 
 
 def _load_folder(folder: ShardedFolder, wanted: list[str] | None) -> dict[str, NDArray[Any]]:
-    shards = dict(folder.shards)
-    if folder.index_name is None:
-        for shard in shards:
-            with SafetensorsReader(folder.path / shard) as reader:
-                shards[shard] = tuple(reader.tensors)
-    # In the order of the index, which need not be the order of the shards.
-    there = folder.index.get("weight_map") or [name for names in shards.values() for name in names]
-    names = _checked(wanted, there, folder.path)
+    names = _checked(wanted, folder.names(), folder.path)
     needed = set(names)
     arrays: dict[str, NDArray[Any]] = {}
-    for shard, expected in shards.items():
-        here = [name for name in expected if name in needed]
-        if here:
-            with SafetensorsReader(folder.path / shard) as reader:
-                arrays |= {name: reader.read(name) for name in here}
+    for shard, reader in folder.shards.items():
+        here = folder.indexed[shard] or reader.tensors
+        if not needed.isdisjoint(here):
+            with reader:
+                arrays |= {name: reader.read(name) for name in here if name in needed}
     return {name: arrays[name] for name in names}
 
 

@@ -1,29 +1,43 @@
-"""Cast a whole checkpoint, in memory bounded by its largest tensor."""
+"""Cast a whole checkpoint, a file or a folder of shards, in pieces."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from castwise.checkpoint._config import CONFIG, new_config
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import (
+    checked_path,
+    replacing_file,
+    replacing_folder,
+    resumable_folder,
+    sync_folder,
+)
+from castwise.checkpoint._journal import Journal, kept_shards, resumed_options
+from castwise.checkpoint._leftovers import is_temporary
+from castwise.checkpoint._pieces import convert_container
+from castwise.checkpoint._tensors import Planned, check_assume
+from castwise.checkpoint.containers import container_of, is_container, new_writer, open_source
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import ShardedFolder, is_checkpoint_folder, new_index
+from castwise.checkpoint.containers.npz import NpzReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
+from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
+from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint.arguments import check_assume, checked_path
-from castwise.checkpoint.atomic import replacing_file
-from castwise.checkpoint.cast_tensors import Progress, ProgressMeter, cast_tensors
-from castwise.checkpoint.containers import container_of, new_writer, open_reader
-from castwise.checkpoint.convert_folder import cast_folder
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.npz_file import NpzReader
-from castwise.checkpoint.options import CastOptions
-from castwise.checkpoint.plan import plan, unused_patterns
-from castwise.checkpoint.summary import CastRow, CastSummary
-from castwise.checkpoint.tensor_info import Planned
 from castwise.dtype_policies import DTypePolicy
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"
+_COPY_BYTES = 1 << 20
 
 
 def cast_file(
@@ -41,14 +55,17 @@ def cast_file(
     threads: int | None = None,
     assume: str | Mapping[str, str] | None = None,
     overwrite: bool = False,
+    resumable: bool = False,
+    resume: bool = False,
+    keep_config: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Cast the tensors of a checkpoint and write a new one.
 
     `source` is a `.safetensors`, `.npz` or `.npy` file, or a folder of safetensors shards;
     `destination` is one of these, and may be `source` itself. It appears, or is replaced, when it
-    is complete; a run that is stopped at any moment leaves what was there before. At any time one
-    tensor and its result are in memory.
+    is complete; a run that is stopped at any moment leaves what was there before. Tensors are read,
+    cast and written in pieces of about a mebibyte, so memory does not grow with their size.
 
     Metadata is kept, and so, byte for byte, is every tensor that is not to be cast.
 
@@ -79,14 +96,25 @@ def cast_file(
     seed
         For stochastic rounding; each tensor draws from `tensor_seed(seed, name)`.
     threads
-        How many threads may cast.
+        How many threads may read, cast and write.
     assume
         The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
         a mapping from name to format. Nothing is guessed.
     overwrite
         Replace the folder `destination` if it holds another checkpoint.
+    resumable
+        If the cast of a folder is interrupted, keep the shards that are complete, beside
+        `destination`; a warning names them.
+    resume
+        Go on with what a resumable cast of the same folder kept; the result is the same. Shards
+        that are not as they were written are cast again. Resumable itself.
+    keep_config
+        Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also those of a
+        model's parts, follow the tensors if all floating ones have become float32, float16 or
+        bfloat16; otherwise a warning says what to set.
     progress
-        Called before every tensor and at the end.
+        Called when a tensor begins, now and then within a large one, and at the end. Several
+        pieces are in flight, so a tensor may be done by then.
 
     Returns
     -------
@@ -111,37 +139,57 @@ def cast_file(
     options = CastOptions.checked(
         rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
     )
-    if old.is_dir():
-        rows, planned = cast_folder(
-            old, new, dtypes, options, overwrite=overwrite, listener=progress
+    keeping = _Keeping(resumable=resumable or resume, resume=resume, config=keep_config)
+    opened = open_source(old, assume)
+    if isinstance(opened, ShardedFolder):
+        if resume:
+            drawn = seed is None
+            options = resumed_options(resumable_folder(new), options, drawn=drawn)
+        rows, planned = _cast_folder(
+            opened, new, dtypes, options, keeping, overwrite=overwrite, listener=progress
         )
     else:
-        rows, planned = _cast_single(old, new, dtypes, options, assume=assume, listener=progress)
+        rows, planned = _cast_single(opened, new, dtypes, options, keeping, listener=progress)
     return CastSummary(
         str(old), str(new), options.to_dict(), rows, unused_patterns(planned, dtypes)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """What a run keeps: complete shards if it is interrupted, and what is there already."""
+
+    resumable: bool
+    resume: bool
+    config: bool
+    """Leave config.json as it is."""
+
+
 def _cast_single(
-    source: Path,
+    source: Reader,
     destination: Path,
     dtypes: DtypeMap,
     options: CastOptions,
+    keeping: _Keeping,
     *,
-    assume: str | Mapping[str, str] | None,
     listener: Callable[[Progress], None] | None,
 ) -> tuple[list[CastRow], list[Planned]]:
-    with open_reader(source, assume) as reader:
-        container = container_of(destination)
-        if _NPY in {container, container_of(source)} and container != container_of(source):
-            raise CheckpointError(f"{source} to {destination}: .npy can only become .npy")
-        if isinstance(reader, NpzReader) and container != container_of(source) and reader.others:
-            _LOGGER.warning("%s: left out, no arrays: %s", source, ", ".join(reader.others))
+    with source as reader:
+        if keeping.resumable:
+            raise CheckpointError(
+                f"resume is for folders of shards, and {reader.path} is a file, which is cast as a "
+                "whole"
+            )
+        old, container = container_of(reader.path), container_of(destination)
+        if container != old and _NPY in {container, old}:
+            raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
+        if isinstance(reader, NpzReader) and container != old and reader.others:
+            _LOGGER.warning("%s: left out, not arrays: %s", reader.path, ", ".join(reader.others))
         planned = plan(reader.tensors.values(), dtypes)
         meter = ProgressMeter(sum(one.info.nbytes for one in planned), listener)
         with replacing_file(destination) as file:
             with new_writer(destination, file, planned, reader.metadata, reader) as writer:
-                rows = list(cast_tensors(reader, writer, planned, options, meter))
+                rows = convert_container(reader, writer, planned, options, meter)
             meter.starts(None)
     return rows, planned
 
@@ -161,3 +209,168 @@ def _dtypes(
     if isinstance(dtype_map, str | os.PathLike):
         return DtypeMap.from_file(checked_path(dtype_map))
     return DtypeMap.of(dtype if dtype_map is None else dtype_map, role)
+
+
+def _cast_folder(
+    folder: ShardedFolder,
+    destination: Path,
+    dtypes: DtypeMap,
+    options: CastOptions,
+    keeping: _Keeping,
+    *,
+    overwrite: bool,
+    listener: Callable[[Progress], None] | None,
+) -> tuple[list[CastRow], list[Planned]]:
+    """Cast every shard; everything else in the folder is copied.
+
+    The folder `destination` appears, or is replaced, when all of it is there.
+    """
+    _check_destination(folder.path, destination, overwrite=overwrite)
+    planned = {
+        shard: plan(reader.tensors.values(), dtypes) for shard, reader in folder.shards.items()
+    }
+    everything = [one for plans in planned.values() for one in plans]
+    meter = ProgressMeter(sum(one.info.nbytes for one in everything), listener)
+    rows: list[CastRow] = []
+    with (
+        _told_what_is_kept(destination, folder, keeping),
+        replacing_folder(
+            destination,
+            is_kept=kept_shards if keeping.resumable else None,
+            resume=keeping.resume,
+        ) as new,
+        ExitStack() as stack,
+    ):
+        journal = None
+        if keeping.resumable:
+            journal = stack.enter_context(Journal(new, folder, options, planned))
+        for shard, reader in folder.shards.items():
+            done = journal.finished(shard) if journal is not None else None
+            if done is not None:
+                meter.finished(sum(one.info.nbytes for one in planned[shard]))
+                rows += done
+                continue
+            done = _cast_shard(reader, new / shard, planned[shard], options, meter)
+            if journal is not None:
+                journal.add(shard, done)
+            rows += done
+        meter.starts(None)
+        _copy_others(folder.path, new, {*folder.shards, folder.index_name})
+        if folder.index_name is not None:
+            _write_index(folder, new / folder.index_name, rows)
+        text = None if keeping.config else new_config(folder.path / CONFIG, rows)
+        if text is not None:
+            _replace_text(new / CONFIG, text)
+        if journal is not None:
+            journal.remove()
+    return rows, everything
+
+
+@contextmanager
+def _told_what_is_kept(
+    destination: Path, folder: ShardedFolder, keeping: _Keeping
+) -> Iterator[None]:
+    """Warn of the complete shards that stay if the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        temporary = resumable_folder(destination)
+        if keeping.resumable and (kept := kept_shards(temporary)):
+            _LOGGER.warning(
+                "%s keeps %d of %d shards; resume (--resume) goes on with them",
+                temporary,
+                kept,
+                len(folder.shards),
+            )
+        raise
+
+
+def _check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:
+    """CheckpointError unless the folder may be written, with nothing lost that nobody meant to."""
+    old, new = Path(os.path.realpath(source)), Path(os.path.realpath(destination))
+    if old == new:
+        return  # all that is in the folder is carried over
+    if old in new.parents or new in old.parents:
+        raise CheckpointError(f"{destination} and {source} lie in each other; choose another name")
+    if is_container(new) and not new.is_dir():
+        raise CheckpointError(f"{source} is a folder, so {destination} must be one too")
+    if not new.exists():
+        return
+    if not new.is_dir():
+        raise CheckpointError(f"{source} is a folder, but {destination} is a file")
+    if not any(new.iterdir()):
+        return
+    if not is_checkpoint_folder(new):
+        raise CheckpointError(
+            f"{destination} is there and holds no safetensors files; it is not replaced"
+        )
+    if not overwrite:
+        raise CheckpointError(
+            f"{destination} is there; to replace the whole folder say so (overwrite, --overwrite)"
+        )
+
+
+def _cast_shard(
+    source: SafetensorsReader,
+    destination: Path,
+    plans: list[Planned],
+    options: CastOptions,
+    meter: ProgressMeter,
+) -> list[CastRow]:
+    with source as reader, destination.open("xb") as file:
+        with new_writer(destination, file, plans, reader.metadata, reader) as writer:
+            name = destination.name
+            rows = convert_container(reader, writer, plans, options, meter, shard=name)
+        _sync(file.fileno(), file.flush)
+    return rows
+
+
+def _write_index(folder: ShardedFolder, path: Path, rows: Sequence[CastRow]) -> None:
+    indexed = {(shard, name) for shard, names in folder.indexed.items() for name in names}
+    total = sum(row.nbytes_after for row in rows if (row.shard, row.name) in indexed)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(new_index(folder, total))
+        _sync(file.fileno(), file.flush)
+
+
+def _copy_others(source: Path, destination: Path, done: set[str | None]) -> None:
+    """Copy all that is in `source` and not in `done`; links to folders stay links."""
+    for entry in os.scandir(source):
+        new = destination / entry.name
+        if entry.name in done or is_temporary(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            new.mkdir()
+            _copy_others(Path(entry.path), new, set())
+            sync_folder(new)
+        elif entry.is_file():
+            if entry.name.endswith(".safetensors"):
+                _LOGGER.warning("%s is not in the index and was copied as it is", entry.path)
+            _copy(Path(entry.path), new)
+        elif entry.is_symlink():
+            new.symlink_to(os.readlink(entry.path))
+        else:
+            _LOGGER.warning("%s is no file and was left out", entry.path)
+
+
+def _copy(source: Path, destination: Path) -> None:
+    """Copy a file with its permissions and times, down to the disk."""
+    with source.open("rb") as old, destination.open("xb") as new:
+        shutil.copyfileobj(old, new, _COPY_BYTES)
+        _sync(new.fileno(), new.flush)
+    shutil.copystat(source, destination)
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write another text into a copied file, down to the disk."""
+    mode = path.stat().st_mode
+    path.chmod(mode | stat.S_IWUSR)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        _sync(file.fileno(), file.flush)
+    path.chmod(mode)
+
+
+def _sync(descriptor: int, flush: Callable[[], None]) -> None:
+    flush()
+    os.fsync(descriptor)

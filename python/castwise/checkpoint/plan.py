@@ -5,11 +5,69 @@
 - Everything else (integers, bools, complex numbers, text) stays as it is, byte for byte.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from castwise._core import cast
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.tensor_info import OTHER, UNKNOWN, Planned, TensorInfo, format_info
+from castwise._seeding import tensor_seed
+
+_STOCHASTIC = "stochastic"
+
+
+@dataclass(frozen=True, slots=True)
+class CastOptions:
+    """The options that every tensor of one run is cast with; see `castwise.cast`."""
+
+    rounding: str | None = None
+    overflow: str = "ieee"
+    nan: str = "keep"
+    seed: int | None = None
+    threads: int | None = None
+
+    @classmethod
+    def checked(cls, **options: Any) -> CastOptions:
+        """Take the options, with a seed drawn if rounding needs one and none was given.
+
+        Raises
+        ------
+        ValueError
+            `castwise.cast` refuses one of them.
+
+        """
+        if options.get("rounding") == _STOCHASTIC and options.get("seed") is None:
+            options["seed"] = secrets.randbits(64)
+        checked = cls(**options)
+        nothing = np.empty(0, np.float32)
+        cast(nothing, nothing.dtype, threads=checked.threads, **checked.to_dict())
+        return checked
+
+    @property
+    def count_places(self) -> bool:
+        """True if the result depends on the place of an element, in C order."""
+        return self.rounding == _STOCHASTIC or "raise" in (self.overflow, self.nan)
+
+    def for_tensor(self, name: str) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` that decide the result for one tensor."""
+        seed = None if self.seed is None else tensor_seed(self.seed, name)
+        return {**self.to_dict(), "seed": seed}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {
+            "rounding": self.rounding,
+            "overflow": self.overflow,
+            "nan": self.nan,
+            "seed": self.seed,
+        }
 
 
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap) -> list[Planned]:

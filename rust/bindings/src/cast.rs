@@ -279,6 +279,7 @@ pub(crate) fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: b
     })
 }
 
+/// The options of a cast, as given in Python.
 pub(crate) fn options(
     py: Python<'_>,
     rounding: Option<&Bound<'_, PyAny>>,

@@ -15,6 +15,8 @@ mod checkpoint;
 mod delayed_scaling;
 #[expect(unsafe_code, reason = "numpy's C interface")]
 mod dtypes;
+#[expect(unsafe_code, reason = "takes descriptors of open files")]
+mod engine;
 mod error;
 mod explain;
 mod foreign;
@@ -45,6 +47,8 @@ mod _core {
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
+    #[pymodule_export]
+    use super::engine::{ElementCast, convert_tensors};
     #[pymodule_export]
     use super::explain::explain_cast;
     #[pymodule_export]

@@ -1,6 +1,6 @@
 //! `CastReport` for Python.
 
-use castwise_core::report::{CastReport as Core, SquareSum};
+use castwise_core::report::{CastReport as Core, CompactReport};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -8,12 +8,23 @@ use pyo3::types::PyDict;
 #[pyclass(frozen, eq, module = "castwise")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CastReport {
-    core: Core,
+    core: CompactReport,
+}
+
+impl From<CompactReport> for CastReport {
+    fn from(core: CompactReport) -> Self {
+        Self { core }
+    }
 }
 
 impl CastReport {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core }
+        Self { core: core.into() }
+    }
+
+    /// As the core adds and measures it.
+    fn whole(&self) -> Core {
+        self.core.clone().into()
     }
 
     /// The counts, in the order they are shown.
@@ -40,7 +51,7 @@ impl CastReport {
             ("amin_nonzero", core.amin_nonzero),
             ("max_abs_error", core.max_abs_error),
             ("max_rel_error", core.max_rel_error),
-            ("sqnr_db", core.sqnr_db()),
+            ("sqnr_db", self.whole().sqnr_db()),
         ]
     }
 }
@@ -134,7 +145,7 @@ impl CastReport {
     /// Signal to quantization-noise ratio in decibels; inf without error, nan without signal.
     #[getter]
     fn sqnr_db(&self) -> f64 {
-        self.core.sqnr_db()
+        self.whole().sqnr_db()
     }
 
     /// All fields as a dict of Python numbers.
@@ -146,9 +157,9 @@ impl CastReport {
     }
 
     fn __add__(&self, other: &Self) -> Self {
-        let mut sum = self.clone();
-        sum.core += &other.core;
-        sum
+        let mut sum = self.whole();
+        sum += &other.whole();
+        Self::new(sum)
     }
 
     /// `sum(reports)` begins with 0.
@@ -163,10 +174,11 @@ impl CastReport {
     /// For pickle and copy: everything, the sums of squares to the last bit.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let restore = py.import("castwise._core")?.getattr("restore_report")?;
-        let Core { amax, amin_nonzero, max_abs_error, max_rel_error, ref signal, ref noise, .. } = self.core;
+        let CompactReport { amax, amin_nonzero, max_abs_error, max_rel_error, ref signal, ref noise, .. } =
+            self.core;
         let counts = self.counts().map(|(_, value)| value);
         let magnitudes = [amax, amin_nonzero, max_abs_error, max_rel_error];
-        let state = (counts, magnitudes, signal.to_parts(), noise.to_parts());
+        let state = (counts, magnitudes, signal, noise);
         Ok((restore, state).into_pyobject(py)?.into_any())
     }
 
@@ -201,7 +213,7 @@ pub(crate) fn restore_report(
 ) -> CastReport {
     let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in] = counts;
     let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;
-    CastReport::new(Core {
+    CastReport::from(CompactReport {
         count,
         exact,
         overflowed,
@@ -215,7 +227,7 @@ pub(crate) fn restore_report(
         amin_nonzero,
         max_abs_error,
         max_rel_error,
-        signal: SquareSum::from_parts(signal),
-        noise: SquareSum::from_parts(noise),
+        signal,
+        noise,
     })
 }

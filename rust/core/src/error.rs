@@ -100,4 +100,17 @@ impl fmt::Display for Error {
     }
 }
 
+impl Error {
+    /// The same about an element that comes so many later.
+    pub(crate) fn after(self, count: u64) -> Self {
+        match self {
+            Self::Overflow { index, value, scale, target } => {
+                Self::Overflow { index: index + count, value, scale, target }
+            }
+            Self::Nan { index } => Self::Nan { index: index + count },
+            other => other,
+        }
+    }
+}
+
 impl std::error::Error for Error {}

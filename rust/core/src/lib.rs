@@ -17,7 +17,7 @@
 //! unscale                          many gradients over a scale in one call: checked, measured, written
 //! loss_scale, delayed_scaling      which scale, step by step
 //! policy, policy_map               which dtype
-//! checkpoint                       headers of files
+//! checkpoint                       headers of files, and their tensors cast piece by piece
 //! ```
 //!
 //! ```

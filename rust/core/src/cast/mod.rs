@@ -16,6 +16,7 @@ pub use probe::probe;
 
 pub use crate::exec::few::cast_few;
 pub use crate::exec::parallel::{num_threads, set_num_threads};
+pub(crate) use crate::kernels::tile::TILE;
 pub use crate::plan::log_casts;
 pub use crate::plan::operands::{Scales, Settings, Source, Target};
 
@@ -45,6 +46,23 @@ use crate::report::CastReport;
 /// target overlap, and the target overlaps neither source nor scales; except that it may be the source, if their
 /// elements have equal size and strides and `target.fresh` is not set.
 pub unsafe fn cast(
+    shape: &[usize],
+    source: Source<'_>,
+    target: Target<'_>,
+    scales: Option<Scales<'_>>,
+    settings: &Settings,
+) -> Result<Option<CastReport>, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { cast_from(0, shape, source, target, scales, settings) }
+}
+
+/// Casts elements of which the first has the flat index `first` in an array that is cast in pieces: draws and errors
+/// are those of the whole array.
+///
+/// # Safety
+/// As for [`cast()`].
+unsafe fn cast_from(
+    first: u64,
     shape: &[usize],
     source: Source<'_>,
     target: Target<'_>,
@@ -90,7 +108,10 @@ pub unsafe fn cast(
     let each = plan.route.draws || settings.report;
     let repeats = if each { Repeats::default() } else { Repeats::take(&mut axes) };
     let memory = Memory { target: memory.target.wrapping_offset(repeats.start), ..memory };
-    let layouts = blocks::cut(Layout::new(axes));
+    let mut layout = Layout::new(axes);
+    let origin = first.wrapping_mul(plan.parts.components as u64);
+    layout.origin[INDEX] = layout.origin[INDEX].wrapping_add(origin as isize);
+    let layouts = blocks::cut(layout);
     let stream = plan.route.draws.then(|| Stream::new(settings.options.seed));
     let run = |search: Search| {
         let mut whole = Outcome::default();
@@ -99,8 +120,11 @@ pub unsafe fn cast(
             // SAFETY: the caller's promise; layouts and repeats have the elements of the arrays.
             whole.merge(&unsafe { repeat::run(&job, &repeats, settings.threads) });
         }
-        // SAFETY: the caller's promise; what was found is one of the elements.
-        let refuse = |found| unsafe { refusal(found, shape, &source, scales.as_ref(), &plan.parts, &target) };
+        let refuse = |(index, is_nan): (u64, bool)| {
+            let here = (index.wrapping_sub(origin), is_nan);
+            // SAFETY: the caller's promise; what was found is one of the elements.
+            unsafe { refusal(here, shape, &source, scales.as_ref(), &plan.parts, &target) }.after(first)
+        };
         whole.found.map_or(Ok(whole.report), |found| Err(refuse(found)))
     };
     let report = match (&plan.guard, target.fresh) {
@@ -172,6 +196,31 @@ pub fn cast_slice(
     target_format: Format,
     settings: &Settings,
 ) -> Result<Option<CastReport>, Error> {
+    let (source, target) = ((source, source_format, false), (target, target_format, false));
+    cast_dense(0, source, target, settings, false)
+}
+
+/// Casts a dense piece of a longer array, whose first element has the flat index `first` there: each side is codes, their
+/// format, and whether they are in the other byte order. An error may leave the target half written.
+///
+/// # Errors
+/// As for [`cast_slice`]; indices count from the start of the whole array.
+pub fn cast_piece(
+    first: u64,
+    source: (&[u8], Format, bool),
+    target: (&mut [u8], Format, bool),
+    settings: &Settings,
+) -> Result<Option<CastReport>, Error> {
+    cast_dense(first, source, target, settings, true)
+}
+
+fn cast_dense(
+    first: u64,
+    (source, source_format, source_swapped): (&[u8], Format, bool),
+    (target, target_format, target_swapped): (&mut [u8], Format, bool),
+    settings: &Settings,
+    fresh: bool,
+) -> Result<Option<CastReport>, Error> {
     let (from, to) = (source_format.item_size(), target_format.item_size());
     let count = source.len() / from;
     if !source.len().is_multiple_of(from) || target.len() != count * to {
@@ -185,15 +234,19 @@ pub fn cast_slice(
         });
     }
     let (from_stride, to_stride) = ([from as isize], [to as isize]);
-    let source =
-        Source { pointer: source.as_ptr(), strides: &from_stride, format: source_format, swapped: false };
+    let source = Source {
+        pointer: source.as_ptr(),
+        strides: &from_stride,
+        format: source_format,
+        swapped: source_swapped,
+    };
     let target = Target {
         pointer: target.as_mut_ptr(),
         strides: &to_stride,
         format: target_format,
-        swapped: false,
-        fresh: false,
+        swapped: target_swapped,
+        fresh,
     };
     // SAFETY: the slices hold `count` elements each, and a `&mut` overlaps nothing.
-    unsafe { cast(&[count], source, target, None, settings) }
+    unsafe { cast_from(first, &[count], source, target, None, settings) }
 }

@@ -1,18 +1,27 @@
-//! Checkpoint files: what the bytes of a file claim, judged before any of them is believed.
+//! Checkpoint files: what the bytes of a file claim, judged before any of them is believed, and the engine that casts
+//! their tensors.
 //!
-//! Only headers live here. The tensor data never passes through this module: a caller reads
-//! the header, asks for the byte ranges, and reads one tensor at a time, so its memory is bounded
-//! by the largest tensor.
+//! ```text
+//! header    JSON of a safetensors file <-> tensors and metadata
+//! convert   bytes of one tensor -> bytes of the result, a piece at a time
+//! engine    all tensors of a file: read, converted and written in pieces, several at a time
+//! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
 //! shapes, no overlap, no holes) are those of the `safetensors` crate, which is asked for every
 //! verdict; this module adds the name of the tensor at fault, refuses duplicate names, and keeps
 //! the order of the metadata so that the same content always gives the same bytes.
 
+mod convert;
+mod engine;
 mod error;
 mod header;
 mod json;
+mod packing;
+mod positioned;
 
+pub use convert::{ElementCast, Elements, Scratch};
+pub use engine::{Failure, Job, Tuning, run};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
 pub use header::{Header, TensorEntry, build, parse};
 pub use json::Metadata;

@@ -11,7 +11,7 @@ use super::square_sum::SquareSum;
 /// Merging is associative and commutative to the last bit: every field is a count, a maximum, a minimum, or an
 /// [`SquareSum`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct CastReport {
+pub struct Report<S> {
     /// Elements (components, for complex formats).
     pub count: u64,
     /// Elements whose value is preserved; NaN to NaN and infinity to infinity count.
@@ -39,9 +39,50 @@ pub struct CastReport {
     /// Largest such difference relative to a nonzero source.
     pub max_rel_error: f64,
     /// Sum of squares of the sources that are finite with a finite result.
-    pub signal: SquareSum,
+    pub signal: S,
     /// Sum of squares of the errors of the same.
-    pub noise: SquareSum,
+    pub noise: S,
+}
+
+/// A report that others are added to.
+pub type CastReport = Report<SquareSum>;
+
+/// A report in little memory: of its sums only the words that are set, as [`SquareSum::to_parts`] gives them.
+pub type CompactReport = Report<(usize, Vec<u64>)>;
+
+impl<S> Report<S> {
+    /// The same report with other sums.
+    fn with_sums<T>(self, convert: impl Fn(S) -> T) -> Report<T> {
+        Report {
+            count: self.count,
+            exact: self.exact,
+            overflowed: self.overflowed,
+            saturated: self.saturated,
+            underflowed: self.underflowed,
+            subnormal: self.subnormal,
+            nan_in: self.nan_in,
+            nan_out: self.nan_out,
+            inf_in: self.inf_in,
+            amax: self.amax,
+            amin_nonzero: self.amin_nonzero,
+            max_abs_error: self.max_abs_error,
+            max_rel_error: self.max_rel_error,
+            signal: convert(self.signal),
+            noise: convert(self.noise),
+        }
+    }
+}
+
+impl From<CastReport> for CompactReport {
+    fn from(report: CastReport) -> Self {
+        report.with_sums(|sum| sum.to_parts())
+    }
+}
+
+impl From<CompactReport> for CastReport {
+    fn from(report: CompactReport) -> Self {
+        report.with_sums(SquareSum::from_parts)
+    }
 }
 
 impl CastReport {

@@ -12,5 +12,5 @@ mod steepest;
 mod tally;
 pub(crate) mod watch;
 
-pub use cast_report::CastReport;
+pub use cast_report::{CastReport, CompactReport, Report};
 pub use square_sum::SquareSum;

@@ -98,7 +98,7 @@ impl SquareSum {
     #[must_use]
     pub fn to_parts(&self) -> (usize, Vec<u64>) {
         let is_set = |word: &u64| *word != 0;
-        let first = self.words.iter().position(is_set).unwrap_or(WORDS);
+        let first = self.words.iter().position(is_set).unwrap_or(0);
         let end = self.words.iter().rposition(is_set).map_or(first, |last| last + 1);
         (first, self.words[first..end].to_vec())
     }

@@ -1,4 +1,4 @@
-"""What a container says about one tensor before its data is read."""
+"""Describe tensors before their data is read, and check what callers say about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import FormatInfo, finfo
-from castwise.checkpoint.errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError
 
 UNKNOWN = "unknown"
 """Kind of a tensor that may well hold numbers, but in a format that the file does not tell."""
@@ -162,3 +162,42 @@ def assumed_format(
             f"whose elements have {info.itemsize}"
         )
     return info
+
+
+def check_assume(assume: Any) -> None:
+    """TypeError unless `assume` is None, a dtype, or a mapping of tensor name to dtype."""
+    if isinstance(assume, Mapping):
+        for name, value in assume.items():
+            if not isinstance(name, str):
+                raise TypeError(f"assume: key {name!r} is no tensor name, which is a str")
+            _check_format(value, f"assume: key {name!r}")
+    elif assume is not None:
+        other = "assume must be a format, or a mapping of tensor name to format"
+        _check_format(assume, "assume" if isinstance(assume, str) else other)
+
+
+def check_texts(names: Any, metadata: Any) -> None:
+    """CheckpointError unless tensor names and metadata are strings that a file can hold."""
+    for name in names:
+        _check_text(name, f"tensor name {name!r}")
+    if not isinstance(metadata, Mapping):
+        raise CheckpointError(f"metadata must be a mapping of str to str, not {metadata!r}")
+    for key, text in metadata.items():
+        _check_text(key, f"metadata key {key!r}")
+        _check_text(text, f"metadata key {key!r}: the value {text!r}")
+
+
+def _check_format(value: Any, what: str) -> None:
+    try:
+        format_info(value)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from error
+
+
+def _check_text(text: Any, what: str) -> None:
+    if not isinstance(text, str):
+        raise CheckpointError(f"{what} is no str but {type(text).__name__}; make it one")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{what} has no UTF-8 form: {error.reason}") from error

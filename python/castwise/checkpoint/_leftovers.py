@@ -5,6 +5,8 @@ it, and so do SIGINT, SIGTERM and SIGHUP while the main thread writes. What SIGK
 signal that ends the process while another thread writes, is removed by the next run for the same
 destination: work in progress is locked as long as its process lives, so what another process can
 lock is a leftover. Where nothing can be locked (Windows, some network file systems) leftovers stay.
+So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`, until another run
+for the same destination resumes it or begins anew.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,9 +42,12 @@ class TemporaryName:
     numpy has some.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_kept: Callable[[Path], object] | None = None) -> None:
         self._path = path
         self._temporary = path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}{_SUFFIX}")
+        self._is_kept = is_kept  # asked at the end whether a resumable folder stays
+        if is_kept is not None:
+            self._temporary = resumable_name(path)
         self._owner = os.getpid()
         self._before: dict[int, Any] = {}  # handlers
         self._removing = False
@@ -92,7 +97,8 @@ class TemporaryName:
     def _end(self) -> None:
         self._removing = True
         try:
-            if os.getpid() == self._owner:  # not a forked child
+            kept = self._is_kept is not None and bool(self._is_kept(self._temporary))
+            if os.getpid() == self._owner and not kept:  # not a forked child
                 _settle(self._temporary, self._path)
         finally:
             self._removing = False
@@ -113,6 +119,11 @@ class TemporaryName:
                 signal.signal(number, before)
 
 
+def resumable_name(path: Path) -> Path:
+    """Return the temporary name of a folder that another run can go on with."""
+    return path.with_name(f"{_prefix(path)}resumable{_SUFFIX}")
+
+
 def aside(temporary: Path) -> Path:
     """Where the old folder stands while it is replaced by `temporary` in two steps."""
     return temporary.with_suffix(_OLD_SUFFIX)
@@ -123,17 +134,29 @@ def is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(_SUFFIX)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove what killed runs left beside `path`; never what another process still writes."""
+def remove_leftovers(path: Path, but: Path | None = None) -> None:
+    """Remove what runs left beside `path`, except `but`; never what another still writes."""
     try:
         names = os.listdir(path.parent)
     except OSError:
         return
     for name in names:
-        if name.startswith(_prefix(path)) and name.endswith(_SUFFIX):
-            with suppress(OSError), locked(path.with_name(name)) as dead:
+        found = path.with_name(name)
+        if name.startswith(_prefix(path)) and name.endswith(_SUFFIX) and found != but:
+            with suppress(OSError), locked(found) as dead:
                 if dead:
-                    _remove(path.with_name(name))
+                    _remove(found)
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if another process holds the lock of a file or folder."""
+    if sys.platform == "win32":
+        return False
+    try:
+        with locked(path) as free:
+            return not free
+    except OSError:  # there is none
+        return False
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,17 +21,23 @@ from typing import Any, BinaryIO, Self
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.npy_data import read_npy_data, write_npy
-from castwise.checkpoint.npy_header import NpyHeader, read_npy_header
-from castwise.checkpoint.protocols import Reader
-from castwise.checkpoint.regular_file import open_regular
-from castwise.checkpoint.tensor_info import Planned, TensorInfo
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers._interface import Elements, Reader
+from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
+from castwise.checkpoint.containers.npy import (
+    new_elements,
+    new_header,
+    npy_array,
+    npy_pieces,
+    write_npy,
+)
 
 METADATA_MEMBER = "__metadata__.json"
 
 _SUFFIX = ".npy"
-_CHUNK_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
 _ENCRYPTED = 1
 _MAX_NAME_BYTES = 65_535
@@ -55,10 +60,10 @@ class NpzReader:
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         self.path = path
-        self._file = open_regular(path)
+        self._file = SourceFile(path)
         try:
             with self._explained():
-                self._zip = zipfile.ZipFile(self._file)
+                self._zip = zipfile.ZipFile(self._file.stream)
                 self._members = self._checked_members()
                 self.metadata = self._read_metadata()
                 self._headers = {
@@ -90,29 +95,51 @@ class NpzReader:
         """Members that are neither arrays nor the metadata."""
         return [name for name in self._members if name not in self.tensors]
 
-    def compression(self, name: str) -> int:
-        """How a member is compressed, in zipfile's terms."""
-        return self._members[name].compress_type
+    def elements(self, name: str) -> Elements | None:
+        """Return how an array stands in its member; None if castwise cannot read its elements."""
+        return self._headers[name].elements
+
+    def place(self, name: str) -> None:
+        """Say that data is checked against its checksum, and so passes through `pieces`."""
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read an array's data, `nbytes` at a time."""
+        with self._explained():
+            yield from self._pieces(name, nbytes)
+
+    def _pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        header = self._headers[name]
+        with self._zip.open(self._members[name]) as member:
+            member.read(header.nbytes)
+            yield from npy_pieces(member, header, nbytes)
+            member.read(1)  # the checksum is compared at the end of the member
 
     def read(self, name: str) -> NDArray[Any]:
-        """The array of a member."""
-        header = self._headers[name]
-        with self._explained(), self._zip.open(self._members[name]) as member:
-            member.read(header.nbytes)
-            return read_npy_data(member, header)
+        """Read the array of a member."""
+        with self._explained():
+            return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
-    def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
-        """Copy a member with its compression and date; its decompressed bytes stay the same."""
+    def header_bytes(self, name: str) -> bytes:
+        """Read the header of an array as it stands."""
+        with self._explained(), self._zip.open(self._members[name]) as member:
+            return member.read(self._headers[name].nbytes)
+
+    def entry(self, name: str) -> zipfile.ZipInfo:
+        """Make the entry of a copy of a member, with its compression and date."""
         source = self._members[name]
         entry = zipfile.ZipInfo(source.filename, source.date_time)
         entry.compress_type = source.compress_type
         entry.external_attr = source.external_attr
+        return entry
+
+    def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
+        """Copy a member; its decompressed bytes stay the same."""
         with (
             self._explained(),
-            self._zip.open(source) as member,
-            target.open(entry, "w", force_zip64=True) as copy,
+            self._zip.open(self._members[name]) as member,
+            target.open(self.entry(name), "w", force_zip64=True) as copy,
         ):
-            shutil.copyfileobj(member, copy, _CHUNK_BYTES)
+            shutil.copyfileobj(member, copy, _PIECE_BYTES)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -132,7 +159,7 @@ class NpzReader:
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """The members by name without `.npy`; a name stands for one member only."""
         members: dict[str, zipfile.ZipInfo] = {}
-        available = os.fstat(self._file.fileno()).st_size
+        available = self._file.size
         for member in self._zip.infolist():
             _check_member(member)
             available -= member.compress_size
@@ -199,9 +226,11 @@ class NpzWriter:
         compressed: bool = False,
     ) -> None:
         self._source = source
+        self._archive = source if isinstance(source, NpzReader) else None
+        self._planned = {plan.info.name: plan for plan in planned}
         self._metadata = dict(metadata)
         self._compression = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-        self.order = [plan.info.name for plan in planned]
+        self.order = list(self._planned)
         if METADATA_MEMBER in self.order:
             raise CheckpointError(
                 f"a tensor of an .npz cannot be named {METADATA_MEMBER!r}, where its metadata "
@@ -209,22 +238,39 @@ class NpzWriter:
             )
         self._zip = zipfile.ZipFile(file, "w")
 
-    def write(self, name: str, array: NDArray[Any]) -> int:
-        """Write an array as a member, compressed if it was so in the source."""
-        compression = self._compression
-        if isinstance(self._source, NpzReader):
-            compression = self._source.compression(name)
-        entry = _new_entry(name + _SUFFIX, compression)
-        with self._zip.open(entry, "w", force_zip64=True) as member:
-            return write_npy(member, array, name)
+    def keeps(self, name: str) -> bool:
+        """Return True if the source's bytes are wanted as they are."""
+        return self._planned[name].target is None and self._archive is not None
 
-    def keep(self, name: str) -> int:
-        """Copy a member from the source."""
-        assert self._source is not None, "only a tensor of a source can be kept"  # noqa: S101
-        if isinstance(self._source, NpzReader):
-            self._source.copy_to(self._zip, name)
-            return self._source.tensors[name].nbytes
-        return self.write(name, self._source.read(name))
+    def elements(self, name: str) -> Elements:
+        """Return how an array that is not kept must stand in its member."""
+        return new_elements(self._planned[name], self._source)
+
+    def place(self, name: str) -> None:
+        """Say that data passes through here, for its checksum."""
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write an array from bytes that stand as they must in its member."""
+        if self._archive is not None and self.keeps(name):
+            entry, header = self._archive.entry(name), self._archive.header_bytes(name)
+        else:
+            entry, header = self._entry(name), new_header(self._planned[name], self._source)
+        with self._zip.open(entry, "w", force_zip64=True) as member:
+            member.write(header)
+            for piece in pieces:
+                member.write(piece)
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array of any layout."""
+        with self._zip.open(self._entry(name), "w", force_zip64=True) as member:
+            write_npy(member, array, name)
+
+    def _entry(self, name: str) -> zipfile.ZipInfo:
+        """Make the entry of a new member, compressed if it was so in the source."""
+        compression = self._compression
+        if self._archive is not None:
+            compression = self._archive.entry(name).compress_type
+        return _new_entry(name + _SUFFIX, compression)
 
     def __enter__(self) -> Self:
         return self
@@ -246,9 +292,9 @@ class NpzWriter:
 
     def _write_others(self) -> None:
         """Write the members that are no arrays, and the metadata."""
-        if isinstance(self._source, NpzReader):
-            for name in self._source.others:
-                self._source.copy_to(self._zip, name)
+        if self._archive is not None:
+            for name in self._archive.others:
+                self._archive.copy_to(self._zip, name)
         if self._metadata:
             text = json.dumps(self._metadata, indent=2, ensure_ascii=False)
             self._zip.writestr(_new_entry(METADATA_MEMBER, self._compression), text)

@@ -1,4 +1,4 @@
-"""Which container a path names."""
+"""The containers of tensors, and which one a path names."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise.checkpoint.arguments import check_texts
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.npy_file import NpyReader, NpyWriter
-from castwise.checkpoint.npz_file import NpzReader, NpzWriter
-from castwise.checkpoint.protocols import Reader, Writer
-from castwise.checkpoint.safetensors_file import SafetensorsReader, SafetensorsWriter
-from castwise.checkpoint.tensor_info import Planned
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned, check_texts
+from castwise.checkpoint.containers._interface import Reader, Writer
+from castwise.checkpoint.containers.folder import ShardedFolder, open_folder
+from castwise.checkpoint.containers.npy import NpyReader, NpyWriter
+from castwise.checkpoint.containers.npz import NpzReader, NpzWriter
+from castwise.checkpoint.containers.safetensors import SafetensorsReader, SafetensorsWriter
 
 _SUFFIXES = (".safetensors", ".npz", ".npy")
 
 
 def is_container(path: Path) -> bool:
-    """True if the suffix of a name is that of a container file."""
+    """Return True if the suffix of a name is that of a container file."""
     return path.suffix.lower() in _SUFFIXES
 
 
 def container_of(path: Path) -> str:
-    """The suffix that decides the container, or CheckpointError naming those there are."""
+    """Return the suffix that decides the container, or CheckpointError naming those there are."""
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
@@ -34,11 +34,16 @@ def container_of(path: Path) -> str:
     return suffix
 
 
-def open_reader(path: Path, assume: str | Mapping[str, str] | None = None) -> Reader:
-    """Open the checkpoint file at `path`; CheckpointError if it is not what its name says.
+def open_source(
+    path: Path, assume: str | Mapping[str, str] | None = None
+) -> Reader | ShardedFolder:
+    """Open the checkpoint at `path`, a file or a folder.
 
-    `assume` says which format arrays have that numpy saved as raw bytes.
+    CheckpointError if it is not what its name says. `assume` says which format arrays have that
+    numpy saved as raw bytes.
     """
+    if path.is_dir():
+        return open_folder(path)
     path.stat()  # that there is no such file matters more than its suffix
     match container_of(path):
         case ".safetensors":
@@ -58,10 +63,10 @@ def new_writer(
     *,
     compressed: bool = False,
 ) -> Writer:
-    """The writer into `file` for the container that `path` names; the file begins empty.
+    """Make the writer into `file` for the container that `path` names; the file begins empty.
 
-    `source` is what `Writer.keep` copies from. `compressed` matters to `.npz` only, where arrays
-    that come from an `.npz` stay as they were.
+    `source` is where tensors that are kept come from. `compressed` matters to `.npz` only, where
+    arrays that come from an `.npz` stay as they were.
     """
     container = container_of(path)
     if container != ".npy":  # which keeps neither

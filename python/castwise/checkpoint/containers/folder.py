@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.safetensors_file import SafetensorsReader
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
 
 INDEX_SUFFIX = ".safetensors.index.json"
 
@@ -36,18 +36,26 @@ class ShardedFolder:
     index
         The index as read, keys in their order.
     shards
-        For each shard, in order of name, the tensors that the index expects in it.
+        Each shard by its name, in order of name: headers that were read, and closed files.
+    indexed
+        For each shard, the tensors that the index expects in it.
 
     """
 
     path: Path
     index_name: str | None
     index: Mapping[str, Any]
-    shards: Mapping[str, tuple[str, ...]]
+    shards: Mapping[str, SafetensorsReader]
+    indexed: Mapping[str, tuple[str, ...]]
+
+    def names(self) -> list[str]:
+        """List all tensors, in the order of the index, which need not be that of the shards."""
+        there = self.index.get("weight_map")
+        return list(there or (name for shard in self.shards.values() for name in shard.tensors))
 
 
 def is_checkpoint_folder(path: Path) -> bool:
-    """True if the folder holds safetensors files."""
+    """Return True if the folder holds safetensors files."""
     return any(entry.name.endswith(_SHARD_SUFFIX) for entry in path.iterdir())
 
 
@@ -67,7 +75,7 @@ def open_folder(path: Path) -> ShardedFolder:
         raise CheckpointError(f"{path} has several indexes: {', '.join(indexes)}; leave one")
     if indexes:
         index = _read_index(path / indexes[0])
-        folder = ShardedFolder(path, indexes[0], index, _tensors_by_shard(path / indexes[0], index))
+        indexed = _tensors_by_shard(path / indexes[0], index)
     else:
         files = [name for name in names if name.endswith(_SHARD_SUFFIX)]
         if len(files) != 1:
@@ -75,13 +83,13 @@ def open_folder(path: Path) -> ShardedFolder:
                 f"{path} has no *{INDEX_SUFFIX} and {len(files)} safetensors files; "
                 "name one file, or add the index that says which tensors belong together"
             )
-        folder = ShardedFolder(path, None, {}, {files[0]: ()})
-    _check_shards(folder)
-    return folder
+        index, indexed = {}, {files[0]: ()}
+    shards = {shard: _open_shard(path / shard, names) for shard, names in indexed.items()}
+    return ShardedFolder(path, indexes[0] if indexes else None, index, shards, indexed)
 
 
 def new_index(folder: ShardedFolder, total_size: int) -> str:
-    """The index for shards of the same names with `total_size` bytes of tensors, as JSON text."""
+    """Make the index for shards of the same names with `total_size` bytes of tensors, as JSON."""
     index = dict(folder.index)
     index["metadata"] = {**index.get("metadata", {}), "total_size": total_size}
     return json.dumps(index, indent=2) + "\n"
@@ -123,20 +131,20 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 
 
-def _check_shards(folder: ShardedFolder) -> None:
-    for shard, names in folder.shards.items():
-        path = folder.path / shard
-        if not path.exists():
-            raise CheckpointError(
-                f"{folder.path}: shard {shard!r} is missing, which the index names for "
-                f"{names[0]!r}"
-                + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-                + "; fetch it"
-            )
-        with SafetensorsReader(path) as reader:
-            missing = [name for name in names if name not in reader.tensors]
-        if missing:
-            raise CheckpointError(
-                f"{path}: tensor {missing[0]!r} is not in this shard, where the index has it"
-                + (f", nor are {len(missing) - 1} more" if len(missing) > 1 else "")
-            )
+def _open_shard(path: Path, names: tuple[str, ...]) -> SafetensorsReader:
+    """Read the header of a shard, which must hold these tensors, and close its file."""
+    if not path.exists():
+        raise CheckpointError(
+            f"{path.parent}: shard {path.name!r} is missing, which the index names for "
+            f"{names[0]!r}"
+            + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            + "; fetch it"
+        )
+    with SafetensorsReader(path) as reader:
+        missing = [name for name in names if name not in reader.tensors]
+    if missing:
+        raise CheckpointError(
+            f"{path}: tensor {missing[0]!r} is not in this shard, where the index has it"
+            + (f", nor are {len(missing) - 1} more" if len(missing) > 1 else "")
+        )
+    return reader

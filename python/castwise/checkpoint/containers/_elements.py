@@ -1,6 +1,7 @@
-"""Arrays to the bytes of a file and back: little-endian, C order, no loop over elements."""
+"""Turn arrays into the bytes of a file and back: little-endian, C order, no loop over elements."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from castwise._core import FormatInfo, cast, finfo
 
 Bytes = NDArray[np.uint8]
 
+NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
+
 _BYTE_BITS = 8
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` in the byte order of this machine; itself if it is, or is of no format.
+    """Return `array` in the byte order of this machine; itself if it is, or is of no format.
 
     numpy's own `astype` misreads the swapped dtypes of ml_dtypes.
 
@@ -35,21 +38,21 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_bytes(array: NDArray[Any]) -> Bytes:
-    """The elements of `array` in C order as little-endian bytes; a view where that is possible."""
+    """Return the elements in C order as little-endian bytes; a view where that is possible."""
     flat = np.ascontiguousarray(native(array)).reshape(-1)
     lane = _lane(flat.dtype)
     return flat.view(lane).astype(lane.newbyteorder("<"), copy=False).view(np.uint8)
 
 
 def from_bytes(raw: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The array of native `dtype` whose little-endian C-order bytes are `raw`; a view of it."""
+    """Return the array of native `dtype` whose little-endian C-order bytes are `raw`, as a view."""
     lane = _lane(dtype)
     native = raw.view(lane.newbyteorder("<")).astype(lane, copy=False)
     return native.view(dtype).reshape(shape)
 
 
 def pack_nibbles(array: NDArray[Any]) -> Bytes:
-    """Two one-byte elements per byte, the first in the low half; the count must be even."""
+    """Put two elements into each byte, the first in the low half; the count must be even."""
     codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     packed = codes[1::2] << np.uint8(4)
     packed |= codes[0::2] & np.uint8(15)
@@ -57,7 +60,7 @@ def pack_nibbles(array: NDArray[Any]) -> Bytes:
 
 
 def unpack(packed: Bytes, bits: int) -> Bytes:
-    """Codes of `bits` bits, one per byte: the first in the lowest bits, none left out at a byte.
+    """Take codes of `bits` bits apart, one per byte: the first in the lowest bits, without gaps.
 
     That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
     `bits` is at most 8, and `packed` ends with a code.
@@ -75,7 +78,7 @@ def unpack(packed: Bytes, bits: int) -> Bytes:
 
 
 def lanes(info: FormatInfo) -> int:
-    """Numbers per element: two for the complex formats, else one."""
+    """Count the numbers per element: two for the complex formats, else one."""
     return 2 if info.kind == "complex" else 1
 
 

@@ -1,47 +1,43 @@
-"""The command line: `castwise cast`, `castwise inspect`, `castwise formats`.
-
-Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
-1 the checkpoint was written but values were lost (became infinite or NaN, wrapped, or were NaN and
-became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoever read standard output has
-gone, 143 terminated.
-"""
+"""`castwise cast`: cast a checkpoint and print what that lost."""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import math
 import os
-import signal
 import stat
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import castwise
 from castwise import checkpoint
-from castwise._environment import ERRORS
-from castwise.checkpoint.arguments import checked_path
-from castwise.checkpoint.atomic import replacing_file
-from castwise.cli_output import (
-    cast_text,
-    format_fields,
-    formats_text,
-    inspection_text,
+from castwise.checkpoint import CastRow, CastSummary
+from castwise.checkpoint._filesystem import replacing_file
+from castwise.cli._output import (
+    FINDINGS,
+    OK,
+    abandon_output,
     json_text,
-    printable,
+    path_argument,
+    printable_lines,
+    say,
+    shape_text,
+    size_text,
+    table,
+    tensors_text,
 )
-from castwise.cli_progress import ProgressLine
-
-OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+from castwise.cli._progress import ProgressLine
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, or a folder of safetensors shards.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. Memory
-is bounded by the largest tensor. Metadata is kept, and so is, byte for byte,
-every integer, bool and complex tensor that no key of a map names.
+DST appears, or is replaced, when it is complete, and may be SRC itself. Tensors
+pass through memory in pieces of about a mebibyte. Metadata is kept, and so is,
+byte for byte, every integer, bool and complex tensor that no key of a map names.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -52,7 +48,6 @@ exit codes:
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
   141  it was written, but whoever read standard output had gone
 """
-_CLOSED = "standard output is closed; what nobody is to read, send to /dev/null"
 _ROUNDINGS = (
     "nearest-even",
     "nearest-away",
@@ -61,100 +56,24 @@ _ROUNDINGS = (
     "towards-negative",
     "stochastic",
 )
+_CAST_HEADER = (
+    "tensor",
+    "shape",
+    "from",
+    "to",
+    "exact",
+    "overflowed",
+    "saturated",
+    "underflowed",
+    "NaN in",
+    "NaN out",
+    "max rel error",
+    "SQNR dB",
+)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
-    if sys.stderr is None:  # closed; print would turn to standard output
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # a stream of a test or notebook
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    handler = logging.StreamHandler()
-    handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    with suppress(ValueError):  # not the main thread
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
-                signal.signal(number, _terminate)
-    try:
-        options = _parser().parse_args(arguments)
-        if sys.stdout is None:
-            raise OSError(_CLOSED)  # noqa: TRY301
-        if ERRORS:
-            raise ValueError(" ".join(ERRORS))  # noqa: TRY301
-        code: int = options.run(options)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        _abandon_output()  # whoever read it has gone
-        return BROKEN_PIPE
-    except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
-        _say(f"error: {_message(error)}")
-        try:
-            sys.stdout.flush()
-        except (OSError, ValueError, AttributeError):  # it is full or closed
-            _abandon_output()
-        return ERROR
-    return code
-
-
-class _PrintableFormatter(logging.Formatter):
-    """Escapes control characters: what is logged quotes files that nobody trusts."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record on one line."""
-        return printable(super().format(record))
-
-
-def _abandon_output() -> None:
-    """Send what is left of standard output nowhere, or Python would fail on it at exit."""
-    with suppress(OSError, ValueError, AttributeError):  # a stream of a test or notebook
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _terminate(number: int, frame: object) -> NoReturn:
-    del frame
-    sys.exit(128 + number)
-
-
-def _say(text: str) -> None:
-    print(f"castwise: {printable(text)}", file=sys.stderr)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="castwise", description="Exact casts of whole checkpoints, and what they lose."
-    )
-    parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_cast(commands)
-    inspect = commands.add_parser("inspect", help="what a checkpoint holds, from its headers alone")
-    inspect.add_argument("file", metavar="FILE", type=_path, help="a file, or a folder of shards")
-    inspect.add_argument("--json", action="store_true", help="print JSON")
-    inspect.set_defaults(run=_inspect)
-    formats = commands.add_parser("formats", help="every format castwise knows")
-    formats.add_argument("--json", action="store_true", help="print JSON")
-    formats.set_defaults(run=_formats)
-    return parser
-
-
-def _path(text: str) -> Path:
-    try:
-        return checked_path(text)
-    except checkpoint.CheckpointError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _add_cast(commands: Any) -> None:
+def add(commands: Any) -> None:
+    """Add the command to those of a parser."""
     cast = commands.add_parser(
         "cast",
         help="cast a checkpoint and print what that lost",
@@ -162,8 +81,10 @@ def _add_cast(commands: Any) -> None:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cast.add_argument("source", metavar="SRC", type=_path, help="the checkpoint to read")
-    cast.add_argument("destination", metavar="DST", type=_path, help="the checkpoint to write")
+    cast.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
+    cast.add_argument(
+        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
+    )
     what = cast.add_mutually_exclusive_group(required=True)
     what.add_argument("--dtype", metavar="D", help="format for all floating tensors")
     what.add_argument(
@@ -175,7 +96,7 @@ def _add_cast(commands: Any) -> None:
     what.add_argument(
         "--map",
         metavar="FILE",
-        type=_path,
+        type=path_argument,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names',
     )
     cast.add_argument(
@@ -204,10 +125,25 @@ def _add_cast(commands: Any) -> None:
     cast.add_argument(
         "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
     )
-    cast.add_argument("--report", metavar="FILE", type=_path, help="write the account as JSON")
-    cast.add_argument("--json", action="store_true", help="print the account as JSON")
+    cast.add_argument(
+        "--report", metavar="FILE", type=path_argument, help="write the report as JSON"
+    )
+    cast.add_argument("--json", action="store_true", help="print the report as JSON")
     cast.add_argument(
         "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
+    )
+    cast.add_argument(
+        "--resumable",
+        action="store_true",
+        help="if the cast of a folder is interrupted, keep its complete shards beside DST",
+    )
+    cast.add_argument(
+        "--resume", action="store_true", help="go on with what --resumable kept; the same result"
+    )
+    cast.add_argument(
+        "--keep-config",
+        action="store_true",
+        help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
     cast.set_defaults(run=_cast)
 
@@ -215,18 +151,18 @@ def _add_cast(commands: Any) -> None:
 def _cast(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
-        report = _open_report(options, stack)
+        file = _open_report(options, stack)
         summary = _cast_file(options)
-        account = json_text(summary.to_dict())
+        report = json_text(summary.to_dict())
         with _written(summary, f"the report {options.report}"):
-            if report is not None:
-                report.write(f"{account}\n".encode())
+            if file is not None:
+                file.write(f"{report}\n".encode())
             stack.close()
     with _written(summary, "standard output"):
-        print(account if options.json else cast_text(summary))
+        print(report if options.json else _text(summary))
         sys.stdout.flush()
     for pattern in summary.unused_patterns:
-        _say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
+        say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
     return _findings(summary)
 
 
@@ -240,7 +176,7 @@ def _open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | No
         raise checkpoint.CheckpointError(f"--report: {error}") from error
 
 
-def _cast_file(options: argparse.Namespace) -> checkpoint.CastSummary:
+def _cast_file(options: argparse.Namespace) -> CastSummary:
     with ProgressLine(sys.stderr) as progress:
         return checkpoint.cast_file(
             options.source,
@@ -256,12 +192,15 @@ def _cast_file(options: argparse.Namespace) -> checkpoint.CastSummary:
             threads=options.threads,
             assume=options.assume,
             overwrite=options.overwrite,
+            resumable=options.resumable,
+            resume=options.resume,
+            keep_config=options.keep_config,
             progress=progress.show if progress.visible else None,
         )
 
 
 @contextmanager
-def _written(summary: checkpoint.CastSummary, what: str) -> Iterator[None]:
+def _written(summary: CastSummary, what: str) -> Iterator[None]:
     """Say in the errors of the block that the checkpoint itself is complete."""
     try:
         yield
@@ -269,13 +208,13 @@ def _written(summary: checkpoint.CastSummary, what: str) -> Iterator[None]:
         raise
     except OSError as error:
         if what == "standard output":
-            _abandon_output()
+            abandon_output()
         raise checkpoint.CheckpointError(
             f"{summary.destination} was written, but not {what}: {error.strerror or error}"
         ) from error
 
 
-def _findings(summary: checkpoint.CastSummary) -> int:
+def _findings(summary: CastSummary) -> int:
     """Say what no number of the table may hide; returns the exit code."""
     for count, one, many, remedy in (
         (
@@ -292,7 +231,7 @@ def _findings(summary: checkpoint.CastSummary) -> int:
         ),
     ):
         if count:
-            _say(
+            say(
                 f"{count:,} {one if count == 1 else many}; "
                 f"{summary.destination} was written. To avoid it: {remedy}"
             )
@@ -329,13 +268,50 @@ def _is_output(found: os.stat_result) -> bool:
         return False
 
 
-def _inspect(options: argparse.Namespace) -> int:
-    inspection = checkpoint.inspect(options.file)
-    print(json_text(inspection.to_dict()) if options.json else inspection_text(inspection))
-    return OK
+def _text(summary: CastSummary) -> str:
+    """Show the report: a row per tensor that was cast, a total, and what was kept."""
+    cast = [row for row in summary.rows if row.report is not None]
+    kept = [row for row in summary.rows if row.report is None]
+    lines = []
+    total = summary.total
+    if total is not None:
+        rows = [_cast_cells(row, row.report) for row in cast if row.report is not None]
+        rows.append(("total", tensors_text(len(cast)), "", "", *_report_cells(total)))
+        lines.append(table(_CAST_HEADER, rows, text_columns=4, rule_before_last=True))
+    before = sum(row.nbytes_before for row in summary.rows)
+    after = sum(row.nbytes_after for row in summary.rows)
+    lines.append(
+        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} cast, "
+        f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
+    )
+    if summary.options.get("seed") is not None:
+        lines.append(f"seed {summary.options['seed']}")
+    return printable_lines(lines)
 
 
-def _formats(options: argparse.Namespace) -> int:
-    rows = [castwise.finfo(name) for name in castwise.formats()]
-    print(json_text([format_fields(row) for row in rows]) if options.json else formats_text(rows))
-    return OK
+def _cast_cells(row: CastRow, report: castwise.CastReport) -> tuple[str, ...]:
+    shape = shape_text(row.shape)
+    return (row.name, shape, row.source, row.target or "", *_report_cells(report))
+
+
+def _report_cells(report: castwise.CastReport) -> tuple[str, ...]:
+    return (
+        _percent(report.exact, report.count),
+        f"{report.overflowed:,}",
+        f"{report.saturated:,}",
+        f"{report.underflowed:,}",
+        f"{report.nan_in:,}",
+        f"{report.nan_out:,}",
+        f"{report.max_rel_error:.2e}" if report.max_rel_error else "0",
+        "-" if math.isnan(report.sqnr_db) else f"{report.sqnr_db:.1f}",
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    """Rounded down, so that 100 % means all of them."""
+    return f"{math.floor(1000 * part / whole) / 10:.1f}%" if whole else "-"
+
+
+def _kinds(rows: Sequence[CastRow]) -> str:
+    counts = Counter(row.source for row in rows)
+    return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""

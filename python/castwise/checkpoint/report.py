@@ -1,12 +1,46 @@
-"""The account of a cast: what each tensor became and what that cost."""
+"""The report of a conversion: how far it is, and what each tensor became and lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import CastReport
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: bytes of the source, and the tensor that is next or being cast.
+
+    The name is None at the end.
+    """
+
+    done: int
+    total: int
+    name: str | None
+
+
+class ProgressMeter:
+    """Adds up the bytes of the source and tells a listener."""
+
+    def __init__(self, total: int, listener: Callable[[Progress], None] | None) -> None:
+        self._total = total
+        self._done = 0
+        self._listener = listener
+
+    def starts(self, name: str | None) -> None:
+        """Say that the tensor `name` is next; None when there is no other."""
+        self.reaches(0, name)
+
+    def reaches(self, nbytes: int, name: str | None) -> None:
+        """Say that `nbytes` of the tensor `name` have been taken."""
+        if self._listener is not None:
+            self._listener(Progress(self._done + nbytes, self._total, name))
+
+    def finished(self, nbytes: int) -> None:
+        """Count a tensor of `nbytes` as done."""
+        self._done += nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
-from castwise.cli_output import printable, size_text
+from castwise.cli._output import printable, size_text
 
 _SECONDS_BETWEEN = 0.1
+_SECONDS_TO_KNOW = 1.0  # before that a rate says little
+_MINUTE, _HOUR = 60, 3600
 _BAR_WIDTH = 24
 _COLUMNS = 80  # of a terminal that does not say
 _CLEAR = "\r\x1b[K"
@@ -19,6 +21,7 @@ class ProgressLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._begin: float | None = None
         self._last = float("-inf")
         self.visible = stream.isatty()
 
@@ -38,6 +41,8 @@ class ProgressLine:
     def show(self, progress: Progress) -> None:
         """Draw the bar, if the last time was long enough ago."""
         now = time.monotonic()
+        if self._begin is None:
+            self._begin = now
         if now - self._last < _SECONDS_BETWEEN and progress.name is not None:
             return
         self._last = now
@@ -45,7 +50,7 @@ class ProgressLine:
         bar = ("#" * round(part * _BAR_WIDTH)).ljust(_BAR_WIDTH, "-")
         line = (
             f"[{bar}] {part:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}  "
-            f"{printable(progress.name or '')}"
+            f"{rate_text(progress, now - self._begin)}{printable(progress.name or '')}"
         )
         width = self._columns() - 1
         self._stream.write(_CLEAR + line[:width])
@@ -57,3 +62,18 @@ class ProgressLine:
             return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
         except OSError:
             return _COLUMNS
+
+
+def rate_text(progress: Progress, seconds: float) -> str:
+    """Write the bytes per second and the time left; nothing as long as both are a guess."""
+    if seconds < _SECONDS_TO_KNOW or not progress.done or progress.name is None:
+        return ""
+    rate = progress.done / seconds
+    left = round((progress.total - progress.done) / rate)
+    if left < _MINUTE:
+        time_left = f"{left} s"
+    elif left < _HOUR:
+        time_left = f"{left // _MINUTE} min {left % _MINUTE:02} s"
+    else:
+        time_left = f"{left // _HOUR} h {left % _HOUR // _MINUTE:02} min"
+    return f"{size_text(round(rate))}/s  {time_left} left  "

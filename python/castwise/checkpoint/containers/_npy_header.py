@@ -17,13 +17,10 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from castwise._core import FormatInfo
-from castwise.checkpoint.element_bytes import lanes
-from castwise.checkpoint.errors import CheckpointError
-from castwise.checkpoint.npy_literal import parse_literal
-from castwise.checkpoint.tensor_info import (
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import (
     OTHER,
     UNKNOWN,
     TensorInfo,
@@ -32,6 +29,9 @@ from castwise.checkpoint.tensor_info import (
     format_named,
     format_of,
 )
+from castwise.checkpoint.containers._elements import NATIVE_ORDER, lanes
+from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.containers._npy_literal import parse_literal
 
 _MAX_HEADER_BYTES = 1 << 20
 """The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.
@@ -66,6 +66,20 @@ class NpyHeader:
     fortran: bool
     nbytes: int
 
+    @property
+    def elements(self) -> Elements | None:
+        """How the elements stand in the file; None if castwise cannot read them."""
+        if self.info.format is None or self.dtype is None:
+            return None
+        swapped = "<" if NATIVE_ORDER == ">" else ">"
+        # In both orders if there is one axis, of which some then say that it is in Fortran order.
+        lines = sum(axis > 1 for axis in self.info.shape) > 1 and 0 not in self.info.shape
+        return Elements(
+            self.info.format,
+            order=NATIVE_ORDER if self.dtype.isnative else swapped,
+            fortran=self.fortran and lines,
+        )
+
 
 def read_npy_header(
     file: IO[bytes], name: str, size: int, assume: str | Mapping[str, str] | None
@@ -99,10 +113,8 @@ def read_npy_header(
     return NpyHeader(info, dtype, fields["fortran_order"], length)
 
 
-def write_npy_header(file: IO[bytes], array: NDArray[Any], name: str) -> None:
-    """Write the header of `array` as numpy would, but with a dtype that can be read back.
-
-    The data must follow in Fortran order if the array is laid out so and not also in C order.
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], name: str, *, fortran: bool) -> bytes:
+    """Make the header of an array as numpy would, but with a dtype that can be read back.
 
     Raises
     ------
@@ -111,11 +123,12 @@ def write_npy_header(file: IO[bytes], array: NDArray[Any], name: str) -> None:
 
     """
     try:
-        fields = npy.header_data_from_array_1_0(array.view(storage_dtype(array.dtype)))
+        descr = npy.dtype_to_descr(storage_dtype(dtype))
     except ValueError as error:
         raise CheckpointError(
-            f"array {name!r} of {array.dtype} cannot be described in an .npy header: {error}"
+            f"array {name!r} of {dtype} cannot be described in an .npy header: {error}"
         ) from error
+    fields = {"shape": shape, "fortran_order": fortran, "descr": descr}
     header = io.BytesIO()
     try:
         npy.write_array_header_1_0(header, fields)
@@ -124,13 +137,13 @@ def write_npy_header(file: IO[bytes], array: NDArray[Any], name: str) -> None:
     nbytes = header.tell()
     header.seek(0)
     try:
-        read_npy_header(header, name, nbytes + array.nbytes, None)
+        read_npy_header(header, name, nbytes + math.prod(shape) * dtype.itemsize, None)
     except CheckpointError as error:
         raise CheckpointError(
             f"what could not be read back is not written: {error}; save the fields as arrays of "
             "their own in an .npz"
         ) from error
-    file.write(header.getbuffer())
+    return header.getvalue()
 
 
 def _write_long_header(file: io.BytesIO, fields: dict[str, Any]) -> None:
@@ -182,7 +195,7 @@ def _wrapped_format(dtype: np.dtype[Any]) -> FormatInfo | None:
 
 def _unknown(dtype: np.dtype[Any]) -> bool:
     """True for raw bytes and for floats wider than the table's."""
-    return dtype.names is None and dtype.subdtype is None and dtype.kind in "Vf"
+    return dtype.names is None and dtype.kind in "Vf"
 
 
 def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
@@ -225,11 +238,16 @@ def _dtype_of(descr: Any, name: str) -> tuple[np.dtype[Any] | None, str]:
     """The dtype of a descr, raw bytes where numpy does not know it, and how to call it."""
     try:
         dtype = npy.descr_to_dtype(descr)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, SyntaxError) as error:
         match = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
         if match is None:
             raise CheckpointError(
                 f"array {name!r}: numpy knows no dtype {descr!r}: {error}"
             ) from error
         return np.dtype(f"V{match[1]}"), str(descr)
+    if dtype.subdtype is not None:
+        raise CheckpointError(
+            f"array {name!r}: elements of dtype {descr!r} are arrays themselves, which numpy "
+            "cannot read; save it with their axes in its shape"
+        )
     return dtype, descr if isinstance(descr, str) else str(dtype)

@@ -1,0 +1,269 @@
+"""Open files that are there, and make new ones that appear only when they are complete.
+
+A new file is written without a name where the system offers that (Linux), and else, like a folder,
+under a temporary name beside its destination; it is flushed to disk, and then named in one step.
+Whatever stops the run before that, the destination is as it was.
+"""
+
+import ctypes
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._leftovers import (
+    TemporaryName,
+    aside,
+    is_locked,
+    lock,
+    locked,
+    remove_leftovers,
+    resumable_name,
+)
+
+if sys.platform == "win32":
+    import msvcrt
+
+_BUFFER_BYTES = 1 << 20
+_OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
+_CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
+_RENAME_EXCHANGE = 2  # of <linux/fs.h>
+_RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return `path`, unless it is empty: `Path` would make the current folder of that."""
+    if not os.fspath(path):
+        raise CheckpointError("the path is empty; name a file or a folder")
+    return Path(path)
+
+
+class SourceFile:
+    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
+
+    It can be closed and opened again, and is then known to be the same and unchanged.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a regular file, or was changed meanwhile.
+    OSError
+        There is no such file, or it may not be read.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path} is not a regular file")
+        self.path = path
+        self.stream: BufferedReader = path.open("rb")
+        self._found = self._state()
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, when it was first opened."""
+        return self._found[2]
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of its last change."""
+        return list(self._found[2:])
+
+    def reopen(self) -> None:
+        """Open it again if it was closed."""
+        if self.stream.closed:
+            self.stream = self.path.open("rb")
+            if self._state() != self._found:
+                self.close()
+                raise CheckpointError(f"{self.path} was changed while the folder was read")
+
+    def close(self) -> None:
+        """Close it."""
+        self.stream.close()
+
+    def _state(self) -> tuple[int, int, int, int]:
+        """Which file it is, and of which state."""
+        now = os.fstat(self.stream.fileno())
+        return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def handle(file: BinaryIO) -> int:
+    """Return what the system calls an open file by: a descriptor, on Windows a handle."""
+    if sys.platform == "win32":
+        return msvcrt.get_osfhandle(file.fileno())
+    return file.fileno()
+
+
+@contextmanager
+def replacing_file(destination: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `destination` when the block ends without an error.
+
+    A link is followed: what it points to is replaced. An old file's permissions are kept.
+
+    Raises
+    ------
+    CheckpointError
+        `destination` is there and is no regular file.
+    OSError
+        The folder is missing or not writable, or the disk is full.
+
+    """
+    path = Path(os.path.realpath(destination))
+    mode = _mode_of(path)
+    with _replacing(path, destination) as temporary, _new_file(temporary) as file:
+        # Until it is locked another run may take it for a leftover; then naming it fails.
+        lock(file.fileno())
+        if mode is not None:
+            os.chmod(temporary if sys.platform == "win32" else file.fileno(), mode)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if not temporary.exists():  # it has no name
+            with suppress(OSError):
+                _link(file, path)
+                return
+            _link(file, temporary)  # there is an old file, which a link cannot replace
+        if sys.platform == "win32":
+            file.close()  # an open file cannot be renamed
+        os.replace(temporary, path)
+
+
+def resumable_folder(destination: Path) -> Path:
+    """Return the temporary folder of a run for `destination` that can be resumed."""
+    return resumable_name(Path(os.path.realpath(destination)))
+
+
+@contextmanager
+def replacing_folder(
+    destination: Path, *, is_kept: Callable[[Path], object] | None = None, resume: bool = False
+) -> Iterator[Path]:
+    """Make a new folder that takes the place of `destination` when the block ends without an error.
+
+    The caller decides whether an old folder may be replaced: all that is in it goes.
+
+    Parameters
+    ----------
+    destination
+        What is made or replaced.
+    is_kept
+        Asked when the block ends with an error whether the temporary folder stays, so that
+        another run can resume. None: it never does.
+    resume
+        Begin with what such a run left.
+
+    Raises
+    ------
+    CheckpointError
+        Another run for the same destination can be resumed, and is still at work.
+    OSError
+        The parent folder is missing or not writable, or the disk is full.
+
+    """
+    path = Path(os.path.realpath(destination))
+    with _replacing(path, destination, is_kept=is_kept, resume=resume) as temporary:
+        temporary.mkdir(exist_ok=is_kept is not None)
+        with locked(temporary):
+            yield temporary
+            sync_folder(temporary)
+            _put_in_place(temporary, path)
+
+
+@contextmanager
+def _replacing(
+    path: Path,
+    destination: Path,
+    *,
+    is_kept: Callable[[Path], object] | None = None,
+    resume: bool = False,
+) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; errors about it name `destination`."""
+    remove_leftovers(path, but=resumable_name(path) if resume else None)
+    if is_kept is not None and is_locked(resumable_name(path)):
+        raise CheckpointError(f"another run is at work on {destination}; wait for its end")
+    try:
+        with TemporaryName(path, is_kept) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.filename is None or str(temporary) in f"{error.filename} {error.filename2}":
+            raise OSError(error.errno, error.strerror, str(destination)) from error
+        raise
+    sync_folder(path.parent)
+
+
+def _new_file(temporary: Path) -> BinaryIO:
+    """Open a new file: without a name where that can be had and named later, else `temporary`."""
+
+    def opener(name: str, flags: int) -> int:
+        with suppress(AttributeError, OSError):
+            descriptor = os.open(temporary.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+            if os.path.exists(f"{_OPEN_FILES}/{descriptor}"):
+                return descriptor
+            os.close(descriptor)
+        return os.open(name, flags, 0o666)
+
+    return open(temporary, "x+b", buffering=_BUFFER_BYTES, opener=opener)
+
+
+def _link(file: BinaryIO, path: Path) -> None:
+    """Name an open file that has no name."""
+    # With src_dir_fd Python calls linkat, which follows the symbolic link; without it, link.
+    number = file.fileno()
+    os.link(f"{_OPEN_FILES}/{number}", path, src_dir_fd=number, follow_symlinks=True)
+
+
+def _put_in_place(new: Path, path: Path) -> None:
+    """Rename the folder `new` to `path`; what was there then stands under a temporary name."""
+    if path.exists():
+        shutil.copymode(path, new)
+        if exchange(new, path):
+            return
+        # The system cannot swap them. Between these two steps `path` is missing, and the old folder
+        # stands complete under the other name.
+        path.rename(aside(new))
+    new.rename(path)
+
+
+def _mode_of(path: Path) -> int | None:
+    """Permissions of the file to be replaced; None if there is none."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
+        raise CheckpointError(f"{path} is {what}")
+    return stat.S_IMODE(mode)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder survive a power cut, where the system has a way to ask for that."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def exchange(left: Path, right: Path) -> bool:
+    """Give two existing paths each other's contents; False, and nothing done, if that cannot be."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # TypeError: Windows
+        return False
+    first, second = os.fsencode(left), os.fsencode(right)
+    if hasattr(library, "renameat2"):
+        done = library.renameat2(
+            _CURRENT_FOLDER, first, _CURRENT_FOLDER, second, ctypes.c_uint(_RENAME_EXCHANGE)
+        )
+    elif hasattr(library, "renamex_np"):
+        done = library.renamex_np(first, second, ctypes.c_uint(_RENAME_SWAP))
+    else:
+        return False
+    return bool(done == 0)

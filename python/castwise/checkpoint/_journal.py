@@ -1,0 +1,201 @@
+"""The journal of a resumable conversion: which shards are complete, in the temporary folder.
+
+Its first line tells what is being made of what; each other line is a shard that is on the disk,
+with its size, its checksum and the reports of its tensors. A run that resumes takes over the shards
+that are as their lines say, so that it ends with the same bytes and the same report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from castwise._core import CastReport, __version__, restore_report
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import sync_folder
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers.folder import ShardedFolder
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastRow
+
+_NAME = ".castwise-journal"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A line about a complete shard."""
+
+    shard: str
+    size: int
+    checksum: str
+    rows: list[dict[str, Any]]
+
+
+def kept_shards(folder: Path) -> int:
+    """Count the complete shards of a temporary folder, to resume from."""
+    try:
+        return max((folder / _NAME).read_bytes().count(b"\n") - 1, 0)
+    except OSError:
+        return 0
+
+
+def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastOptions:
+    """Return the options with the seed of the run that is resumed, if theirs was just drawn."""
+    job, _ = _read(folder)
+    seed = job.get("options", {}).get("seed")
+    return replace(options, seed=seed) if drawn and seed is not None else options
+
+
+class Journal:
+    """The journal of one run; the folder then holds nothing but it and the complete shards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: ShardedFolder,
+        options: CastOptions,
+        planned: Mapping[str, Sequence[Planned]],
+    ) -> None:
+        self._folder = folder
+        self._planned = planned
+        job = _job(source, options, planned)
+        kept, lines = _read(folder)
+        if kept and kept != job:
+            differing = ", ".join(key for key in job if kept.get(key) != job[key])
+            raise CheckpointError(
+                f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
+                "leave out resume (--resume) to begin anew"
+            )
+        self._shards = {line.shard: line for line in lines if self._is_complete(line)}
+        for path in folder.iterdir():
+            if path.name not in self._shards:
+                _remove(path)
+        self._file = (folder / _NAME).open("x", encoding="utf-8")
+        try:
+            for line in (job, *map(asdict, self._shards.values())):
+                self._write(line)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+    def finished(self, shard: str) -> list[CastRow] | None:
+        """Return the rows of a shard that is complete; None if it is not."""
+        line = self._shards.get(shard)
+        if line is None:
+            return None
+        plans = {plan.info.name: plan for plan in self._planned[shard]}
+        return [_row(state, plans[state["name"]], shard) for state in line.rows]
+
+    def add(self, shard: str, rows: Sequence[CastRow]) -> None:
+        """Note that a shard is complete and on the disk."""
+        path = self._folder / shard
+        states = [
+            {"name": row.name, "nbytes": row.nbytes_after, "report": _state(row.report)}
+            for row in rows
+        ]
+        sync_folder(self._folder)
+        self._write(asdict(_Shard(shard, path.stat().st_size, _checksum(path), states)))
+
+    def remove(self) -> None:
+        """Remove the journal: the folder is complete."""
+        self._file.close()
+        (self._folder / _NAME).unlink()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _is_complete(self, line: _Shard) -> bool:
+        path = self._folder / line.shard
+        return (
+            line.shard in self._planned
+            and path.is_file()
+            and path.stat().st_size == line.size
+            and _checksum(path) == line.checksum
+        )
+
+
+def _job(
+    source: ShardedFolder, options: CastOptions, planned: Mapping[str, Sequence[Planned]]
+) -> dict[str, Any]:
+    """Return all that decides the result, by what an error calls it."""
+    plans = [
+        [shard, plan.info.name, plan.info.stored, plan.info.shape, plan.info.format, plan.target]
+        for shard, plans in planned.items()
+        for plan in plans
+    ]
+    return {
+        "version": __version__,
+        "source": {shard: reader.state for shard, reader in source.shards.items()},
+        "options": options.to_dict(),
+        "tensors": hashlib.sha256(json.dumps(plans).encode()).hexdigest(),
+    }
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
+    """Return the job and the shards of a journal, up to a line that was cut off."""
+    try:
+        text = (folder / _NAME).read_text("utf-8")
+    except FileNotFoundError:
+        return {}, []
+    lines: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:  # a line that was cut off
+            break
+    return (lines[0], [_Shard(**line) for line in lines[1:]]) if lines else ({}, [])
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder of copied ones."""
+    if path.is_dir() and not path.is_symlink():
+        for inner in path.iterdir():
+            _remove(inner)
+        path.rmdir()
+    else:
+        path.unlink()
+
+
+def _state(report: CastReport | None) -> Any:
+    """Return a report as plain values, its sums to the last bit."""
+    return None if report is None else report.__reduce__()[1]
+
+
+def _report(state: Any) -> CastReport | None:
+    """Restore a report from the lists that JSON made of its state."""
+    if state is None:
+        return None
+    counts, magnitudes, signal, noise = state
+    return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
+
+
+def _row(state: dict[str, Any], plan: Planned, shard: str) -> CastRow:
+    info = plan.info
+    return CastRow(
+        name=info.name,
+        shape=info.shape,
+        source=info.label,
+        target=plan.target,
+        nbytes_before=info.nbytes,
+        nbytes_after=state["nbytes"],
+        report=_report(state["report"]),
+        shard=shard,
+    )

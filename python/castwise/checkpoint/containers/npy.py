@@ -1,0 +1,245 @@
+"""`.npy`: one array, no names, no metadata; its data follows the header and is never a pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile
+from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._elements import NATIVE_ORDER
+from castwise.checkpoint.containers._interface import Elements, Reader
+from castwise.checkpoint.containers._npy_header import (
+    NpyHeader,
+    npy_header,
+    read_npy_header,
+    storage_dtype,
+)
+
+_PIECE_BYTES = 1 << 20
+
+
+class NpyReader:
+    """An `.npy` file; its one tensor is named after the file, without the suffix."""
+
+    def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.metadata: dict[str, str] = {}
+        self._file = SourceFile(path)
+        try:
+            with self._explained():
+                self._header = read_npy_header(
+                    self._file.stream, path.stem, self._file.size, assume
+                )
+        except BaseException:
+            self._file.close()
+            raise
+        self.tensors: dict[str, TensorInfo] = {path.stem: self._header.info}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how the array stands in the file; None if castwise cannot read its elements."""
+        del name  # there is only one
+        return self._header.elements
+
+    def place(self, name: str) -> tuple[BinaryIO, int]:
+        """Return the file and the offset of the data."""
+        del name
+        return self._file.stream, self._header.nbytes
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read the data, `nbytes` at a time."""
+        del name
+        with self._explained():
+            yield from self._pieces(nbytes)
+
+    def _pieces(self, nbytes: int) -> Iterator[bytes]:
+        self._file.stream.seek(self._header.nbytes)
+        return npy_pieces(self._file.stream, self._header, nbytes)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read the array."""
+        del name
+        with self._explained():
+            return npy_array(self._pieces(_PIECE_BYTES), self._header)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Name the file in every error."""
+        try:
+            yield
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+
+    def header_bytes(self) -> bytes:
+        """Read the header as it stands."""
+        self._file.stream.seek(0)
+        return self._file.stream.read(self._header.nbytes)
+
+
+class NpyWriter:
+    """Writes one array."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
+        if len(planned) != 1 or metadata:
+            raise CheckpointError(
+                f".npy holds one array and no metadata, not {len(planned)} arrays"
+                f"{' with metadata' if metadata else ''}; write .npz or .safetensors"
+            )
+        self._file = file
+        self._source = source
+        self._plan = planned[0]
+        self.order = [self._plan.info.name]
+        self._begin = 0
+        if isinstance(source, NpyReader):
+            # The array can be converted in its place.
+            kept = self._plan.target is None
+            self._begin = file.write(
+                source.header_bytes() if kept else new_header(self._plan, source)
+            )
+
+    def keeps(self, name: str) -> bool:
+        """Return True if the source's bytes are wanted as they are."""
+        del name
+        return self._plan.target is None and isinstance(self._source, NpyReader)
+
+    def elements(self, name: str) -> Elements:
+        """Return how an array that is not kept must stand in the file."""
+        del name
+        return new_elements(self._plan, self._source)
+
+    def place(self, name: str) -> tuple[BinaryIO, int]:
+        """Return the file and the offset of the data."""
+        del name
+        return self._file, self._begin
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write the data from bytes that stand as they must in the file."""
+        del name
+        for piece in pieces:
+            self._file.write(piece)
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array of any layout, with its header."""
+        self._file.seek(0)
+        write_npy(self._file, array, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is left to do."""
+
+
+def new_elements(plan: Planned, source: Reader | None) -> Elements:
+    """Tell how the result of a plan stands in an `.npy`: as the source's, in native byte order."""
+    name = plan.target or plan.info.format
+    assert name is not None, "elements of no format are kept"  # noqa: S101
+    old = source.elements(plan.info.name) if source is not None else None
+    return Elements(name, order=NATIVE_ORDER, fortran=old is not None and old.fortran)
+
+
+def new_header(plan: Planned, source: Reader | None) -> bytes:
+    """Make the header of the result of a plan."""
+    elements = new_elements(plan, source)
+    dtype = numpy_dtype(elements.format)
+    return npy_header(dtype, plan.info.shape, plan.info.name, fortran=elements.fortran)
+
+
+def npy_pieces(file: IO[bytes], header: NpyHeader, nbytes: int) -> Iterator[bytes]:
+    """Read the data that follows a header, `nbytes` at a time."""
+    left = header.info.nbytes
+    while left:
+        # In pieces: a member of a zip file is decompressed into a copy of what is asked for.
+        size = min(nbytes, left)
+        piece = file.read(size)
+        if len(piece) < size:
+            raise CheckpointError(f"array {header.info.name!r} is truncated")
+        left -= size
+        yield piece
+
+
+def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
+    """Return the data of a header as an array of its format, or as numpy's own dtype.
+
+    Raises
+    ------
+    CheckpointError
+        The data is a pickle, or the file ends early.
+
+    """
+    info = header.info
+    if header.dtype is None:
+        raise CheckpointError(
+            f"array {info.name!r} holds Python objects; castwise opens no pickles"
+        )
+    raw = np.empty(info.nbytes, np.uint8)
+    done = 0
+    for piece in pieces:
+        raw[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+        done += len(piece)
+    try:
+        array = _shaped(raw, header.dtype, info.shape, fortran=header.fortran)
+    except ValueError as error:
+        raise CheckpointError(f"array {info.name!r} cannot be held by numpy: {error}") from error
+    if info.format is None or header.dtype.kind != "V":
+        return array
+    dtype = numpy_dtype(info.format)
+    if header.dtype.names is not None:
+        array = array.astype(storage_dtype(dtype), copy=False)  # to the byte order of this machine
+    return array.view(dtype)
+
+
+def write_npy(file: IO[bytes], array: NDArray[Any], name: str) -> None:
+    """Write header and data.
+
+    Fortran order is kept where the array has it. There are no pickles: an array of objects is a
+    CheckpointError.
+    """
+    if array.dtype.hasobject:
+        raise CheckpointError(
+            f"array {name!r} of Python objects cannot be written; castwise pickles none"
+        )
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    laid_out = array.T if fortran else np.ascontiguousarray(array).reshape(array.shape)
+    file.write(npy_header(array.dtype, array.shape, name, fortran=fortran))
+    flat = laid_out.reshape(-1)
+    if flat.dtype.itemsize and flat.size:
+        file.write(flat.view(np.uint8).data)
+
+
+def _shaped(
+    raw: NDArray[np.uint8], dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+) -> NDArray[Any]:
+    if dtype.itemsize == 0:
+        return np.empty(shape, dtype)
+    flat = raw.view(dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

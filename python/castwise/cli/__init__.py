@@ -1,0 +1,100 @@
+"""The command line: `castwise cast`, `castwise inspect`, `castwise formats`.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
+1 the checkpoint was written but values were lost (became infinite or NaN, wrapped, or were NaN and
+became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoever read standard output has
+gone, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import castwise
+from castwise._environment import ERRORS
+from castwise.cli import cast, formats, inspect
+from castwise.cli._output import (
+    BROKEN_PIPE,
+    ERROR,
+    INTERRUPTED,
+    abandon_output,
+    printable,
+    say,
+)
+
+_CLOSED = "standard output is closed; what nobody is to read, send to /dev/null"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    if sys.stderr is None:  # closed; print would turn to standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # a stream of a test or notebook
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    with suppress(ValueError):  # not the main thread
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
+                signal.signal(number, _terminate)
+    try:
+        options = _parser().parse_args(arguments)
+        if sys.stdout is None:
+            raise OSError(_CLOSED)  # noqa: TRY301
+        if ERRORS:
+            raise ValueError(" ".join(ERRORS))  # noqa: TRY301
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        abandon_output()  # whoever read it has gone
+        return BROKEN_PIPE
+    except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
+        say(f"error: {_message(error)}")
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError):  # it is full or closed
+            abandon_output()
+        return ERROR
+    return code
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Escapes control characters: what is logged quotes files that nobody trusts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record on one line."""
+        return printable(super().format(record))
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    del frame
+    sys.exit(128 + number)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="castwise", description="Exact casts of whole checkpoints, and what they lose."
+    )
+    parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (cast, inspect, formats):
+        command.add(commands)
+    return parser

@@ -1,0 +1,74 @@
+"""`castwise formats`: every format of the table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import castwise
+from castwise.cli._output import OK, json_text, table
+
+_FORMAT_FIELDS = (
+    "name",
+    "aliases",
+    "kind",
+    "bits",
+    "itemsize",
+    "signed",
+    "exponent_bits",
+    "mantissa_bits",
+    "bias",
+    "specials",
+    "has_infinity",
+    "has_nan",
+    "max",
+    "min",
+    "smallest_normal",
+    "smallest_subnormal",
+    "eps",
+    "safetensors",
+)
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of a parser."""
+    formats = commands.add_parser("formats", help="every format castwise knows")
+    formats.add_argument("--json", action="store_true", help="print JSON")
+    formats.set_defaults(run=_formats)
+
+
+def _formats(options: argparse.Namespace) -> int:
+    rows = [castwise.finfo(name) for name in castwise.formats()]
+    print(json_text([_fields(row) for row in rows]) if options.json else _text(rows))
+    return OK
+
+
+def _text(rows: Sequence[castwise.FormatInfo]) -> str:
+    """Show the table of formats."""
+    header = ("format", "kind", "bits", "max", "smallest normal", "eps", "safetensors", "numpy")
+    cells = [
+        (
+            row.name,
+            row.kind,
+            str(row.bits),
+            _number(row, "max"),
+            _number(row, "smallest_normal"),
+            _number(row, "eps"),
+            row.safetensors or "as bytes",
+            "yes" if row.dtype is not None else "no",
+        )
+        for row in rows
+    ]
+    return table(header, cells, text_columns=2)
+
+
+def _fields(row: castwise.FormatInfo) -> dict[str, Any]:
+    """Give a row of the table as plain values; None for what its kind does not have."""
+    fields = {name: getattr(row, name, None) for name in _FORMAT_FIELDS}
+    return {**fields, "numpy": row.dtype is not None}
+
+
+def _number(row: castwise.FormatInfo, attribute: str) -> str:
+    value = getattr(row, attribute, None)
+    return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,172 @@
+//! The streaming engine of checkpoints for Python, which decides names and formats only.
+
+use std::fs::File;
+use std::io;
+
+use castwise_core::cast::{self, Settings};
+use castwise_core::checkpoint::{self, Elements, Failure, Job, Scratch, Tuning};
+use castwise_core::format::Kind;
+use castwise_core::parse::parse;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::cast::{Word, options};
+use crate::error::to_python;
+use crate::report::CastReport;
+use crate::runtime::parse_threads;
+
+/// A cast of the elements of one tensor as they stand in files.
+#[pyclass(frozen, module = "castwise._core")]
+#[derive(Debug)]
+pub(crate) struct ElementCast {
+    core: checkpoint::ElementCast,
+}
+
+#[pymethods]
+impl ElementCast {
+    /// From one format to another.
+    ///
+    /// `source_packed` and `target_packed` say that elements share bytes, `source_order` is "<" or ">". The options are
+    /// those of `cast`; without `report` nothing is counted.
+    #[new]
+    #[pyo3(signature = (
+        source, target, *, source_packed=false, target_packed=false, source_order="<", target_order="<",
+        rounding=None, overflow=Word::Default, nan=Word::Default, seed=None, report=false
+    ))]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        source: &str,
+        target: &str,
+        source_packed: bool,
+        target_packed: bool,
+        source_order: &str,
+        target_order: &str,
+        rounding: Option<&Bound<'_, PyAny>>,
+        overflow: Word<'_, '_>,
+        nan: Word<'_, '_>,
+        seed: Option<&Bound<'_, PyAny>>,
+        report: bool,
+    ) -> PyResult<Self> {
+        let options = options(py, rounding, overflow, nan, seed)?;
+        let source = elements(source, source_packed, source_order)?;
+        let target = elements(target, target_packed, target_order)?;
+        let settings = Settings { options, report, threads: 1 };
+        let is_complex = |side: &Elements| matches!(side.format.kind(), Kind::Complex { .. });
+        if is_complex(&source) && !is_complex(&target) {
+            let error = castwise_core::Error::Unsupported { source: source.format, target: target.format };
+            return Err(to_python(error));
+        }
+        Ok(Self { core: checkpoint::ElementCast { source, target, settings } })
+    }
+
+    /// Cast a piece of a tensor, whose first element has the flat index `first`.
+    ///
+    /// Returns the bytes to write and the report, None without one.
+    fn convert<'py>(
+        &self,
+        py: Python<'py>,
+        first: u64,
+        data: &[u8],
+    ) -> PyResult<(Bound<'py, PyBytes>, Option<CastReport>)> {
+        let mut scratch = Scratch::default();
+        let outcome = py.detach(|| self.core.convert(first, data, &mut scratch));
+        let (bytes, report) = outcome.map_err(to_python)?;
+        Ok((PyBytes::new(py, bytes), report.map(CastReport::new)))
+    }
+}
+
+fn elements(format: &str, packed: bool, order: &str) -> PyResult<Elements> {
+    let format = parse(format).map_err(to_python)?;
+    let packed_bits = matches!(format.row().bits, 4 | 6) && format.kind() != Kind::Bool;
+    if packed && !packed_bits {
+        return Err(PyValueError::new_err(format!("elements of {format:?} do not share bytes.")));
+    }
+    let swapped = match order {
+        "<" => cfg!(target_endian = "big"),
+        ">" => cfg!(target_endian = "little"),
+        _ => return Err(PyValueError::new_err(format!("order={order:?} is not valid; use \"<\" or \">\"."))),
+    };
+    Ok(Elements { format, packed, swapped })
+}
+
+/// The reports of all tensors, or the position of the one that failed, "read", "cast" or "write", and why: an errno, None
+/// where the file ends early, or an exception.
+type Outcome = (Vec<Option<CastReport>>, Option<(usize, &'static str, Option<i32>, Option<PyErr>)>);
+
+/// Convert the tensors of one open file into another, in pieces, several at a time.
+///
+/// `source` and `target` are descriptors (handles, on Windows). A job is the offset in the source, the number of elements
+/// (bytes, if they are copied), the offset in the target, and an `ElementCast` or None. `poll` is called now and then,
+/// between pieces, with the number of bytes taken so far; what it raises ends the run, and so does a signal's handler.
+#[pyfunction]
+#[pyo3(signature = (source, target, jobs, threads=None, poll=None))]
+pub(crate) fn convert_tensors(
+    py: Python<'_>,
+    source: isize,
+    target: isize,
+    jobs: &Bound<'_, PyAny>,
+    threads: Option<&Bound<'_, PyAny>>,
+    poll: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Outcome> {
+    let mut list = Vec::new();
+    for job in jobs.try_iter()? {
+        let (source, count, target, cast): (u64, u64, u64, Option<PyRef<'_, ElementCast>>) =
+            job?.extract()?;
+        list.push(Job { source, target, count, cast: cast.map(|cast| cast.core) });
+    }
+    let threads = threads.map_or_else(|| Ok(cast::num_threads()), parse_threads)?;
+    let (source, target) = (opened(source)?, opened(target)?);
+    let poll = poll.map(|poll| poll.clone().unbind());
+    let mut raised = None;
+    let outcome = py.detach(|| {
+        checkpoint::run(&source, &target, &list, Tuning::of(threads), |taken| {
+            let answer = Python::attach(|py| {
+                py.check_signals()?;
+                poll.as_ref().map_or(Ok(()), |poll| poll.call1(py, (taken,)).map(|_| ()))
+            });
+            raised = answer.err();
+            raised.is_none()
+        })
+    });
+    if let Some(error) = raised {
+        return Err(error);
+    }
+    let failure = match outcome {
+        Ok(reports) => return Ok((reports.into_iter().map(|one| one.map(CastReport::from)).collect(), None)),
+        Err(Failure::Read(job, error)) => (job, "read", errno(&error), None),
+        Err(Failure::Write(job, error)) => (job, "write", errno(&error), None),
+        Err(Failure::Cast(job, error)) => (job, "cast", None, Some(to_python(error))),
+        Err(Failure::Stopped) => return Err(PyValueError::new_err("stopped")),
+    };
+    Ok((Vec::new(), Some(failure)))
+}
+
+/// The system's number for an error; none where a file ends early.
+fn errno(error: &io::Error) -> Option<i32> {
+    error.raw_os_error()
+}
+
+/// Another name for an open file, which closes for itself.
+#[cfg(unix)]
+fn opened(descriptor: isize) -> PyResult<File> {
+    use std::os::fd::BorrowedFd;
+    if descriptor < 0 {
+        return Err(PyValueError::new_err("a descriptor is not negative."));
+    }
+    // SAFETY: the caller keeps the descriptor open for the length of the call; a wrong one gives an error at its first
+    // use, which is the duplication here.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor as i32) };
+    Ok(borrowed.try_clone_to_owned()?.into())
+}
+
+/// Another name for an open file, which closes for itself.
+#[cfg(windows)]
+fn opened(handle: isize) -> PyResult<File> {
+    use std::os::windows::io::BorrowedHandle;
+    // SAFETY: the caller keeps the handle open for the length of the call; a wrong one gives an error at its first use,
+    // which is the duplication here.
+    let borrowed = unsafe { BorrowedHandle::borrow_raw(handle as *mut _) };
+    Ok(borrowed.try_clone_to_owned()?.into())
+}

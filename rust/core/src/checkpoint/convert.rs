@@ -1,0 +1,103 @@
+//! What becomes of the elements of one tensor, a piece at a time.
+//!
+//! ```text
+//! bytes of the source -> unpacked codes -> cast, with a report -> packed codes = bytes of the target
+//! ```
+
+use super::packing;
+use crate::cast::{Settings, cast_piece};
+use crate::error::Error;
+use crate::format::Format;
+use crate::report::CastReport;
+
+/// How elements stand in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Elements {
+    /// What they are.
+    pub format: Format,
+    /// Those of fewer than eight bits share bytes.
+    pub packed: bool,
+    /// Their bytes are in the other order than this machine's.
+    pub swapped: bool,
+}
+
+impl Elements {
+    /// The bits of one element in the file.
+    fn bits(self) -> u64 {
+        if self.packed { u64::from(self.format.row().bits) } else { 8 * self.format.item_size() as u64 }
+    }
+
+    /// The bytes of so many elements in the file.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> u64 {
+        count * self.bits() / 8
+    }
+
+    /// The bytes of so many elements while they are cast.
+    fn unpacked_bytes(self, count: usize) -> usize {
+        count * self.format.item_size()
+    }
+}
+
+/// A cast of elements of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct ElementCast {
+    /// In the source.
+    pub source: Elements,
+    /// In the target.
+    pub target: Elements,
+    /// How they are cast.
+    pub settings: Settings,
+}
+
+impl ElementCast {
+    /// The most bytes that an element takes on its way.
+    pub(super) fn widest(&self) -> u64 {
+        self.source.format.item_size().max(self.target.format.item_size()) as u64
+    }
+}
+
+/// The memory that pieces pass through; used again for each.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    codes: Vec<u8>,
+    results: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+impl ElementCast {
+    /// Casts a piece of a tensor, whose first element has the flat index `first`.
+    ///
+    /// Returns the bytes to write, and what was lost if the settings ask for a report.
+    ///
+    /// # Errors
+    /// As for [`cast_piece`].
+    pub fn convert<'a>(
+        &self,
+        first: u64,
+        bytes: &[u8],
+        scratch: &'a mut Scratch,
+    ) -> Result<(&'a [u8], Option<CastReport>), Error> {
+        let Scratch { codes, results, packed } = scratch;
+        let count = (bytes.len() as u64 * 8 / self.source.bits()) as usize;
+        let mut given = bytes;
+        if self.source.packed {
+            codes.resize(count, 0);
+            packing::unpack(bytes, self.source.format.row().bits, codes);
+            given = codes;
+        }
+        results.resize(self.target.unpacked_bytes(count), 0);
+        let report = cast_piece(
+            first,
+            (given, self.source.format, self.source.swapped),
+            (results, self.target.format, self.target.swapped),
+            &self.settings,
+        )?;
+        if !self.target.packed {
+            return Ok((results, report));
+        }
+        packed.resize(self.target.bytes(count as u64) as usize, 0);
+        packing::pack_nibbles(results, packed);
+        Ok((packed, report))
+    }
+}

@@ -1,0 +1,80 @@
+//! Reading and writing at an offset, which threads may do to one file at the same time.
+
+use std::fs::File;
+use std::io;
+
+/// Bytes of a file that are sent to the disk together.
+const WRITE_BACK: u64 = 8 << 20;
+
+/// Fills `buffer` from the bytes at `offset`; `UnexpectedEof` where the file ends before.
+pub(super) fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset);
+    #[cfg(windows)]
+    return windows::read_exact_at(file, buffer, offset);
+}
+
+/// Writes all of `buffer` at `offset`.
+pub(super) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::write_all_at(file, buffer, offset);
+    #[cfg(windows)]
+    return windows::write_all_at(file, buffer, offset);
+}
+
+/// Asks the system to begin writing to the disk what lies well before `written`, the range of a file that was written
+/// last: the sync at the end then finds little left to do. Errors come up there.
+#[cfg(target_os = "linux")]
+pub(super) fn begin_write_back(file: &File, written: std::ops::Range<u64>) {
+    use std::os::fd::AsRawFd;
+    let (before, now) = (written.start / WRITE_BACK, written.end / WRITE_BACK);
+    if before == now || now < 2 {
+        return;
+    }
+    let begin = before.saturating_sub(2) * WRITE_BACK;
+    let length = (now - 1) * WRITE_BACK - begin;
+    // SAFETY: the file is open, and the call reads and writes no memory.
+    #[expect(unsafe_code, reason = "a call of the system that the standard library lacks")]
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), begin as i64, length as i64, libc::SYNC_FILE_RANGE_WRITE)
+    };
+}
+
+/// Other systems have no way to ask for that.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn begin_write_back(_file: &File, _written: std::ops::Range<u64>) {
+    let _ = WRITE_BACK;
+}
+
+#[cfg(windows)]
+mod windows {
+    use std::fs::File;
+    use std::io;
+    use std::os::windows::fs::FileExt;
+
+    pub(super) fn read_exact_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match file.seek_read(buffer, offset)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => {
+                    buffer = &mut buffer[count..];
+                    offset += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_all_at(file: &File, mut buffer: &[u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match file.seek_write(buffer, offset)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => {
+                    buffer = &buffer[count..];
+                    offset += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! The streaming engine: the same bytes and reports for any number of workers and size of pieces.
+
+use std::fs::{self, File};
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use castwise_core::Error;
+use castwise_core::cast::{Settings, cast_slice};
+use castwise_core::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, run};
+use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
+use castwise_core::parse::parse;
+use castwise_core::report::CompactReport;
+
+const COUNTS: [usize; 4] = [1, 0, 1024 * 7 + 5, 300];
+
+/// Two files in a folder of their own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("castwise-engine-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Runs jobs over a file with these contents; what the target holds in the end, and what the run says.
+    fn run(
+        &self,
+        source: &[u8],
+        jobs: &[Job],
+        tuning: Tuning,
+    ) -> (Vec<u8>, Result<Vec<Option<CompactReport>>, Failure>) {
+        let (from, to) = (self.0.join("source"), self.0.join("target"));
+        fs::write(&from, source).unwrap();
+        let target = File::create(&to).unwrap();
+        let outcome = run(&File::open(&from).unwrap(), &target, jobs, tuning, |_| true);
+        (fs::read(&to).unwrap(), outcome)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn elements(name: &str) -> Elements {
+    Elements { format: parse(name).unwrap(), packed: false, swapped: false }
+}
+
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|index| (index as f32 * 0.731).sin() * 300.0).collect()
+}
+
+fn tunings() -> impl Iterator<Item = Tuning> {
+    [(1, 1), (1, 1 << 20), (2, 1), (3, 5000), (4, 1 << 14)]
+        .into_iter()
+        .map(|(workers, piece_bytes)| Tuning { workers: NonZero::new(workers).unwrap(), piece_bytes })
+}
+
+/// Tensors one after the other, with a gap before each in the target, and their source.
+fn tensors(cast: ElementCast) -> (Vec<u8>, Vec<Job>) {
+    let (mut source, mut jobs, mut target) = (Vec::new(), Vec::new(), 0);
+    for count in COUNTS {
+        target += 8;
+        jobs.push(Job { source: source.len() as u64, target, count: count as u64, cast: Some(cast) });
+        source.extend(values(count).into_iter().flat_map(f32::to_ne_bytes));
+        target += cast.target.bytes(count as u64);
+    }
+    let length = source.len() as u64;
+    jobs.push(Job { source: 0, target, count: length, cast: None });
+    (source, jobs)
+}
+
+#[test]
+fn the_result_is_that_of_whole_tensors() {
+    let folder = Folder::new("whole");
+    for (rounding, seed) in [(None, 0), (Some(Rounding::TowardsZero), 0), (Some(Rounding::Stochastic), 77)] {
+        let options = Options { rounding, seed, ..Options::default() };
+        let settings = Settings { options, report: true, threads: 1 };
+        let cast = ElementCast { source: elements("float32"), target: elements("float8_e4m3fn"), settings };
+        let (source, jobs) = tensors(cast);
+        for tuning in tunings() {
+            let (result, reports) = folder.run(&source, &jobs, tuning);
+            let reports = reports.unwrap();
+            for (job, report) in jobs[..COUNTS.len()].iter().zip(&reports) {
+                let mut expected = vec![0; job.count as usize];
+                let part = &source[job.source as usize..][..4 * job.count as usize];
+                let formats = (cast.source.format, cast.target.format);
+                let whole = cast_slice(part, formats.0, &mut expected, formats.1, &settings).unwrap();
+                assert_eq!(&result[job.target as usize..][..expected.len()], &expected, "{tuning:?}");
+                assert_eq!(report.as_ref(), whole.map(CompactReport::from).as_ref());
+            }
+            assert_eq!(&result[jobs[COUNTS.len()].target as usize..], &source);
+            assert_eq!(reports[COUNTS.len()], None);
+        }
+    }
+}
+
+#[test]
+fn the_first_refused_element_is_named_by_its_place_in_the_tensor() {
+    let folder = Folder::new("refused");
+    let options = Options { overflow: Overflow::Raise, nan: NanRule::Raise, ..Options::default() };
+    let settings = Settings { options, report: true, threads: 1 };
+    let cast = ElementCast { source: elements("float32"), target: elements("float16"), settings };
+    let (mut source, jobs) = tensors(cast);
+    for (element, wrong) in [(6000, f32::NAN), (5000, 1e30), (7000, 1e30)] {
+        let place = jobs[2].source as usize + 4 * element;
+        source[place..place + 4].copy_from_slice(&wrong.to_ne_bytes());
+    }
+    for tuning in tunings() {
+        let (_, outcome) = folder.run(&source, &jobs, tuning);
+        assert!(matches!(outcome, Err(Failure::Cast(2, Error::Overflow { index: 5000, .. }))), "{outcome:?}");
+    }
+}
+
+#[test]
+fn packed_and_swapped_elements() {
+    let folder = Folder::new("packed");
+    let settings = Settings { options: Options::default(), report: false, threads: 1 };
+    let codes: Vec<u8> = (0..9000).map(|index| (index % 16) as u8).collect();
+    let packed: Vec<u8> = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+    let (nibbles, single) = (Elements { packed: true, ..elements("float4_e2m1fn") }, elements("float32"));
+    let swapped = Elements { swapped: true, ..single };
+    let job = |source, target| {
+        let cast = Some(ElementCast { source, target, settings });
+        [Job { source: 0, target: 0, count: codes.len() as u64, cast }]
+    };
+    let mut expected = vec![0; 4 * codes.len()];
+    cast_slice(&codes, nibbles.format, &mut expected, single.format, &settings).unwrap();
+    let turned: Vec<u8> = expected.chunks(4).flat_map(|one| one.iter().rev().copied()).collect();
+    for tuning in tunings() {
+        assert_eq!(folder.run(&packed, &job(nibbles, single), tuning).0, expected);
+        assert_eq!(folder.run(&packed, &job(nibbles, swapped), tuning).0, turned);
+        assert_eq!(folder.run(&turned, &job(swapped, nibbles), tuning).0, packed);
+    }
+}
+
+#[test]
+fn a_source_that_ends_early_and_a_caller_who_stops() {
+    let folder = Folder::new("early");
+    let settings = Settings { options: Options::default(), report: true, threads: 1 };
+    let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
+    let (source, jobs) = tensors(cast);
+    let (_, outcome) = folder.run(&source[..source.len() - 1], &jobs, Tuning::of(2));
+    assert!(matches!(outcome, Err(Failure::Read(3, error)) if error.raw_os_error().is_none()));
+    // Pieces of a tile each, which take longer than the first question.
+    fs::write(folder.0.join("source"), vec![0; 64 << 20]).unwrap();
+    let many = [Job { source: 0, target: 0, count: 16 << 20, cast: Some(cast) }];
+    let (from, to) = (File::open(folder.0.join("source")), File::create(folder.0.join("target")));
+    let tuning = Tuning { workers: NonZero::<usize>::MIN, piece_bytes: 1 };
+    let mut asked = 0;
+    let outcome = run(&from.unwrap(), &to.unwrap(), &many, tuning, |_| {
+        asked += 1;
+        false
+    });
+    assert!(matches!(outcome, Err(Failure::Stopped)));
+    assert_eq!(asked, 1);
+}

@@ -1,0 +1,222 @@
+"""An interrupted cast of a folder goes on where it stopped, to the same bytes and report."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from checkpoint_samples import floats, write_sharded
+
+SHARDS = ("a", "b", "c", "d")
+KEPT = ".out.resumable.castwise-tmp"
+
+
+class InterruptionError(Exception):
+    """Raised by a listener."""
+
+
+def stop_at(name: str) -> Callable[[checkpoint.Progress], None]:
+    def listener(progress: checkpoint.Progress) -> None:
+        if progress.name == name:
+            raise InterruptionError
+
+    return listener
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Four shards, one of them with integers too, and other files."""
+    arrays = {name: {name: floats(5000, index)} for index, name in enumerate(SHARDS)}
+    shards: dict[str, dict[str, Any]] = {f"{name}.safetensors": arrays[name] for name in SHARDS}
+    shards["b.safetensors"]["ids"] = np.arange(9)
+    write_sharded(tmp_path / "in", shards)
+    return tmp_path / "in"
+
+
+def interrupt(source: Path, at: str, **options: Any) -> Path:
+    """Cast `source` to `out` up to a tensor; the temporary folder that is kept."""
+    out = source.with_name("out")
+    with pytest.raises(InterruptionError):
+        checkpoint.cast_file(source, out, "bfloat16", progress=stop_at(at), **options)
+    assert not out.exists()
+    return out.with_name(KEPT)
+
+
+@pytest.mark.parametrize("at", ["b", "c", "d"])
+def test_the_result_is_that_of_one_run(
+    source: Path, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    kept = interrupt(source, at, resumable=True)
+    done = SHARDS[: SHARDS.index(at)]
+    assert f"{kept} keeps {len(done)} of 4 shards" in caplog.text
+    seen: list[str | None] = []
+    summary = checkpoint.cast_file(
+        source, out, "bfloat16", resume=True, progress=lambda one: seen.append(one.name)
+    )
+    assert not set(seen) & set(done)
+    expected = checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert list(summary.rows) == list(expected.rows)
+    assert summary.to_dict() == {**expected.to_dict(), "destination": str(out)}
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+def test_a_run_that_resumes_can_be_interrupted_too(source: Path) -> None:
+    interrupt(source, "b", resumable=True)
+    kept = interrupt(source, "d", resume=True)
+    names = {path.name for path in kept.iterdir()} - {".castwise-journal"}
+    assert {"a.safetensors", "b.safetensors", "c.safetensors"} <= names
+    out, whole = source.with_name("out"), source.with_name("whole")
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+def test_without_anything_kept_it_begins_at_the_start(source: Path) -> None:
+    out = source.with_name("out")
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert checkpoint.load(out)["a"].dtype.itemsize == 2
+    assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
+def test_nothing_is_kept_unless_asked(source: Path) -> None:
+    interrupt(source, "c")
+    assert os.listdir(source.parent) == ["in"]
+    interrupt(source, "a", resumable=True)  # no shard was complete
+    assert os.listdir(source.parent) == ["in"]
+
+
+def test_a_run_that_does_not_resume_removes_what_was_kept(source: Path) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    assert kept.is_dir()
+    interrupt(source, "c")
+    assert os.listdir(source.parent) == ["in"]
+
+
+def test_a_drawn_seed_is_kept(source: Path) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    interrupt(source, "c", resumable=True, rounding="stochastic")
+    summary = checkpoint.cast_file(source, out, "bfloat16", rounding="stochastic", resume=True)
+    seed = summary.options["seed"]
+    checkpoint.cast_file(source, whole, "bfloat16", rounding="stochastic", seed=seed)
+    assert contents(out) == contents(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "differing"),
+    [
+        ({"rounding": "towards-zero"}, "options"),
+        ({"dtype": "float16"}, "tensors"),
+        ({"touch": True}, "source"),
+    ],
+)
+def test_another_conversion_does_not_go_on(
+    source: Path, options: dict[str, Any], differing: str
+) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    before = contents(kept)
+    if options.pop("touch", False):
+        os.utime(source / "d.safetensors", (1, 1))
+    arguments = {"dtype": "bfloat16", **options}
+    with pytest.raises(checkpoint.CheckpointError, match=rf"another conversion \({differing}\)"):
+        checkpoint.cast_file(source, source.with_name("out"), resume=True, **arguments)
+    assert contents(kept) == before
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "half a line"])
+def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    kept = interrupt(source, "d", resumable=True)
+    shard, journal = kept / "b.safetensors", kept / ".castwise-journal"
+    content = shard.read_bytes()
+    if damage == "other bytes":
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "cut":
+        shard.write_bytes(content[:-1])
+    elif damage == "gone":
+        shard.unlink()
+    else:
+        journal.write_bytes(journal.read_bytes()[:-20])
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+def test_after_a_kill(source: Path) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    program = (
+        "import os, signal, sys; from castwise import checkpoint; "
+        "stop = lambda one: one.name == 'c' and os.kill(os.getpid(), signal.SIGKILL); "
+        "checkpoint.cast_file(*sys.argv[1:], 'bfloat16', resumable=True, progress=stop)"
+    )
+    result = subprocess.run([sys.executable, "-c", program, source, out], check=False)
+    assert result.returncode < 0
+    seen: list[str | None] = []
+    checkpoint.cast_file(
+        source, out, "bfloat16", resume=True, progress=lambda one: seen.append(one.name)
+    )
+    assert seen == ["c", "d", None]
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+def test_two_runs_at_once(source: Path) -> None:
+    out = source.with_name("out")
+
+    def run_another(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
+                checkpoint.cast_file(source, out, "bfloat16", resume=True)
+
+    checkpoint.cast_file(source, out, "bfloat16", resumable=True, progress=run_another)
+    assert checkpoint.load(out)["d"].dtype.itemsize == 2
+
+
+def test_a_file_is_cast_as_a_whole(source: Path, tmp_path: Path) -> None:
+    for options in ({"resume": True}, {"resumable": True}):
+        with pytest.raises(checkpoint.CheckpointError, match="for folders of shards"):
+            checkpoint.cast_file(
+                source / "a.safetensors", tmp_path / "x.safetensors", "bfloat16", **options
+            )
+
+
+def _small_files_only() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+
+def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
+    checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)})
+    out = source.with_name("out")
+    command = [sys.executable, "-m", "castwise", "cast", source, out, "--dtype", "bf16", "--json"]
+    full = subprocess.run(
+        [*command, "--resumable"],
+        preexec_fn=_small_files_only,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert full.returncode == 2
+    assert full.stderr.splitlines() == [
+        f"castwise: {out.with_name(KEPT)} keeps 2 of 4 shards; resume (--resume) goes on with them",
+        f"castwise: error: {out}: File too large",
+    ]
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
+    report = json.loads(resumed.stdout)
+    assert [row["name"] for row in report["tensors"]] == ["a", "ids", "b", "c", "d"]
+    assert checkpoint.load(out)["c"].dtype.itemsize == 2
