@@ -18,7 +18,6 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import _filesystem as atomic
 from checkpoint_samples import floats, safetensors_file, write_sharded
-from processes import run_python
 
 KILLED = 9
 KILLER = Path(__file__).with_name("kill_at_every_step.py")
@@ -210,8 +209,3 @@ summary = checkpoint.cast_file(*sys.argv[1:], "float8_e4m3fn")
 assert all(row.report for row in summary.rows)
 print(peak() - before)
 """
-
-
-from castwise.checkpoint import _filesystem as atomic
-from checkpoint_samples import floats, safetensors_file, write_sharded
-from processes import run_python

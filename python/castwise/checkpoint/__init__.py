@@ -6,13 +6,13 @@ anything they claim is allocated, and no pickle is ever opened. What is written 
 name only when it is complete.
 """
 
+from castwise._dtype_map import DtypeMap
+from castwise._seeding import tensor_seed
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
 from castwise.checkpoint.convert import cast_file
 from castwise.checkpoint.report import CastRow, CastSummary, Progress
-from castwise._dtype_map import DtypeMap
-from castwise._seeding import tensor_seed
 
 __all__ = [
     "CastRow",

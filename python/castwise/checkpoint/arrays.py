@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from castwise._adapter_registry import array_adapter
 from castwise._spelling import nearest
-from castwise._adapter_registry import array_adapter
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path, replacing_file
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG, new_config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import (
@@ -32,7 +33,6 @@ from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
-from castwise._dtype_map import DtypeMap
 from castwise.dtype_policies import DTypePolicy
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 from castwise._dtype_map import DtypeMap
 from castwise._seeding import tensor_seed
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 
 _STOCHASTIC = "stochastic"
 
