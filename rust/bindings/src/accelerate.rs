@@ -4,9 +4,9 @@
 //! x.astype(bfloat16)
 //!   numpy looks a C function up: by the target's number, in an array of the source dtype (numpy's own targets)
 //!         or a dict of it (targets of ml_dtypes)                               -> slots, replaced and put back here
-//!   entry::<SOURCE, TARGET>   one per pair, because the call does not say which it is
+//!   entry::<SOURCE, TARGET>   one per pair, because the call does not name it
 //!     few elements, overlap, another floating-point environment                -> the original function
-//!     per piece: values on which hosts differ (`Ordinary`)                     -> the original function
+//!     per piece: values on which hosts differ (`HostAgreement`)                     -> the original function
 //!                all else                                                      -> `Prepared`, of the core
 //! ```
 //!
@@ -31,7 +31,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::dtypes;
-use pair::{CastFunction, Pair, Probes};
+use pair::{BoundaryValues, CastFunction, Pair};
 use slot::Slot;
 
 /// All slots that can be taken over.
@@ -51,7 +51,7 @@ impl Takeover {
     fn new(py: Python<'_>) -> PyResult<Self> {
         let ends = ends(py)?;
         let mut found = Self { slots: Vec::new(), pairs: Vec::new(), left_alone: Vec::new() };
-        let mut probes = Probes::default();
+        let mut boundary_values = BoundaryValues::default();
         for (source, descr) in &ends {
             let functions = cast_functions(py, descr)?;
             for (target, other) in &ends {
@@ -60,7 +60,7 @@ impl Takeover {
                     continue;
                 }
                 if let Some((slot, original)) = Slot::find(py, functions, other.num())? {
-                    found.add(py, (*source, *target), slot, original, &mut probes)?;
+                    found.add(py, (*source, *target), slot, original, &mut boundary_values)?;
                 }
             }
         }
@@ -74,9 +74,9 @@ impl Takeover {
         (source, target): (Format, Format),
         slot: Slot,
         original: CastFunction,
-        probes: &mut Probes,
+        boundary_values: &mut BoundaryValues,
     ) -> PyResult<()> {
-        let list = match Pair::take_over(source, target, original, probes) {
+        let list = match Pair::take_over(source, target, original, boundary_values) {
             Some(function) => {
                 self.slots.push(slot.with(py, function)?);
                 &mut self.pairs

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use castwise_core::Format;
-use castwise_core::cast::{Ordinary, Prepared, probe};
+use castwise_core::cast::{HostAgreement, Prepared, boundary_values};
 use castwise_core::cpu::DefaultEnvironment;
 use castwise_core::format::TABLE;
 
@@ -22,17 +22,17 @@ const FEWEST: isize = 64;
 /// From this many on, if the original is made of vectors.
 const FEWEST_VECTORS: isize = 1024;
 
-/// Bytes of source that are looked at and then cast while they are in a near cache.
+/// Bytes of source that are checked and then cast while they are in a near cache.
 const PIECE: usize = 1 << 16;
 
-/// Elements that go to the original function with one that is not ordinary.
+/// Elements that go to the original function together with one on which hosts may differ.
 const SMALL_PIECE: usize = 256;
 
 /// A pair that is taken over.
 pub(super) struct Pair {
     original: CastFunction,
     prepared: Prepared,
-    ordinary: Option<Ordinary>,
+    agreement: Option<HostAgreement>,
     source_size: usize,
     target_size: usize,
     /// Fewer elements than this are left to the original.
@@ -111,18 +111,23 @@ static ENTRIES: [[CastFunction; FORMATS]; FORMATS] = each_row!(entries_from);
 
 impl Pair {
     /// The pair, if there is something to gain, and some path of ours gives the original's results.
-    fn new(source: Format, target: Format, original: CastFunction, probes: &mut Probes) -> Option<Self> {
+    fn new(
+        source: Format,
+        target: Format,
+        original: CastFunction,
+        boundary_values: &mut BoundaryValues,
+    ) -> Option<Self> {
         if !gains(source, target) {
             return None;
         }
-        let ordinary = Ordinary::new(source, target);
-        let elements = probes.ordinary(source, ordinary);
+        let agreement = HostAgreement::new(source, target);
+        let elements = boundary_values.where_hosts_agree(source, agreement);
         let (source_size, target_size) = (source.item_size(), target.item_size());
         let fewest = if is_vectors(source, target) { FEWEST_VECTORS } else { FEWEST };
         let through = Format::named(if source.component().is_some() { "complex64" } else { "float32" })?;
         [None, Some(through)].into_iter().find_map(|through| {
             let prepared = Prepared::new(source, through, target).ok()?;
-            let pair = Self { original, prepared, ordinary, source_size, target_size, fewest };
+            let pair = Self { original, prepared, agreement, source_size, target_size, fewest };
             pair.agrees(elements).then_some(pair)
         })
     }
@@ -132,9 +137,9 @@ impl Pair {
         source: Format,
         target: Format,
         original: CastFunction,
-        probes: &mut Probes,
+        boundary_values: &mut BoundaryValues,
     ) -> Option<CastFunction> {
-        let pair = Self::new(source, target, original, probes)?;
+        let pair = Self::new(source, target, original, boundary_values)?;
         let (row, column) = (source.index(), target.index());
         // Two of numpy's types may have one format (long, long long): the first one's function serves both.
         if PAIRS[row][column].load(Ordering::Relaxed).is_null() {
@@ -189,10 +194,10 @@ impl Pair {
         }
         // SAFETY: the caller's promise, and the look at the overlap.
         unsafe {
-            match pair.ordinary {
+            match pair.agreement {
                 None => pair.prepared.run(source, target, elements),
-                Some(ordinary) => {
-                    pair.run_ordinary(ordinary, (source, target, elements), |from, to, count| {
+                Some(agreement) => {
+                    pair.run_where_hosts_agree(agreement, (source, target, elements), |from, to, count| {
                         (pair.original)(from.cast(), to.cast(), count as isize, from_array, to_array);
                     });
                 }
@@ -200,13 +205,13 @@ impl Pair {
         }
     }
 
-    /// Casts what is ordinary, and leaves the rest to the original function: piece by piece, large ones first.
+    /// Casts pieces on which all hosts agree, and leaves the others to the original function: large pieces first.
     ///
     /// # Safety
     /// As for [`Pair::run`], for elements that do not overlap.
-    unsafe fn run_ordinary(
+    unsafe fn run_where_hosts_agree(
         &self,
-        ordinary: Ordinary,
+        agreement: HostAgreement,
         (source, target, elements): (*mut u8, *mut u8, usize),
         original: impl Fn(*mut u8, *mut u8, usize),
     ) {
@@ -214,7 +219,7 @@ impl Pair {
         for start in (0..elements).step_by(large) {
             let end = elements.min(start + large);
             let (mut done, mut length) = (start, large);
-            // Where two pieces after each other are not ordinary, so are most.
+            // After two such pieces in a row most others are alike, and no further ones are checked.
             let mut misses = 0;
             while done < end {
                 let count = if misses < 2 { length.min(end - done) } else { end - done };
@@ -222,7 +227,7 @@ impl Pair {
                 unsafe {
                     let from = source.add(done * self.source_size);
                     let to = target.add(done * self.target_size);
-                    if misses < 2 && ordinary.holds(from, count) {
+                    if misses < 2 && agreement.holds(from, count) {
                         self.prepared.run(from, to, count);
                         misses = 0;
                     } else if count > SMALL_PIECE && misses < 2 {
@@ -239,29 +244,29 @@ impl Pair {
     }
 }
 
-/// Probes of one source at a time, and what is ordinary of them.
+/// The boundary values of one source format, and those of them on which hosts agree.
 #[derive(Default)]
-pub(super) struct Probes {
+pub(super) struct BoundaryValues {
     source: Option<Format>,
     elements: Vec<u8>,
-    ordinary: Vec<(Ordinary, Vec<u8>)>,
+    agreed: Vec<(HostAgreement, Vec<u8>)>,
 }
 
-impl Probes {
-    /// Elements of the source that the original function is not needed for.
-    fn ordinary(&mut self, source: Format, ordinary: Option<Ordinary>) -> &[u8] {
+impl BoundaryValues {
+    /// The boundary values of the source for which the original function is not needed.
+    fn where_hosts_agree(&mut self, source: Format, agreement: Option<HostAgreement>) -> &[u8] {
         if self.source != Some(source) {
-            *self = Self { source: Some(source), elements: probe(source), ordinary: Vec::new() };
+            *self = Self { source: Some(source), elements: boundary_values(source), agreed: Vec::new() };
         }
-        let Some(ordinary) = ordinary else { return &self.elements };
-        let known = self.ordinary.iter().position(|(other, _)| *other == ordinary);
+        let Some(agreement) = agreement else { return &self.elements };
+        let known = self.agreed.iter().position(|(other, _)| *other == agreement);
         let index = known.unwrap_or_else(|| {
             let elements = self.elements.chunks_exact(source.item_size());
             // SAFETY: a chunk is one element.
-            let kept = elements.filter(|element| unsafe { ordinary.holds(element.as_ptr(), 1) });
-            self.ordinary.push((ordinary, kept.flatten().copied().collect()));
-            self.ordinary.len() - 1
+            let kept = elements.filter(|element| unsafe { agreement.holds(element.as_ptr(), 1) });
+            self.agreed.push((agreement, kept.flatten().copied().collect()));
+            self.agreed.len() - 1
         });
-        &self.ordinary[index].1
+        &self.agreed[index].1
     }
 }

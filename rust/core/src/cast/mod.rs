@@ -1,18 +1,19 @@
 //! The cast of whole arrays: a plan, and its execution over a layout.
 //!
-//! * `prepared`: a plan that is run many times; `ordinary` and `probe` tell where it is what other libraries do.
+//! * `prepared`: a plan that is run many times.
+//! * `host_agreement`, `boundary_values`: where other libraries give the same results.
 //! * `rows`: scales that differ along the first axes only.
 //! * `refusal`: what an error says about an element.
 
-mod ordinary;
+mod boundary_values;
+mod host_agreement;
 mod prepared;
-mod probe;
 mod refusal;
 mod rows;
 
-pub use ordinary::Ordinary;
+pub use boundary_values::boundary_values;
+pub use host_agreement::HostAgreement;
 pub use prepared::Prepared;
-pub use probe::probe;
 
 pub use crate::exec::few::cast_few;
 pub use crate::exec::parallel::{num_threads, set_num_threads};

@@ -16,12 +16,12 @@ use crate::kernels::within::{Within, first_in};
 
 /// Tells ordinary elements of one format, for casts to another, from their codes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ordinary {
+pub struct HostAgreement {
     codes: Within,
     components: usize,
 }
 
-impl Ordinary {
+impl HostAgreement {
     /// For one pair of formats; `None` if every code of the source is ordinary.
     #[must_use]
     pub fn new(source: Format, target: Format) -> Option<Self> {
@@ -80,33 +80,33 @@ fn restrict(codes: &mut Within, spec: &FloatSpec, target: Format) {
 mod tests {
     use super::*;
 
-    fn ordinary(source: &str, target: &str, code: u64) -> bool {
+    fn agrees(source: &str, target: &str, code: u64) -> bool {
         let format = |name| Format::named(name).unwrap();
         let bytes = code.to_le_bytes();
         // SAFETY: eight bytes hold an element.
-        Ordinary::new(format(source), format(target))
+        HostAgreement::new(format(source), format(target))
             .is_none_or(|all| unsafe { all.holds(bytes.as_ptr(), 1) })
     }
 
     #[test]
-    fn nan_is_not_ordinary_and_infinity_is() {
-        assert!(ordinary("float32", "bfloat16", 0x7f80_0000));
-        assert!(ordinary("float32", "bfloat16", 0xff80_0000));
-        assert!(!ordinary("float32", "bfloat16", 0x7f80_0001));
-        assert!(!ordinary("float16", "float8_e5m2", 0xfc01));
-        assert!(ordinary("float8_e5m2", "float32", 0x7f));
+    fn hosts_agree_on_infinity_and_not_on_nan() {
+        assert!(agrees("float32", "bfloat16", 0x7f80_0000));
+        assert!(agrees("float32", "bfloat16", 0xff80_0000));
+        assert!(!agrees("float32", "bfloat16", 0x7f80_0001));
+        assert!(!agrees("float16", "float8_e5m2", 0xfc01));
+        assert!(agrees("float8_e5m2", "float32", 0x7f));
     }
 
     #[test]
     fn integers_have_a_range() {
         let cases = [(-8.0f32, false), (-7.5, true), (7.9, true), (8.0, false), (0.0, true)];
         for (value, expected) in cases {
-            assert_eq!(ordinary("float32", "int4", u64::from(value.to_bits())), expected, "{value}");
+            assert_eq!(agrees("float32", "int4", u64::from(value.to_bits())), expected, "{value}");
         }
-        assert!(ordinary("float32", "uint8", u64::from(255.9f32.to_bits())));
-        assert!(!ordinary("float32", "uint8", u64::from((-0.5f32).to_bits())));
-        assert!(ordinary("float64", "int64", 2f64.powi(62).to_bits()));
-        assert!(!ordinary("float64", "int64", 2f64.powi(63).to_bits()));
+        assert!(agrees("float32", "uint8", u64::from(255.9f32.to_bits())));
+        assert!(!agrees("float32", "uint8", u64::from((-0.5f32).to_bits())));
+        assert!(agrees("float64", "int64", 2f64.powi(62).to_bits()));
+        assert!(!agrees("float64", "int64", 2f64.powi(63).to_bits()));
     }
 
     #[test]
@@ -121,14 +121,14 @@ mod tests {
             (f64::INFINITY, false),
         ];
         for (value, expected) in cases {
-            assert_eq!(ordinary("float64", "bfloat16", value.to_bits()), expected, "{value:e}");
+            assert_eq!(agrees("float64", "bfloat16", value.to_bits()), expected, "{value:e}");
         }
     }
 
     #[test]
     fn unused_bits_are_zero() {
-        assert!(ordinary("float4_e2m1fn", "float32", 0x0f));
-        assert!(!ordinary("float4_e2m1fn", "float32", 0x1f));
-        assert!(!ordinary("bool", "float16", 2));
+        assert!(agrees("float4_e2m1fn", "float32", 0x0f));
+        assert!(!agrees("float4_e2m1fn", "float32", 0x1f));
+        assert!(!agrees("bool", "float16", 2));
     }
 }

@@ -10,9 +10,9 @@ const REACH: u32 = 13;
 /// Dense elements of a format, in native byte order: every code of a format of a byte; of a wider one powers of two,
 /// what lies halfway to the next code of a narrower format, and the codes next to them.
 #[must_use]
-pub fn probe(format: Format) -> Vec<u8> {
+pub fn boundary_values(format: Format) -> Vec<u8> {
     if let Some(component) = format.component() {
-        let (size, parts) = (component.item_size(), probe(component));
+        let (size, parts) = (component.item_size(), boundary_values(component));
         let elements = parts.chunks_exact(size).zip(parts.chunks_exact(size).rev());
         return elements.flat_map(|(real, imaginary)| [real, imaginary].concat()).collect();
     }
