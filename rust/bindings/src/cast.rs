@@ -14,9 +14,9 @@ use crate::array::{Array, Order, Place, shown};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
-use crate::quick;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
+use crate::small;
 
 /// Casts shorter than this finish before another thread could make use of the interpreter.
 const DETACH_BYTES: usize = 1 << 16;
@@ -102,8 +102,8 @@ pub(crate) fn cast<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
     if !report
-        && let Some(asked) = asked([rounding, scale, seed, threads], [overflow, nan, order], copy)
-        && let Some(result) = quick::cast(x, dtype, out, &asked)?
+        && let Some(request) = small_request([rounding, scale, seed, threads], [overflow, nan, order], copy)
+        && let Some(result) = small::cast(x, dtype, out, &request)?
     {
         return Ok(result);
     }
@@ -177,11 +177,11 @@ pub(crate) fn cast<'py>(
 /// What a cast without draws, a report, a number of threads and factors that differ is asked for; `None` for any other,
 /// and for what is wrong.
 #[inline]
-fn asked(
+fn small_request(
     [rounding, scale, seed, threads]: [Option<&Bound<'_, PyAny>>; 4],
     [overflow, nan, order]: [Word<'_, '_>; 3],
     copy: bool,
-) -> Option<quick::Asked> {
+) -> Option<small::Request> {
     if seed.is_some() || threads.is_some() {
         return None;
     }
@@ -197,7 +197,7 @@ fn asked(
     let order = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))?;
     let overflow = overflow.given().map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
     let nan = nan.given().map_or(Some(NanRule::Keep), |word| word_named(&word))?;
-    Some(quick::Asked { order, copy, options: Options { rounding, overflow, nan, seed: 0 }, factor })
+    Some(small::Request { order, copy, options: Options { rounding, overflow, nan, seed: 0 }, factor })
 }
 
 /// Calls the core, without the interpreter where that is worth it.

@@ -24,12 +24,12 @@ mod format;
 mod loss_scale;
 mod policy;
 mod policy_map;
-#[expect(unsafe_code, reason = "hands arrays to the core")]
-mod quick;
 mod report;
 mod runtime;
 mod saved_state;
 mod separation;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
+mod small;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod unscale;
 

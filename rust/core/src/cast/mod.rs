@@ -15,7 +15,6 @@ pub use boundary_values::boundary_values;
 pub use host_agreement::HostAgreement;
 pub use prepared::Prepared;
 
-pub use crate::exec::few::cast_few;
 pub use crate::exec::parallel::{num_threads, set_num_threads};
 pub(crate) use crate::kernels::tile::TILE;
 pub use crate::plan::log_casts;
@@ -25,9 +24,9 @@ use refusal::refusal;
 
 use crate::codec::random::Stream;
 use crate::error::Error;
+use crate::exec::broadcast::{self, Broadcast};
 use crate::exec::job::{Job, Memory, Outcome, Search};
 use crate::exec::parallel;
-use crate::exec::repeat::{self, Repeats};
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
 use crate::plan::operands::dense_count;
@@ -94,7 +93,8 @@ unsafe fn cast_from(
         }
         let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
         // SAFETY: the caller's promise.
-        if !source.swapped && !target.swapped && unsafe { plan.cast_few(shape, strided.0, strided.1, None) } {
+        if !source.swapped && !target.swapped && unsafe { plan.cast_small(shape, strided.0, strided.1, None) }
+        {
             return Ok(None);
         }
     }
@@ -107,8 +107,8 @@ unsafe fn cast_from(
     let mut axes = axes(shape, &source, &target, scales.as_ref(), plan);
     // Each place has its own random number, and is counted by itself.
     let each = plan.route.draws || settings.report;
-    let repeats = if each { Repeats::default() } else { Repeats::take(&mut axes) };
-    let memory = Memory { target: memory.target.wrapping_offset(repeats.start), ..memory };
+    let broadcast = if each { Broadcast::default() } else { Broadcast::take(&mut axes) };
+    let memory = Memory { target: memory.target.wrapping_offset(broadcast.start), ..memory };
     let mut layout = Layout::new(axes);
     let origin = first.wrapping_mul(plan.parts.components as u64);
     layout.origin[INDEX] = layout.origin[INDEX].wrapping_add(origin as isize);
@@ -119,7 +119,7 @@ unsafe fn cast_from(
         for layout in &layouts {
             let job = Job { plan, layout, memory, stream, search };
             // SAFETY: the caller's promise; layouts and repeats have the elements of the arrays.
-            whole.merge(&unsafe { repeat::run(&job, &repeats, settings.threads) });
+            whole.merge(&unsafe { broadcast::run(&job, &broadcast, settings.threads) });
         }
         let refuse = |(index, is_nan): (u64, bool)| {
             let here = (index.wrapping_sub(origin), is_nan);

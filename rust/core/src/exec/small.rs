@@ -13,10 +13,10 @@ use crate::plan::operands::{Parts, Source, Target};
 use crate::plan::{Ask, Plan};
 
 /// As many as are few: less than a tile.
-const FEW: usize = 512;
+const SMALL: usize = 512;
 
 /// Elements of up to 16 bytes.
-type Elements = [MaybeUninit<[u64; 2]>; FEW];
+type Elements = [MaybeUninit<[u64; 2]>; SMALL];
 
 /// Casts elements in native byte order on this thread, if they are dense, or few and of few axes; returns whether it did.
 /// What draws is left to [`super::cast()`], and so is what the options refuse or may refuse.
@@ -26,7 +26,7 @@ type Elements = [MaybeUninit<[u64; 2]>; FEW];
 ///
 /// # Safety
 /// As for [`super::cast()`].
-pub unsafe fn cast_few(
+pub unsafe fn cast_small(
     shape: &[usize],
     source: &Source<'_>,
     target: &Target<'_>,
@@ -39,7 +39,7 @@ pub unsafe fn cast_few(
     let plan = Plan::find(&ask, count)?;
     let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
     // SAFETY: the caller's promise.
-    Ok(unsafe { plan.cast_few(shape, strided.0, strided.1, factor) })
+    Ok(unsafe { plan.cast_small(shape, strided.0, strided.1, factor) })
 }
 
 /// An operand: its first element, and bytes between elements per axis.
@@ -66,7 +66,7 @@ impl Plan {
     /// # Safety
     /// As for [`crate::cast::cast()`].
     #[inline]
-    pub(crate) unsafe fn cast_few(
+    pub(crate) unsafe fn cast_small(
         &self,
         shape: &[usize],
         source: Strided<'_, *const u8>,
@@ -80,13 +80,13 @@ impl Plan {
             // Parts of complex numbers are not scaled here.
             (true, _) => {
                 if components == 1 && !real_to_complex {
-                    FEW
+                    SMALL
                 } else {
                     0
                 }
             }
             (false, true) => usize::MAX,
-            (false, false) => FEW,
+            (false, false) => SMALL,
         };
         if self.route.draws || self.watch.is_some() || run.len() > most {
             return false;
@@ -131,7 +131,7 @@ impl Plan {
     /// The same by way of rooms for those that are not dense.
     ///
     /// # Safety
-    /// The elements of the run, [`FEW`] at most, are readable at the source and writable at the target, which do not
+    /// The elements of the run, [`SMALL`] at most, are readable at the source and writable at the target, which do not
     /// overlap.
     // A function of its own, so that others do not pay for the stack that it takes.
     #[inline(never)]
@@ -144,7 +144,7 @@ impl Plan {
     ) -> bool {
         let (level, size, to_size) = (self.route.level, self.source_size(), self.target_size());
         let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
-        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; FEW] }; 2];
+        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; SMALL] }; 2];
         let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
         let to = if to_dense { target } else { to };
         // SAFETY: the caller's promise; there is room for those that are not dense.

@@ -25,45 +25,45 @@ const LINE: usize = 64;
 
 /// Where else each result stands.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct Broadcast {
     /// From the nearest places to the farthest.
-    axes: SmallVec<[Repeat; 2]>,
+    axes: SmallVec<[BroadcastAxis; 2]>,
     /// Bytes from the first place by coordinates to the first one in memory.
     pub(crate) start: isize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Repeat {
+struct BroadcastAxis {
     length: usize,
     /// Bytes, above 0.
     stride: isize,
 }
 
-impl Repeats {
+impl Broadcast {
     /// Takes out the axes along which only the target moves. Whoever wants to know each element's index must not ask for
     /// this; the first place by coordinates is where an index is the smallest, and stays.
     pub(crate) fn take(axes: &mut Axes) -> Self {
-        let mut repeats = Self::default();
+        let mut broadcast = Self::default();
         if axes.iter().any(|axis| axis.length == 0) {
-            return repeats;
+            return broadcast;
         }
         axes.retain(|axis| {
             let stride = axis.strides[TARGET];
             let repeated =
                 axis.length > 1 && axis.strides[SOURCE] == 0 && axis.strides[SCALE] == 0 && stride != 0;
             if repeated {
-                repeats.start += stride.min(0) * (axis.length as isize - 1);
-                repeats.axes.push(Repeat { length: axis.length, stride: stride.abs() });
+                broadcast.start += stride.min(0) * (axis.length as isize - 1);
+                broadcast.axes.push(BroadcastAxis { length: axis.length, stride: stride.abs() });
             }
             !repeated
         });
-        repeats.axes.sort_by_key(|axis| axis.stride);
-        repeats.axes.dedup_by(|far, near| {
+        broadcast.axes.sort_by_key(|axis| axis.stride);
+        broadcast.axes.dedup_by(|far, near| {
             let continues = far.stride == near.stride * near.length as isize;
             near.length *= if continues { far.length } else { 1 };
             continues
         });
-        repeats
+        broadcast
     }
 }
 
@@ -71,21 +71,21 @@ impl Repeats {
 ///
 /// # Safety
 /// As for [`Job::run`], at all places of the target.
-pub(crate) unsafe fn run(job: &Job<'_>, repeats: &Repeats, threads: usize) -> Outcome {
-    let (Some(farthest), false) = (repeats.axes.last(), job.search == Search::Only) else {
+pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -> Outcome {
+    let (Some(farthest), false) = (broadcast.axes.last(), job.search == Search::Only) else {
         // SAFETY: passed on.
         return unsafe { parallel::run(job, threads) };
     };
     let count = job.layout.count;
-    let places: usize = repeats.axes.iter().map(|axis| axis.length).product();
+    let places: usize = broadcast.axes.iter().map(|axis| axis.length).product();
     let bytes = count * (job.plan.route.source_size + job.plan.route.target_size * places);
     let item = job.plan.route.target_size * if job.memory.real_to_complex { 2 } else { 1 };
-    let copies = Copies { job, repeats, item, streams: count * item * places >= STREAM_FROM };
+    let copies = Copies { job, broadcast, item, streams: count * item * places >= STREAM_FROM };
     let tile = job.layout.tile;
     if count >= 2 * tile * threads {
         // What a thread has just converted is in its cache when it is copied.
         let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
-        let within = repeats.axes.iter().filter(|axis| axis.stride < run);
+        let within = broadcast.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
         let part = (NEAR / within).clamp(tile, 16 * tile) / tile * tile;
         return parallel::share(threads, bytes, (count, tile), |positions| {
@@ -114,7 +114,7 @@ pub(crate) unsafe fn run(job: &Job<'_>, repeats: &Repeats, threads: usize) -> Ou
 /// What is left when the first places have been written.
 struct Copies<'a> {
     job: &'a Job<'a>,
-    repeats: &'a Repeats,
+    broadcast: &'a Broadcast,
     /// Bytes of a result.
     item: usize,
     /// Copies are more than caches hold.
@@ -127,20 +127,20 @@ impl Copies<'_> {
     /// # Safety
     /// They were written, and all those places are writable.
     unsafe fn make(&self, positions: Range<usize>, coordinates: Range<usize>) {
-        let Some((farthest, nearer)) = self.repeats.axes.split_last() else { return };
+        let Some((farthest, nearer)) = self.broadcast.axes.split_last() else { return };
         let mut runs = Vec::new();
         self.job.layout.runs(positions.start, positions.len(), &mut runs);
         let runs: Vec<Run> = runs.iter().flat_map(Run::each_row).collect();
         let mut rest = runs.as_slice();
         let _fence = self.streams.then(|| Fence(self.job.plan.route.level));
         while let [run, ..] = rest {
-            let (words, used) = Words::of(rest, self.item);
+            let (elements, used) = Elements::of(rest, self.item);
             rest = &rest[used..];
             // SAFETY: the caller's promise for all of these places.
             unsafe {
                 let first = self.job.memory.target.offset(run.offsets[TARGET]);
                 let Some((nearest, between)) = nearer.split_first() else {
-                    self.along(words, first, *farthest, coordinates.clone());
+                    self.along(elements, first, *farthest, coordinates.clone());
                     continue;
                 };
                 let between_count: usize = between.iter().map(|axis| axis.length).product();
@@ -152,22 +152,28 @@ impl Copies<'_> {
                             index /= axis.length;
                         }
                         if place != first {
-                            copy_run(words.size, (first, place), (words.stride, words.count));
+                            copy_run(elements.size, (first, place), (elements.stride, elements.count));
                         }
-                        self.along(words, place, *nearest, 0..nearest.length);
+                        self.along(elements, place, *nearest, 0..nearest.length);
                     }
                 }
             }
         }
     }
 
-    /// Copies words to coordinates of one axis, of which 0 is where they are.
+    /// Copies elements to coordinates of one axis, of which 0 is where they are.
     ///
     /// # Safety
     /// As for [`Copies::make`].
-    unsafe fn along(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
+    unsafe fn along(
+        &self,
+        elements: Elements,
+        from: *mut u8,
+        axis: BroadcastAxis,
+        coordinates: Range<usize>,
+    ) {
         let coordinates = coordinates.start.max(1)..coordinates.end;
-        let Words { size, stride, count } = words;
+        let Elements { size, stride, count } = elements;
         let block = if stride == size as isize || count == 1 { count * size } else { 0 };
         let adjacent = axis.stride == size as isize;
         // SAFETY: the caller's promise.
@@ -177,7 +183,7 @@ impl Copies<'_> {
             } else if adjacent && coordinates.len() * size >= LINE
                 || block < LINE && count < coordinates.len()
             {
-                self.fill(words, from, axis, coordinates);
+                self.fill(elements, from, axis, coordinates);
             } else {
                 for coordinate in coordinates {
                     let place = from.offset(coordinate as isize * axis.stride);
@@ -206,22 +212,22 @@ impl Copies<'_> {
         }
     }
 
-    /// Copies each word to coordinates of an axis, one word after the other.
+    /// Copies each element to coordinates of an axis, one element after the other.
     ///
     /// # Safety
     /// As for [`Copies::make`].
-    unsafe fn fill(&self, words: Words, from: *mut u8, axis: Repeat, coordinates: Range<usize>) {
+    unsafe fn fill(&self, elements: Elements, from: *mut u8, axis: BroadcastAxis, coordinates: Range<usize>) {
         let level = self.job.plan.route.level;
-        let fill = Fill { from, words, axis, coordinates };
+        let fill = Fill { from, elements, axis, coordinates };
         // SAFETY: the caller's promise.
         unsafe {
-            match words.size {
+            match elements.size {
                 1 => level.run_raw(FillWith::<u8>(fill, PhantomData)),
                 2 => level.run_raw(FillWith::<u16>(fill, PhantomData)),
                 4 => level.run_raw(FillWith::<u32>(fill, PhantomData)),
                 8 => level.run_raw(FillWith::<u64>(fill, PhantomData)),
                 16 => level.run_raw(FillWith::<[u64; 2]>(fill, PhantomData)),
-                _ => unreachable!("words take a power of two of bytes, 16 at most"),
+                _ => unreachable!("elements take a power of two of bytes, 16 at most"),
             }
         }
     }
@@ -257,14 +263,14 @@ impl Drop for Fence {
 
 /// Results that are copied alike: so many, at a stride.
 #[derive(Clone, Copy)]
-struct Words {
+struct Elements {
     /// Bytes: of a result, or of a few that lie together.
     size: usize,
     stride: isize,
     count: usize,
 }
 
-impl Words {
+impl Elements {
     /// The first runs of some, and how many they are: one, or as many as follow at one stride and make a word each (the two
     /// parts of a complex number).
     fn of(runs: &[Run], item: usize) -> (Self, usize) {
@@ -284,8 +290,8 @@ impl Words {
 
 struct Fill {
     from: *mut u8,
-    words: Words,
-    axis: Repeat,
+    elements: Elements,
+    axis: BroadcastAxis,
     coordinates: Range<usize>,
 }
 
@@ -296,11 +302,11 @@ impl<T: Plain> RawKernel for FillWith<T> {
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Fill { from, words, axis, coordinates } = self.0;
-        for i in 0..words.count as isize {
-            // SAFETY: `Copies::fill`'s caller vouches for all places of these words, which have this size.
+        let Fill { from, elements, axis, coordinates } = self.0;
+        for i in 0..elements.count as isize {
+            // SAFETY: `Copies::fill`'s caller vouches for all places of these elements, which have this size.
             unsafe {
-                let first = from.offset(i * words.stride);
+                let first = from.offset(i * elements.stride);
                 let word = first.cast::<T>().read_unaligned();
                 if axis.stride == size_of::<T>() as isize {
                     // The same loop, where the compiler sees that places are adjacent.

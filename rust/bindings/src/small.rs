@@ -18,14 +18,14 @@ const LARGEST: usize = 1 << 19;
 
 /// Bytes read and written up to which the interpreter is not let go: other threads wait for it no longer than some
 /// microseconds, and to let it go and take it back would be a tenth of the time of a copy.
-const FEW: usize = 1 << 18;
+const KEEPS_INTERPRETER: usize = 1 << 18;
 
 /// Axes whose lengths and strides cost no allocation.
 const AXES: usize = 4;
 
 /// What a cast is asked for besides its arrays.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) order: Order,
     pub(crate) copy: bool,
     pub(crate) options: Options,
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     pub(crate) factor: Option<f64>,
 }
 
-impl Asked {
+impl Request {
     /// Whether nothing but another format is asked for.
     fn is_plain(&self) -> bool {
         self.options == Options::default() && self.factor.is_none()
@@ -45,7 +45,7 @@ pub(crate) fn cast<'py>(
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-    asked: &Asked,
+    request: &Request,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     match (dtype, out) {
         (Some(dtype), None) => {
@@ -63,22 +63,26 @@ pub(crate) fn cast<'py>(
             if descr.is_native_byteorder() == Some(false) {
                 return Ok(None);
             }
-            if !asked.copy && asked.is_plain() && format == source.format && source.is_in_order(asked.order) {
+            if !request.copy
+                && request.is_plain()
+                && format == source.format
+                && source.is_in_order(request.order)
+            {
                 return Ok(Some(x.clone()));
             }
             if source.count.saturating_mul(format.item_size()) > LARGEST {
                 return Ok(None);
             }
-            let new = source.empty_like(asked.order, descr)?;
+            let new = source.empty_like(request.order, descr)?;
             let target = Plain::fresh(&new, &source, format);
             // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
-            let done = unsafe { fill(&source, &target, (x, &new), asked)? };
+            let done = unsafe { fill(&source, &target, (x, &new), request)? };
             Ok(done.then(|| new.into_any()))
         }
         (None, Some(out)) => {
             let (Some(source), Some(target)) = (Plain::of(x)?, Plain::of(out)?) else { return Ok(None) };
             // SAFETY: the target takes the elements of the source: that is found before.
-            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out), asked)? };
+            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out), request)? };
             Ok(done.then(|| out.clone()))
         }
         _ => Ok(None),
@@ -93,11 +97,11 @@ unsafe fn fill(
     source: &Plain<'_, '_>,
     target: &Plain<'_, '_>,
     owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
-    asked: &Asked,
+    request: &Request,
 ) -> PyResult<bool> {
-    if !asked.is_plain() {
+    if !request.is_plain() {
         // Longer ones without the interpreter.
-        if source.size() + target.size() > FEW {
+        if source.size() + target.size() > KEEPS_INTERPRETER {
             return Ok(false);
         }
         let (from, to) = (source.place().source(), target.place().target(false));
@@ -113,9 +117,10 @@ unsafe fn fill(
             (source.shape(), from, to)
         };
         // SAFETY: as below.
-        return unsafe { core::cast_few(shape, &from, &to, &asked.options, asked.factor) }.map_err(to_python);
+        return unsafe { core::cast_small(shape, &from, &to, &request.options, request.factor) }
+            .map_err(to_python);
     }
-    if source.size() + target.size() > FEW {
+    if source.size() + target.size() > KEEPS_INTERPRETER {
         // SAFETY: passed on.
         return unsafe { fill_many(source, target, owners) };
     }
