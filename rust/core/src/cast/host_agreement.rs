@@ -12,12 +12,12 @@ use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
-use crate::kernels::within::{Within, first_in};
+use crate::kernels::code_bounds::{CodeBounds, first_in};
 
 /// Tells ordinary elements of one format, for casts to another, from their codes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAgreement {
-    codes: Within,
+    codes: CodeBounds,
     components: usize,
 }
 
@@ -31,7 +31,7 @@ impl HostAgreement {
         let (bits, size) = (source.row().bits, source.item_size());
         let full = u64::MAX >> (64 - 8 * size);
         let high = u64::MAX >> (64 - bits);
-        let mut codes = Within { mask: full, flip: 0, base: 0, low: 0, high, size };
+        let mut codes = CodeBounds { mask: full, flip: 0, base: 0, low: 0, high, size };
         if let Some(spec) = source.float() {
             restrict(&mut codes, &spec, target);
         }
@@ -50,7 +50,7 @@ impl HostAgreement {
 }
 
 /// Takes out what is special about a float source.
-fn restrict(codes: &mut Within, spec: &FloatSpec, target: Format) {
+fn restrict(codes: &mut CodeBounds, spec: &FloatSpec, target: Format) {
     let finite = spec.max_code();
     // The codes of magnitudes grow with their values.
     let first_of = |limit: f64| first_in(0, finite + 1, |code| value_of(spec, code) >= limit);

@@ -30,7 +30,7 @@ use crate::exec::parallel;
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
 use crate::plan::operands::dense_count;
-use crate::plan::{Ask, Plan};
+use crate::plan::{Plan, PlanKey};
 use crate::report::CastReport;
 
 /// Casts every element of `source` to `target`, multiplying by `scales` before the one rounding.
@@ -73,8 +73,8 @@ unsafe fn cast_from(
     // SAFETY: the caller's promise.
     let factor = unsafe { scales.and_then(|scales| scales.only(shape)) };
     let pair = (source.format, target.format);
-    let ask = Ask::new(pair, &settings.options, (scales.is_some(), factor), (settings.report, count));
-    let plan = &*Plan::find(&ask, count)?;
+    let key = PlanKey::new(pair, &settings.options, (scales.is_some(), factor), (settings.report, count));
+    let plan = &*Plan::find(&key, count)?;
     let memory = Memory {
         source: source.pointer,
         target: target.pointer,
@@ -128,7 +128,7 @@ unsafe fn cast_from(
         };
         whole.found.map_or(Ok(whole.report), |found| Err(refuse(found)))
     };
-    let report = match (&plan.guard, target.fresh) {
+    let report = match (&plan.refusal_check, target.fresh) {
         (None, _) => run(Search::No)?,
         (Some(_), true) => run(Search::Beside)?,
         (Some(_), false) => {
@@ -150,8 +150,8 @@ pub fn explain(
     settings: &Settings,
     count: usize,
 ) -> Result<String, Error> {
-    let ask = Ask::new((source, target), &settings.options, (scaled, factor), (settings.report, count));
-    Ok(Plan::find(&ask, count)?.describe())
+    let key = PlanKey::new((source, target), &settings.options, (scaled, factor), (settings.report, count));
+    Ok(Plan::find(&key, count)?.describe())
 }
 
 /// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.
@@ -163,7 +163,7 @@ fn axes(
     plan: &Plan,
 ) -> Axes {
     let parts = &plan.parts;
-    let indexed = plan.route.draws || plan.guard.is_some();
+    let indexed = plan.route.draws || plan.refusal_check.is_some();
     let mut index_stride = parts.components as isize;
     let mut axes = Axes::new();
     if parts.components == 2 {

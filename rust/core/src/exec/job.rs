@@ -117,7 +117,7 @@ impl Job<'_> {
     unsafe fn is_safe(&self, positions: &Range<usize>) -> bool {
         let Self { plan, memory, layout, .. } = self;
         let Route { source_size, level, .. } = plan.route;
-        let safe = plan.guard.as_ref().and_then(|guard| guard.safe);
+        let safe = plan.refusal_check.as_ref().and_then(|refusal_check| refusal_check.safe);
         let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, source_size);
         let offset = layout.origin[SOURCE] + (positions.start * source_size) as isize;
         safe.filter(|_| reads_direct).is_some_and(|safe| {
@@ -185,8 +185,8 @@ impl Job<'_> {
     /// # Safety
     /// As for [`Job::run`].
     unsafe fn fill_scales(&self, positions: &Range<usize>, scratch: &mut Scratch) {
-        let scaled =
-            self.plan.route.scaled || self.plan.guard.as_ref().is_some_and(|guard| guard.close.scaled);
+        let scaled = self.plan.route.scaled
+            || self.plan.refusal_check.as_ref().is_some_and(|refusal_check| refusal_check.close.scaled);
         if scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
             // SAFETY: there is an element, so its scale is readable.
             let scale =
@@ -330,8 +330,12 @@ impl Job<'_> {
     /// # Safety
     /// As for [`Job::run`].
     unsafe fn search(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
-        let (Some(guard), memory, layout) = (&self.plan.guard, &self.memory, self.layout) else { return };
-        let (close, level, size) = (&guard.close, guard.close.level, guard.close.source_size);
+        let (Some(refusal_check), memory, layout) = (&self.plan.refusal_check, &self.memory, self.layout)
+        else {
+            return;
+        };
+        let (close, level, size) =
+            (&refusal_check.close, refusal_check.close.level, refusal_check.close.source_size);
         let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, size);
         // SAFETY: passed on.
         unsafe { self.fill_scales(&positions, scratch) };
@@ -349,13 +353,13 @@ impl Job<'_> {
                     gather(level, (memory.source, Gaps::Read), SOURCE, runs, kind, tiles.0);
                     tiles.0.cast_const()
                 };
-                if guard.safe.is_some_and(|safe| safe.holds(level, source, count)) {
+                if refusal_check.safe.is_some_and(|safe| safe.holds(level, source, count)) {
                     continue;
                 }
                 self.prepare(close, count, runs, work);
                 close.convert((source, tiles.1), count, work);
             }
-            note_first(guard.refused, &work.flags.0[..count], runs, outcome);
+            note_first(refusal_check.refused, &work.flags.0[..count], runs, outcome);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Parts, Source, Target};
-use crate::plan::{Ask, Plan};
+use crate::plan::{Plan, PlanKey};
 
 /// As many as are few: less than a tile.
 const SMALL: usize = 512;
@@ -35,8 +35,8 @@ pub unsafe fn cast_small(
 ) -> Result<bool, Error> {
     let count = shape.iter().product();
     let pair = (source.format, target.format);
-    let ask = Ask::new(pair, options, (factor.is_some(), factor), (false, count));
-    let plan = Plan::find(&ask, count)?;
+    let key = PlanKey::new(pair, options, (factor.is_some(), factor), (false, count));
+    let plan = Plan::find(&key, count)?;
     let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
     // SAFETY: the caller's promise.
     Ok(unsafe { plan.cast_small(shape, strided.0, strided.1, factor) })
@@ -114,9 +114,9 @@ impl Plan {
     ) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(guard) = &self.guard {
+            if let Some(refusal_check) = &self.refusal_check {
                 let (level, codes) = (self.route.level, count * self.parts.components);
-                if !guard.safe.is_some_and(|safe| safe.holds(level, source, codes)) {
+                if !refusal_check.safe.is_some_and(|safe| safe.holds(level, source, codes)) {
                     return false;
                 }
             }

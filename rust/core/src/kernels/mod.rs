@@ -4,11 +4,11 @@
 //! * [`stages`]: one number at a time, as the compiler takes them into vectors.
 //! * [`vectors`]: a register at a time, over [`crate::simd`].
 //! * [`tables`]: sources of a byte, by their code.
-//! * [`within`]: whether all codes lie within bounds.
+//! * [`code_bounds`]: whether all codes lie within bounds.
 
+pub(crate) mod code_bounds;
 pub(crate) mod request;
 pub(crate) mod stages;
 pub(crate) mod tables;
 pub(crate) mod tile;
 pub(crate) mod vectors;
-pub(crate) mod within;

@@ -69,7 +69,7 @@ struct Piece {
     start: isize,
     /// From block to block.
     blocks: Axis,
-    /// Within a block.
+    /// CodeBounds a block.
     inner: Axis,
 }
 

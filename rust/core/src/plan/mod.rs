@@ -1,8 +1,8 @@
 //! Everything that is decided about a cast before an element is looked at. Decided once for each pair of formats, level
 //! and set of options.
 
-pub(crate) mod guard;
 pub(crate) mod operands;
+pub(crate) mod refusal_check;
 
 use std::cell::RefCell;
 use std::io::{Write, stderr};
@@ -17,14 +17,14 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::kernels::request::{Count, Request};
 use crate::layout::Layout;
-use crate::plan::guard::Guard;
 use crate::plan::operands::Parts;
+use crate::plan::refusal_check::RefusalCheck;
 use crate::report::watch::Watch;
 use crate::route::Route;
 
 /// What a cast is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct PlanKey {
     pub(crate) source: Format,
     pub(crate) target: Format,
     /// The seed is none of a plan's business, and 0.
@@ -44,9 +44,9 @@ enum Scale {
 }
 
 /// Below this many elements, it pays to decide for one factor alone when it comes again.
-const FEW: usize = 1 << 5;
+const SMALL: usize = 1 << 5;
 
-impl Ask {
+impl PlanKey {
     /// For `count` elements; `factor` is the one for all, if they are scaled, and there is one.
     pub(crate) fn new(
         (source, target): (Format, Format),
@@ -106,7 +106,7 @@ impl Ask {
     }
 }
 
-/// How many numbers [`Ask::variant`] gives.
+/// How many numbers [`PlanKey::variant`] gives.
 const VARIANTS: usize = (1 + Rounding::COUNT) * Overflow::COUNT * NanRule::COUNT * 2 * 2;
 
 /// The plans of a pair of formats on a level.
@@ -118,11 +118,11 @@ static PLANS: CachedOnce<Variants, { InstructionSet::COUNT * Format::COUNT * For
 /// The plans with a factor that a thread has made last, each with what it was made for.
 #[derive(Default)]
 struct RecentPlans {
-    plans: [Option<(Ask, Rc<Plan>)>; 4],
+    plans: [Option<(PlanKey, Rc<Plan>)>; 4],
     /// Where the next one goes.
     next: usize,
     /// What was asked for a few elements, and not decided for alone.
-    seen: Option<Ask>,
+    seen: Option<PlanKey>,
 }
 
 thread_local! {
@@ -151,23 +151,23 @@ pub(crate) struct Plan {
     /// From sources to results.
     pub(crate) route: Route,
     /// What is refused.
-    pub(crate) guard: Option<Guard>,
+    pub(crate) refusal_check: Option<RefusalCheck>,
     /// What is found out for a report.
     pub(crate) watch: Option<Watch>,
 }
 
 /// A plan that stays, or one with a factor.
-pub(crate) enum Found {
-    Kept(&'static Plan),
+pub(crate) enum PlanRef {
+    Cached(&'static Plan),
     Recent(Rc<Plan>),
 }
 
-impl Deref for Found {
+impl Deref for PlanRef {
     type Target = Plan;
 
     fn deref(&self) -> &Plan {
         match self {
-            Self::Kept(plan) => plan,
+            Self::Cached(plan) => plan,
             Self::Recent(plan) => plan,
         }
     }
@@ -179,10 +179,10 @@ impl Plan {
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
     #[inline]
-    pub(crate) fn find(ask: &Ask, count: usize) -> Result<Found, Error> {
-        let found = match ask.variant() {
-            Some(variant) => Self::kept(ask, variant).map(Found::Kept),
-            None => Self::recent(ask, count < FEW),
+    pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
+        let found = match key.variant() {
+            Some(variant) => Self::cached(key, variant).map(PlanRef::Cached),
+            None => Self::recent(key, count < SMALL),
         };
         if LOG.load(Ordering::Relaxed) {
             log(found.as_deref());
@@ -196,7 +196,7 @@ impl Plan {
     /// As for [`Plan::find`].
     #[inline]
     pub(crate) fn plain(source: Format, target: Format) -> Result<&'static Self, Error> {
-        let found = Self::kept(&Ask::plain(source, target), 0);
+        let found = Self::cached(&PlanKey::plain(source, target), 0);
         if LOG.load(Ordering::Relaxed) {
             log(found.as_deref());
         }
@@ -204,43 +204,47 @@ impl Plan {
     }
 
     #[inline]
-    fn kept(ask: &Ask, variant: usize) -> Result<&'static Self, Error> {
+    fn cached(key: &PlanKey, variant: usize) -> Result<&'static Self, Error> {
         let level = Level::active();
         let place =
-            (level.set() as usize * Format::COUNT + ask.source.index()) * Format::COUNT + ask.target.index();
+            (level.set() as usize * Format::COUNT + key.source.index()) * Format::COUNT + key.target.index();
         let known = PLANS.get(place).and_then(|plans| plans.get(variant));
-        known.map_or_else(|| Self::make_kept(ask, level, (place, variant)), Ok)
+        known.map_or_else(|| Self::make_cached(key, level, (place, variant)), Ok)
     }
 
     #[cold]
-    fn make_kept(ask: &Ask, level: Level, (place, variant): (usize, usize)) -> Result<&'static Self, Error> {
-        let plan = Self::new(ask, level)?;
+    fn make_cached(
+        key: &PlanKey,
+        level: Level,
+        (place, variant): (usize, usize),
+    ) -> Result<&'static Self, Error> {
+        let plan = Self::new(key, level)?;
         let plans = PLANS.get(place).unwrap_or_else(|| PLANS.store(place, Variants::new()));
         Ok(plans.store(variant, plan))
     }
 
     /// The plan for one factor; for a few elements, a plan for any factors until the one comes again.
-    fn recent(ask: &Ask, few: bool) -> Result<Found, Error> {
+    fn recent(key: &PlanKey, is_small: bool) -> Result<PlanRef, Error> {
         let level = Level::active();
         RECENT.with_borrow_mut(|RecentPlans { plans, next, seen }| {
-            let is_it = |known: &&(Ask, Rc<Self>)| known.0 == *ask && known.1.route.level == level;
+            let is_it = |known: &&(PlanKey, Rc<Self>)| known.0 == *key && known.1.route.level == level;
             if let Some((_, plan)) = plans.iter().flatten().find(is_it) {
-                return Ok(Found::Recent(Rc::clone(plan)));
+                return Ok(PlanRef::Recent(Rc::clone(plan)));
             }
-            if few && seen.replace(*ask) != Some(*ask) {
-                let each = Ask { scale: Scale::Each, ..*ask };
-                return Self::kept(&each, each.variant().unwrap_or_default()).map(Found::Kept);
+            if is_small && seen.replace(*key) != Some(*key) {
+                let each = PlanKey { scale: Scale::Each, ..*key };
+                return Self::cached(&each, each.variant().unwrap_or_default()).map(PlanRef::Cached);
             }
-            let plan = Rc::new(Self::new(ask, level)?);
-            plans[*next] = Some((*ask, Rc::clone(&plan)));
+            let plan = Rc::new(Self::new(key, level)?);
+            plans[*next] = Some((*key, Rc::clone(&plan)));
             *next = (*next + 1) % plans.len();
-            Ok(Found::Recent(plan))
+            Ok(PlanRef::Recent(plan))
         })
     }
 
     /// Says what was decided, a line for each part.
     pub(crate) fn describe(&self) -> String {
-        let Self { parts, route, guard, watch } = self;
+        let Self { parts, route, refusal_check, watch } = self;
         let level = route.level.name();
         let mut lines = vec![format!("{} -> {} on {level}", parts.source.name(), parts.target.name())];
         if parts.components == 2 {
@@ -250,10 +254,13 @@ impl Plan {
             lines.push("imaginary parts of +0".to_owned());
         }
         lines.push(format!("route: {}", route.describe()));
-        if let Some(guard) = guard {
-            let look =
-                if guard.safe.is_some() { "a look at the codes, and where that is not enough " } else { "" };
-            lines.push(format!("refuses: {look}{}", guard.close.describe()));
+        if let Some(refusal_check) = refusal_check {
+            let look = if refusal_check.safe.is_some() {
+                "a look at the codes, and where that is not enough "
+            } else {
+                ""
+            };
+            lines.push(format!("refuses: {look}{}", refusal_check.close.describe()));
         }
         if let Some(watch) = watch {
             lines.push(format!("reports: {}", watch.describe()));
@@ -265,22 +272,22 @@ impl Plan {
     ///
     /// # Errors
     /// As for [`Plan::find`].
-    fn new(ask: &Ask, level: Level) -> Result<Self, Error> {
-        DefaultEnvironment::compute((ask, level), |(ask, level)| {
-            let parts = Parts::of(ask.source, ask.target)?;
-            let request = ask.request(&parts);
-            let guard = Guard::new(&request, &ask.options, level)?;
-            let watch = if ask.report { Some(Watch::new(&request, level)?) } else { None };
+    fn new(key: &PlanKey, level: Level) -> Result<Self, Error> {
+        DefaultEnvironment::compute((key, level), |(key, level)| {
+            let parts = Parts::of(key.source, key.target)?;
+            let request = key.request(&parts);
+            let refusal_check = RefusalCheck::new(&request, &key.options, level)?;
+            let watch = if key.report { Some(Watch::new(&request, level)?) } else { None };
             let tells = watch.as_ref().is_some_and(Watch::needs_flags);
             let route = Route::new(&Request { tells, ..request }, level)?;
-            Ok(Self { parts, route, guard, watch })
+            Ok(Self { parts, route, refusal_check, watch })
         })
     }
 
     /// Whether nothing but the results of unscaled elements is asked for, and those do not depend on places.
     pub(crate) fn is_simple(&self) -> bool {
         let Route { scaled, draws, .. } = self.route;
-        self.guard.is_none() && self.watch.is_none() && !scaled && !draws
+        self.refusal_check.is_none() && self.watch.is_none() && !scaled && !draws
     }
 
     /// Bytes of a source element.

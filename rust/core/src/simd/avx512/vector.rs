@@ -382,7 +382,7 @@ impl Tables for Avx512 {
             arch::_mm512_permutexvar_epi32(order, a)
         }
         fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
-            // Within each 128 bits, which is why the others are crosswise.
+            // CodeBounds each 128 bits, which is why the others are crosswise.
             let [a, b, c, d] = planes;
             let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
             let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));

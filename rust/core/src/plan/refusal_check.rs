@@ -9,21 +9,21 @@ use crate::codec::scalar::Scalar;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{FloatSpec, Format, Kind};
+use crate::kernels::code_bounds::{CodeBounds, first_in};
 use crate::kernels::request::Request;
-use crate::kernels::within::{Within, first_in};
 use crate::route::Route;
 
 /// What is looked for.
-pub(crate) struct Guard {
+pub(crate) struct RefusalCheck {
     /// Codes that are never refused; `None` if there is no telling from codes alone.
-    pub(crate) safe: Option<Within>,
+    pub(crate) safe: Option<CodeBounds>,
     /// Tells of each element.
     pub(crate) close: Route,
     /// The flags of what is refused.
     pub(crate) refused: u8,
 }
 
-impl Guard {
+impl RefusalCheck {
     /// For a request whose options, before they were quieted, are these; `None` if they refuse nothing.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Guard {
         }
         let safe = match Safe::of(request, refused) {
             Safe::All => return Ok(None),
-            Safe::Some(within) => Some(within),
+            Safe::Some(bounds) => Some(bounds),
             Safe::Unknown => None,
         };
         let close = Route::through_stages(&Request { tells: true, ..*request }, level)?;
@@ -50,7 +50,7 @@ enum Safe {
     /// Every code.
     All,
     /// Those within bounds; there may be more.
-    Some(Within),
+    Some(CodeBounds),
     /// There is no telling.
     Unknown,
 }
@@ -100,7 +100,7 @@ impl Safe {
         if (low, high) == (0, all) {
             return Self::All;
         }
-        Self::Some(Within { mask: all, flip: sign, base: low, low: 0, high: high - low, size })
+        Self::Some(CodeBounds { mask: all, flip: sign, base: low, low: 0, high: high - low, size })
     }
 
     fn of_floats(source: Format, spec: &FloatSpec, both_signs: bool, is_safe: impl Fn(u64) -> bool) -> Self {
@@ -129,6 +129,6 @@ impl Safe {
         if high == mask {
             return Self::All;
         }
-        Self::Some(Within { mask, flip: 0, base: 0, low: 0, high, size })
+        Self::Some(CodeBounds { mask, flip: 0, base: 0, low: 0, high, size })
     }
 }

@@ -7,7 +7,7 @@ use crate::kernels::stages::stage::Storage;
 
 /// Bounds of codes, as numbers whose order is that of the values that are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Within {
+pub(crate) struct CodeBounds {
     /// The bits that are looked at.
     pub(crate) mask: u64,
     /// Bits that are turned over: the sign of integers.
@@ -22,7 +22,7 @@ pub(crate) struct Within {
     pub(crate) size: usize,
 }
 
-impl Within {
+impl CodeBounds {
     /// Whether all of `count` dense codes in native byte order are within.
     ///
     /// # Safety
@@ -40,7 +40,7 @@ impl Within {
     }
 
     /// # Safety
-    /// As for [`Within::holds`].
+    /// As for [`CodeBounds::holds`].
     unsafe fn run<T>(self, level: Level, codes: *const u8, count: usize) -> bool
     where
         Holds<T, PLAIN>: RawKernel<Output = bool>,
@@ -65,7 +65,7 @@ const LOW: u8 = 1;
 /// Bits are turned over, and the base is taken away.
 const ORDERED: u8 = 2;
 
-struct Holds<T, const WAY: u8>(Within, *const u8, usize, PhantomData<T>);
+struct Holds<T, const WAY: u8>(CodeBounds, *const u8, usize, PhantomData<T>);
 
 macro_rules! holds {
     ($($word:ty)*) => {$(
@@ -74,12 +74,12 @@ macro_rules! holds {
 
             #[inline(always)]
             unsafe fn run(self) -> bool {
-                let Self(Within { mask, flip, base, low, high, .. }, codes, count, _) = self;
+                let Self(CodeBounds { mask, flip, base, low, high, .. }, codes, count, _) = self;
                 let codes = codes.cast::<$word>();
                 let (mask, flip, base) = (mask as $word, flip as $word, base as $word);
                 let (mut largest, mut smallest): ($word, $word) = (0, 0);
                 for i in 0..count {
-                    // SAFETY: `i < count`, for which `Within::holds`'s caller has made the pointer valid.
+                    // SAFETY: `i < count`, for which `CodeBounds::holds`'s caller has made the pointer valid.
                     let code = unsafe { codes.add(i).read_unaligned() };
                     let mut number = code & mask;
                     if WAY == ORDERED {
