@@ -130,7 +130,7 @@ unsafe fn cast_from(
     };
     let report = match (&plan.refusal_check, target.fresh) {
         (None, _) => run(Search::No)?,
-        (Some(_), true) => run(Search::Beside)?,
+        (Some(_), true) => run(Search::Blockwise)?,
         (Some(_), false) => {
             run(Search::Only)?;
             run(Search::No)?

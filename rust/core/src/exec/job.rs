@@ -13,7 +13,7 @@ use crate::layout::transfer::{Gaps, gather, scatter, scatter_real};
 use crate::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use crate::plan::Plan;
 use crate::report::CastReport;
-use crate::report::watch::{Beside, SHORT, Watch};
+use crate::report::collector::{Collector, FlagFree, SHORT};
 use crate::route::Route;
 use crate::route::work::Work;
 
@@ -71,7 +71,7 @@ pub(crate) enum Search {
     /// Never.
     No,
     /// Block by block, each before it is converted.
-    Beside,
+    Blockwise,
     /// The target is left alone.
     Only,
 }
@@ -102,7 +102,7 @@ impl Job<'_> {
                     let _environment = DefaultEnvironment::enter();
                     with_scratch(|scratch| self.search(positions.clone(), scratch, &mut outcome));
                 }
-                if self.search == Search::Beside && outcome.found.is_none() {
+                if self.search == Search::Blockwise && outcome.found.is_none() {
                     self.convert(positions, &mut outcome);
                 }
             }
@@ -142,9 +142,9 @@ impl Job<'_> {
 
     /// The route of these elements: of a few, the one that tells what happened saves watching.
     fn route(&self) -> &Route {
-        match self.beside() {
-            None => match self.plan.watch.as_ref().and_then(|watch| watch.beside.as_ref()) {
-                Some(beside) => &beside.close,
+        match self.flag_free() {
+            None => match self.plan.collector.as_ref().and_then(|collector| collector.flag_free.as_ref()) {
+                Some(flag_free) => &flag_free.close,
                 None => &self.plan.route,
             },
             Some(_) => &self.plan.route,
@@ -152,9 +152,9 @@ impl Job<'_> {
     }
 
     /// What watches beside the route, if that pays.
-    fn beside(&self) -> Option<&Beside> {
+    fn flag_free(&self) -> Option<&FlagFree> {
         let pays = self.layout.count > SHORT || self.plan.route.is_copy();
-        self.plan.watch.as_ref().filter(|_| pays).and_then(|watch| watch.beside.as_ref())
+        self.plan.collector.as_ref().filter(|_| pays).and_then(|collector| collector.flag_free.as_ref())
     }
 
     /// # Safety
@@ -162,9 +162,9 @@ impl Job<'_> {
     unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
         // SAFETY: passed on.
         unsafe { self.fill_scales(&positions, scratch) };
-        let beside = self.beside();
-        if let Some(beside) = beside {
-            scratch.watch.begin(beside, positions.len());
+        let flag_free = self.flag_free();
+        if let Some(flag_free) = flag_free {
+            scratch.collector.begin(flag_free, positions.len());
         }
         let tile = self.layout.tile;
         for position in positions.clone().step_by(tile) {
@@ -172,11 +172,11 @@ impl Job<'_> {
             // SAFETY: the caller's promise.
             unsafe { self.run_tile(position, count, scratch, outcome) };
         }
-        if let (Some(beside), Some(watch)) = (beside, &self.plan.watch) {
+        if let (Some(flag_free), Some(collector)) = (flag_free, &self.plan.collector) {
             streaming::fence(self.plan.route.level);
-            let Scratch { work, watch: watch_scratch, .. } = scratch;
+            let Scratch { work, collector: collector_scratch, .. } = scratch;
             let report = outcome.report.get_or_insert_default();
-            beside.end(&watch.meter, work, watch_scratch, report);
+            flag_free.end(&collector.meter, work, collector_scratch, report);
         }
     }
 
@@ -200,7 +200,7 @@ impl Job<'_> {
         let (route, memory, layout) = (&self.plan.route, &self.memory, self.layout);
         let element = route.target_size * if memory.real_to_complex { 2 } else { 1 };
         let native = !memory.source_swapped && !memory.target_swapped;
-        let plain = self.plan.watch.is_none() && Dense::suits(route);
+        let plain = self.plan.collector.is_none() && Dense::suits(route);
         // Draws belong to places.
         let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
         let drawn = !route.draws || (in_line && !memory.real_to_complex);
@@ -226,20 +226,21 @@ impl Job<'_> {
     unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
         let (route, memory, layout) = (self.route(), &self.memory, self.layout);
         let level = route.level;
-        let Scratch { source: source_tile, target: target_tile, runs, work, watch: watch_scratch } = scratch;
+        let Scratch { source: source_tile, target: target_tile, runs, work, collector: collector_scratch } =
+            scratch;
         layout.runs(position, count, runs);
         let source_kind = (route.source_size, memory.source_swapped);
         let target_kind = (route.target_size, memory.target_swapped);
         // Dense operands are read and written where they are.
-        let watch = self.plan.watch.as_ref();
+        let collector = self.plan.collector.as_ref();
         let in_place = memory.source == memory.target.cast_const();
         let reads_direct = !memory.source_swapped
             && layout.is_dense(SOURCE, route.source_size)
-            && !(in_place && watch.is_some());
+            && !(in_place && collector.is_some());
         let writes_direct =
             !memory.target_swapped && !memory.real_to_complex && layout.is_dense(TARGET, route.target_size);
-        let streams = writes_direct && self.beside().is_some() && !in_place && self.is_large();
-        let copies = route.is_copy() && watch.is_none();
+        let streams = writes_direct && self.flag_free().is_some() && !in_place && self.is_large();
+        let copies = route.is_copy() && collector.is_none();
         let tiles = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
         // SAFETY: the caller's promise; tiles hold [`TILE`](crate::cast::TILE) elements of up to 8 bytes, and are
         // borrowed here only.
@@ -275,15 +276,15 @@ impl Job<'_> {
             };
             self.prepare(route, count, runs, work);
             route.convert((source, target), count, work);
-            if let Some(Watch { meter, .. }) = watch {
+            if let Some(Collector { meter, .. }) = collector {
                 let report = outcome.report.get_or_insert_default();
                 let ends = (source, target.cast_const());
-                if let Some(beside) = self.beside() {
-                    beside.look(meter, ends, count, work, watch_scratch, report);
+                if let Some(flag_free) = self.flag_free() {
+                    flag_free.add_tile(meter, ends, count, work, collector_scratch, report);
                 } else {
                     let scales = route.scaled.then_some(&work.scales.0[..count]);
                     let flags = &work.flags.0[..count];
-                    meter.measure(level, ends, scales, flags, &mut watch_scratch.meter, report);
+                    meter.measure(level, ends, scales, flags, &mut collector_scratch.meter, report);
                 }
             }
             if streams {

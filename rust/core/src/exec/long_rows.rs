@@ -24,7 +24,7 @@ impl Job<'_> {
     /// How both operands lie, if their rows are worth calls of their own; `dense` says which are without gaps.
     pub(super) fn long_rows(&self, runs: &[Run], dense: [bool; 2]) -> Option<[End; 2]> {
         let (route, memory) = (&self.plan.route, &self.memory);
-        let plain = self.plan.watch.is_none() && !memory.real_to_complex;
+        let plain = self.plan.collector.is_none() && !memory.real_to_complex;
         if !plain || route.is_copy() || route.draws || !Dense::suits(route) {
             return None;
         }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use crate::cpu::DefaultEnvironment;
 use crate::kernels::tile::Tile;
 use crate::layout::Run;
-use crate::report::watch::WatchScratch;
+use crate::report::collector::CollectorScratch;
 use crate::route::Route;
 use crate::route::work::Work;
 
@@ -17,7 +17,7 @@ pub(super) struct Scratch {
     pub(super) target: Tile<u64>,
     pub(super) runs: Vec<Run>,
     pub(super) work: Work,
-    pub(super) watch: WatchScratch,
+    pub(super) collector: CollectorScratch,
 }
 
 thread_local! {

@@ -88,7 +88,7 @@ impl Plan {
             (false, true) => usize::MAX,
             (false, false) => SMALL,
         };
-        if self.route.draws || self.watch.is_some() || run.len() > most {
+        if self.route.draws || self.collector.is_some() || run.len() > most {
             return false;
         }
         // SAFETY: the caller's promise for the elements of the run, which are all of them.

@@ -19,7 +19,7 @@ use crate::kernels::request::{Count, Request};
 use crate::layout::Layout;
 use crate::plan::operands::Parts;
 use crate::plan::refusal_check::RefusalCheck;
-use crate::report::watch::Watch;
+use crate::report::collector::Collector;
 use crate::route::Route;
 
 /// What a cast is asked for.
@@ -153,7 +153,7 @@ pub(crate) struct Plan {
     /// What is refused.
     pub(crate) refusal_check: Option<RefusalCheck>,
     /// What is found out for a report.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) collector: Option<Collector>,
 }
 
 /// A plan that stays, or one with a factor.
@@ -244,7 +244,7 @@ impl Plan {
 
     /// Says what was decided, a line for each part.
     pub(crate) fn describe(&self) -> String {
-        let Self { parts, route, refusal_check, watch } = self;
+        let Self { parts, route, refusal_check, collector } = self;
         let level = route.level.name();
         let mut lines = vec![format!("{} -> {} on {level}", parts.source.name(), parts.target.name())];
         if parts.components == 2 {
@@ -262,8 +262,8 @@ impl Plan {
             };
             lines.push(format!("refuses: {look}{}", refusal_check.close.describe()));
         }
-        if let Some(watch) = watch {
-            lines.push(format!("reports: {}", watch.describe()));
+        if let Some(collector) = collector {
+            lines.push(format!("reports: {}", collector.describe()));
         }
         lines.join("\n")
     }
@@ -277,17 +277,17 @@ impl Plan {
             let parts = Parts::of(key.source, key.target)?;
             let request = key.request(&parts);
             let refusal_check = RefusalCheck::new(&request, &key.options, level)?;
-            let watch = if key.report { Some(Watch::new(&request, level)?) } else { None };
-            let tells = watch.as_ref().is_some_and(Watch::needs_flags);
+            let collector = if key.report { Some(Collector::new(&request, level)?) } else { None };
+            let tells = collector.as_ref().is_some_and(Collector::needs_flags);
             let route = Route::new(&Request { tells, ..request }, level)?;
-            Ok(Self { parts, route, refusal_check, watch })
+            Ok(Self { parts, route, refusal_check, collector })
         })
     }
 
     /// Whether nothing but the results of unscaled elements is asked for, and those do not depend on places.
     pub(crate) fn is_simple(&self) -> bool {
         let Route { scaled, draws, .. } = self.route;
-        self.refusal_check.is_none() && self.watch.is_none() && !scaled && !draws
+        self.refusal_check.is_none() && self.collector.is_none() && !scaled && !draws
     }
 
     /// Bytes of a source element.

@@ -5,14 +5,14 @@ use crate::cpu::Kernel;
 
 /// What a first look at a tile tells. Magnitudes are bits of float32, whose order is the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct FirstPass {
     pub(super) largest: u32,
     /// One less than the smallest but zero, which is thus the largest of all.
     pub(super) below: u32,
     pub(super) error: u32,
     pub(super) inexact: u32,
     /// Some relative error may be larger than all before.
-    pub(super) steep: bool,
+    pub(super) may_exceed: bool,
 }
 
 #[inline(always)]
@@ -24,10 +24,10 @@ pub(super) fn bits(value: f32) -> u32 {
 pub(super) struct Extremes(pub(super) Values);
 
 impl Kernel for Extremes {
-    type Output = Seen;
+    type Output = FirstPass;
 
     #[inline(always)]
-    fn run(self) -> Seen {
+    fn run(self) -> FirstPass {
         let (mut largest, mut below) = (0, u32::MAX);
         for i in 0..self.0.count() {
             // SAFETY: `i` is below the count.
@@ -35,6 +35,6 @@ impl Kernel for Extremes {
             largest = magnitude.max(largest);
             below = magnitude.wrapping_sub(1).min(below);
         }
-        Seen { largest, below, ..Seen::default() }
+        FirstPass { largest, below, ..FirstPass::default() }
     }
 }

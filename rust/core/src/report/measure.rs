@@ -1,8 +1,8 @@
 //! Watching a cast: what each tile lost, added to a [`CastReport`], by way of float64 and the encoder's flags.
 
 use super::cast_report::CastReport;
+use super::counters::{Columns, Counters};
 use super::squares;
-use super::tally::{Account, Columns};
 use crate::codec::pivot::{Binary64, Pivot, SignedWord, UnsignedWord};
 use crate::codec::reference;
 use crate::cpu::Level;
@@ -132,7 +132,7 @@ impl Meter {
         let columns =
             Columns { sources: &mut *near, results: result, rests, errors: &mut *errors, quotients, flags };
         let (smallest_normal, wraps) = (self.smallest_normal, self.wraps);
-        let [roots, lost] = level.run(Account { columns, report, smallest_normal, wraps });
+        let [roots, lost] = level.run(Counters { columns, report, smallest_normal, wraps });
         let full = count.next_multiple_of(squares::LANES);
         let filled_up = |tile: &'_ mut Tile<f64>| tile.0[count..full].fill(0.0);
         [&mut scratch.near, &mut scratch.errors].into_iter().for_each(filled_up);

@@ -1,16 +1,16 @@
 //! What a cast lost, found out tile by tile beside its plain stages (`watch`), or from flags (`measure`).
 
 mod cast_report;
+pub(crate) mod collector;
+mod counters;
 mod extremes;
-mod glance;
 mod histogram;
-mod low;
+mod max_relative_error;
 pub(crate) mod measure;
 mod square_sum;
 mod squares;
-mod steepest;
-mod tally;
-pub(crate) mod watch;
+mod subnormal_count;
+mod tile_statistics;
 
 pub use cast_report::{CastReport, CompactReport, Report};
 pub use square_sum::SquareSum;

@@ -27,7 +27,7 @@ pub(super) struct Columns<'a> {
 }
 
 /// The account of one tile, but for the sums of squares.
-pub(super) struct Account<'a> {
+pub(super) struct Counters<'a> {
     pub(super) columns: Columns<'a>,
     pub(super) report: &'a mut CastReport,
     /// Below this a nonzero result is a subnormal.
@@ -69,7 +69,7 @@ fn largest(column: &[f64]) -> u64 {
     column.iter().fold(0, |most, &value| most.max(bits(value)))
 }
 
-impl Kernel for Account<'_> {
+impl Kernel for Counters<'_> {
     /// The ranges of what is left of sources and errors: where both ends are finite.
     type Output = [Range; 2];
 
@@ -93,7 +93,7 @@ impl Kernel for Account<'_> {
         report.exact += count as u64 - flags.iter().map(|flag| u64::from(flag & INEXACT)).sum::<u64>();
         let beyond = flags.iter().fold(0, |all, flag| all | flag) & OVERFLOW != 0;
         if beyond || largest(sources) >= INFINITY || largest(results) >= INFINITY {
-            look_closely(report, sources, results, errors, flags, wraps);
+            count_slowly(report, sources, results, errors, flags, wraps);
         } else {
             let vanished = |(&x, &y): (&f64, &f64)| u64::from((bits(x) != 0) & (bits(y) == 0));
             report.underflowed += sources.iter().zip(results).map(vanished).sum::<u64>();
@@ -116,7 +116,7 @@ impl Kernel for Account<'_> {
 
 /// Counts element by element what few tiles have, and clears the columns where source or result is not finite, so
 /// that they do not enter errors and sums.
-fn look_closely(
+fn count_slowly(
     report: &mut CastReport,
     sources: &mut [f64],
     results: &[f64],

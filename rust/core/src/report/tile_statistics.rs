@@ -10,9 +10,9 @@
 
 use super::cast_report::{CastReport, smallest_nonzero};
 use super::extremes::Extremes;
-use super::low::{BLOCK, Bytes, Low, LowBytes};
+use super::max_relative_error::{MaxRelativeError, TINY};
 use super::squares::{self, Bounds, Errors, LANES, Values, exponent_of};
-use super::steepest::{Steepest, TINY};
+use super::subnormal_count::{BLOCK, ByteSubnormalCount, Bytes, SubnormalCount};
 use crate::codec::decode::Decoder;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -26,7 +26,7 @@ use crate::kernels::tile::Tile;
 use crate::route::Route;
 
 /// What a pair of formats makes of ordinary tiles.
-pub(super) struct Glance {
+pub(super) struct TileStatistics {
     /// To float32; none for float32 itself.
     source: Option<Box<dyn Stage>>,
     target: Option<Box<dyn Stage>>,
@@ -89,7 +89,7 @@ unsafe fn filled_up(values: *const f32, count: usize, full: usize, tile: &mut Ti
     place.cast_const()
 }
 
-impl Glance {
+impl TileStatistics {
     /// Whether ordinary tiles lose nothing.
     pub(super) fn is_lossless(&self) -> bool {
         self.lossless
@@ -139,15 +139,15 @@ impl Glance {
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
-    pub(super) unsafe fn look(
+    pub(super) unsafe fn add_tile(
         &self,
         level: Level,
         (source, target): (*const u8, *const u8),
         count: usize,
-        scratch: &mut GlanceScratch,
+        scratch: &mut TileScratch,
         report: &mut CastReport,
     ) -> bool {
-        let GlanceScratch { source: before, target: after, steepest } = scratch;
+        let TileScratch { source: before, target: after, max_relative_error } = scratch;
         // SAFETY: the caller's promise; the tiles hold that many, and are not touched while the columns are in use.
         let (x, y) = unsafe {
             let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| match stage {
@@ -166,45 +166,47 @@ impl Glance {
             (Values::new(x, full), Values::new(if self.lossless { x } else { y }, full))
         };
         let ends = Errors::new(x, y);
-        let seen = if self.lossless { level.run(Extremes(x)) } else { steepest.look(level, ends) };
-        let largest = f32::from_bits(seen.largest);
-        let smallest = f32::from_bits(seen.below.wrapping_add(1));
+        let first_pass =
+            if self.lossless { level.run(Extremes(x)) } else { max_relative_error.first_pass(level, ends) };
+        let largest = f32::from_bits(first_pass.largest);
+        let smallest = f32::from_bits(first_pass.below.wrapping_add(1));
         let is_within = |limit: f32| smallest == 0.0 || smallest >= limit;
-        if seen.largest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
+        if first_pass.largest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
             return false;
         }
         report.count += count as u64;
-        report.exact += count as u64 - u64::from(seen.inexact);
+        report.exact += count as u64 - u64::from(first_pass.inexact);
         report.amax = report.amax.max(f64::from(largest));
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, f64::from(smallest));
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    let low = LowBytes { x, codes: target, bytes, zeros: !is_within(self.smallest) };
+                    let count =
+                        ByteSubnormalCount { x, codes: target, bytes, zeros: !is_within(self.smallest) };
                     // SAFETY: the caller's promise for the target; without zeros to fill up, there are as many sources.
-                    unsafe { level.run_raw(low) }
+                    unsafe { level.run_raw(count) }
                 }
-                _ => level.run(Low { ends, normal: self.smallest_normal.to_bits() }),
+                _ => level.run(SubnormalCount { ends, normal: self.smallest_normal.to_bits() }),
             };
             report.subnormal += u64::from(subnormal);
             report.underflowed += u64::from(underflowed);
         }
-        if seen.largest == 0 {
+        if first_pass.largest == 0 {
             return true;
         }
         let exponent = exponent_of(f64::from(smallest));
         let grid = (exponent - self.precision).max(self.lowest);
         let bounds = Bounds::new(f64::from(smallest), f64::from(largest), grid);
         squares::add_singles(&mut report.signal, level, x, bounds);
-        if seen.error == 0 {
+        if first_pass.error == 0 {
             return true;
         }
-        let error = f64::from(f32::from_bits(seen.error));
+        let error = f64::from(f32::from_bits(first_pass.error));
         squares::add_singles(&mut report.noise, level, ends, Bounds::new(0.0, error, grid));
         report.max_abs_error = report.max_abs_error.max(error);
-        let steep = seen.steep || smallest < TINY;
-        if steep && steepest.rise(level, ends) {
-            report.max_rel_error = report.max_rel_error.max(steepest.quotient());
+        let may_exceed = first_pass.may_exceed || smallest < TINY;
+        if may_exceed && max_relative_error.rise(level, ends) {
+            report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
         }
         true
     }
@@ -212,15 +214,15 @@ impl Glance {
 
 /// Columns of a tile, and what the tiles before it led to.
 #[derive(Default)]
-pub(super) struct GlanceScratch {
+pub(super) struct TileScratch {
     source: Tile<f32>,
     target: Tile<f32>,
-    steepest: Steepest,
+    max_relative_error: MaxRelativeError,
 }
 
-impl GlanceScratch {
+impl TileScratch {
     /// Before the first tile.
     pub(super) fn begin(&mut self) {
-        self.steepest = Steepest::default();
+        self.max_relative_error = MaxRelativeError::default();
     }
 }

@@ -14,12 +14,12 @@ pub(super) struct Bytes {
 }
 
 /// How many results are subnormal, and how many are zero though the source is not.
-pub(super) struct Low {
+pub(super) struct SubnormalCount {
     pub(super) ends: Errors,
     pub(super) normal: u32,
 }
 
-impl Kernel for Low {
+impl Kernel for SubnormalCount {
     type Output = [u32; 2];
 
     #[inline(always)]
@@ -40,9 +40,9 @@ impl Kernel for Low {
 /// Codes that are counted side by side; each count fits in a byte.
 pub(super) const BLOCK: usize = 64;
 
-/// The same as [`Low`] from results of a byte each, of whole blocks; sources of zero are looked for if `zeros` says so.
+/// The same as [`SubnormalCount`] from results of a byte each, of whole blocks; sources of zero are looked for if `zeros` says so.
 #[derive(Clone, Copy)]
-pub(super) struct LowBytes {
+pub(super) struct ByteSubnormalCount {
     pub(super) x: Values,
     /// As many, readable.
     pub(super) codes: *const u8,
@@ -50,7 +50,7 @@ pub(super) struct LowBytes {
     pub(super) zeros: bool,
 }
 
-impl RawKernel for LowBytes {
+impl RawKernel for ByteSubnormalCount {
     type Output = [u32; 2];
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! A first look at a tile, and the largest relative error: quotients are only formed of what may exceed all before.
 
-use super::extremes::{Seen, bits};
+use super::extremes::{FirstPass, bits};
 use super::squares::Errors;
 use crate::cpu::{InstructionSet, Kernel, Level};
 
@@ -8,16 +8,16 @@ use crate::cpu::{InstructionSet, Kernel, Level};
 pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
 
 /// The first look; with `FUSED`, multiplication and addition are one instruction.
-struct Look<const FUSED: bool> {
+struct FirstPassLoop<const FUSED: bool> {
     ends: Errors,
     ratio: f32,
 }
 
-impl<const FUSED: bool> Kernel for Look<FUSED> {
-    type Output = Seen;
+impl<const FUSED: bool> Kernel for FirstPassLoop<FUSED> {
+    type Output = FirstPass;
 
     #[inline(always)]
-    fn run(self) -> Seen {
+    fn run(self) -> FirstPass {
         let Self { ends, ratio } = self;
         let (mut largest, mut below, mut most, mut inexact, mut above) = (0, u32::MAX, 0, 0, 0);
         for i in 0..ends.count() {
@@ -32,24 +32,24 @@ impl<const FUSED: bool> Kernel for Look<FUSED> {
             // Positive numbers are positive integers, and negative ones negative.
             above = (more.to_bits() as i32).max(above);
         }
-        Seen { largest, below, error: most, inexact, steep: above > 0 }
+        FirstPass { largest, below, error: most, inexact, may_exceed: above > 0 }
     }
 }
 
 /// The largest relative error, as the error and the source that it belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Steepest {
+pub(super) struct MaxRelativeError {
     error: f32,
     source: f32,
 }
 
-impl Default for Steepest {
+impl Default for MaxRelativeError {
     fn default() -> Self {
         Self { error: 0.0, source: 1.0 }
     }
 }
 
-impl Steepest {
+impl MaxRelativeError {
     pub(super) fn quotient(self) -> f64 {
         f64::from(self.error) / f64::from(self.source)
     }
@@ -62,19 +62,19 @@ impl Steepest {
         if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess - units) }
     }
 
-    pub(super) fn look(self, level: Level, ends: Errors) -> Seen {
+    pub(super) fn first_pass(self, level: Level, ends: Errors) -> FirstPass {
         if level.set() >= InstructionSet::Neon {
-            level.run(Look::<true> { ends, ratio: self.ratio(0) })
+            level.run(FirstPassLoop::<true> { ends, ratio: self.ratio(0) })
         } else {
             // The product may be rounded up.
-            level.run(Look::<false> { ends, ratio: self.ratio(8) })
+            level.run(FirstPassLoop::<false> { ends, ratio: self.ratio(8) })
         }
     }
 
     /// Takes the largest relative error of a tile, if it is larger. Returns whether it is.
     pub(super) fn rise(&mut self, level: Level, ends: Errors) -> bool {
         // Arrays of one value come here with each tile: no division, and nothing but a look.
-        let rises = level.run(Rises { ends, steepest: *self });
+        let rises = level.run(Rises { ends, max_relative_error: *self });
         if rises {
             for i in 0..ends.count() {
                 // SAFETY: `i` is below the count.
@@ -98,7 +98,7 @@ impl Steepest {
 /// Whether some relative error is larger.
 struct Rises {
     ends: Errors,
-    steepest: Steepest,
+    max_relative_error: MaxRelativeError,
 }
 
 impl Kernel for Rises {
@@ -106,12 +106,12 @@ impl Kernel for Rises {
 
     #[inline(always)]
     fn run(self) -> bool {
-        let Self { ends, steepest } = self;
+        let Self { ends, max_relative_error } = self;
         let mut found = 0;
         for i in 0..ends.count() {
             // SAFETY: `i` is below the count.
             let (x, y) = unsafe { ends.get(i) };
-            found += u64::from(steepest.is_below((y - x).abs(), x.abs()));
+            found += u64::from(max_relative_error.is_below((y - x).abs(), x.abs()));
         }
         found > 0
     }

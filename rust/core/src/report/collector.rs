@@ -2,9 +2,9 @@
 //! while they are near.
 
 use super::cast_report::CastReport;
-use super::glance::{Glance, GlanceScratch};
 use super::histogram::{CODES, COUNT_FROM, Histogram};
 use super::measure::{Meter, MeterScratch};
+use super::tile_statistics::{TileScratch, TileStatistics};
 use crate::codec::options::{Overflow, Rounding};
 use crate::cpu::{InstructionSet, Level};
 use crate::error::Error;
@@ -17,24 +17,24 @@ use crate::route::work::Work;
 pub(crate) const SHORT: usize = 64;
 
 /// What is found out about a cast, and how.
-pub(crate) struct Watch {
+pub(crate) struct Collector {
     /// Compares sources and results, by the flags of an encoder.
     pub(crate) meter: Meter,
     /// Compares them without flags.
-    pub(crate) beside: Option<Beside>,
+    pub(crate) flag_free: Option<FlagFree>,
 }
 
 /// What is found out beside a cast.
-pub(crate) struct Beside {
+pub(crate) struct FlagFree {
     /// Sources are bytes, which are counted where there are many.
     counts: bool,
     /// Tells what ordinary tiles lost.
-    glance: Option<Glance>,
+    tile_statistics: Option<TileStatistics>,
     /// The route that tells what any tile lost.
     pub(crate) close: Route,
 }
 
-impl Watch {
+impl Collector {
     /// For a request.
     ///
     /// # Errors
@@ -44,48 +44,49 @@ impl Watch {
         let wraps = request.integer_ends() && !scaled && options.overflow != Overflow::Saturate;
         let meter = Meter::new(source, target, wraps);
         if scaled || request.rounding() == Rounding::Stochastic {
-            return Ok(Self { meter, beside: None });
+            return Ok(Self { meter, flag_free: None });
         }
-        let glance = Glance::new(request, level);
+        let tile_statistics = TileStatistics::new(request, level);
         // The widest vectors are quicker than counting where there is nothing but sources to look at.
-        let simple =
-            level.set() == InstructionSet::Avx512 && glance.as_ref().is_some_and(Glance::is_lossless);
+        let simple = level.set() == InstructionSet::Avx512
+            && tile_statistics.as_ref().is_some_and(TileStatistics::is_lossless);
         let counts = source.item_size() == 1 && !simple;
-        if !counts && glance.is_none() {
-            return Ok(Self { meter, beside: None });
+        if !counts && tile_statistics.is_none() {
+            return Ok(Self { meter, flag_free: None });
         }
         let close = Route::new(&Request { tells: true, ..*request }, level)?;
-        Ok(Self { meter, beside: Some(Beside { counts, glance, close }) })
+        Ok(Self { meter, flag_free: Some(FlagFree { counts, tile_statistics, close }) })
     }
 
     /// Says how losses are found out.
     pub(crate) fn describe(&self) -> String {
-        let Some(Beside { counts, glance, close }) = &self.beside else {
+        let Some(FlagFree { counts, tile_statistics, close }) = &self.flag_free else {
             return "flags of the route, and float64".to_owned();
         };
-        let ways = [(*counts, "counts of codes"), (glance.is_some(), "float32 of tiles within the range")];
+        let ways =
+            [(*counts, "counts of codes"), (tile_statistics.is_some(), "float32 of tiles within the range")];
         let ways = ways.into_iter().filter(|way| way.0).map(|way| way.1);
         ways.chain([close.describe().as_str()]).collect::<Vec<_>>().join("; else ")
     }
 
     /// Whether results come with flags.
     pub(crate) fn needs_flags(&self) -> bool {
-        self.beside.is_none()
+        self.flag_free.is_none()
     }
 }
 
-impl Beside {
+impl FlagFree {
     /// Adds the account of a tile, at once or in the [end](Self::end).
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
-    pub(crate) unsafe fn look(
+    pub(crate) unsafe fn add_tile(
         &self,
         meter: &Meter,
         (source, target): (*const u8, *const u8),
         count: usize,
         work: &mut Work,
-        scratch: &mut WatchScratch,
+        scratch: &mut CollectorScratch,
         report: &mut CastReport,
     ) {
         let level = self.close.level;
@@ -94,12 +95,18 @@ impl Beside {
             if scratch.counts {
                 return scratch.histogram.count(source, count);
             }
-            if let Some(glance) = &self.glance
-                && glance.look(level, (source, target), count, &mut scratch.glance, report)
+            if let Some(tile_statistics) = &self.tile_statistics
+                && tile_statistics.add_tile(
+                    level,
+                    (source, target),
+                    count,
+                    &mut scratch.tile_statistics,
+                    report,
+                )
             {
                 return;
             }
-            self.look_closely(meter, source, count, work, scratch, report);
+            self.count_exactly(meter, source, count, work, scratch, report);
         }
     }
 
@@ -107,13 +114,13 @@ impl Beside {
     ///
     /// # Safety
     /// `count` elements are readable at the source, at most [`crate::cast::TILE`].
-    unsafe fn look_closely(
+    unsafe fn count_exactly(
         &self,
         meter: &Meter,
         source: *const u8,
         count: usize,
         work: &mut Work,
-        scratch: &mut WatchScratch,
+        scratch: &mut CollectorScratch,
         report: &mut CastReport,
     ) {
         let target = scratch.results.0.as_mut_ptr().cast::<u8>();
@@ -131,7 +138,7 @@ impl Beside {
         &self,
         meter: &Meter,
         work: &mut Work,
-        scratch: &mut WatchScratch,
+        scratch: &mut CollectorScratch,
         report: &mut CastReport,
     ) {
         if !scratch.counts {
@@ -154,21 +161,21 @@ impl Beside {
 
 /// What is kept between the tiles of a cast.
 #[derive(Default)]
-pub(crate) struct WatchScratch {
+pub(crate) struct CollectorScratch {
     counts: bool,
     pub(crate) meter: MeterScratch,
     histogram: Histogram,
-    glance: GlanceScratch,
+    tile_statistics: TileScratch,
     results: Tile<u64>,
 }
 
-impl WatchScratch {
+impl CollectorScratch {
     /// Before the first of so many elements.
-    pub(crate) fn begin(&mut self, beside: &Beside, count: usize) {
-        self.counts = beside.counts && count >= COUNT_FROM;
+    pub(crate) fn begin(&mut self, flag_free: &FlagFree, count: usize) {
+        self.counts = flag_free.counts && count >= COUNT_FROM;
         if self.counts {
             self.histogram = Histogram::default();
         }
-        self.glance.begin();
+        self.tile_statistics.begin();
     }
 }
