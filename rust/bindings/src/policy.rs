@@ -64,7 +64,7 @@ impl PolicyBase {
 }
 
 /// A dtype's name, made once.
-fn kept<'a>(
+fn cached<'a>(
     py: Python<'_>,
     place: &PyOnceLock<Option<Py<PyString>>>,
     name: impl FnOnce() -> PyResult<Option<&'a str>>,
@@ -129,13 +129,13 @@ impl PolicyBase {
     /// The dtype that layers compute in.
     #[getter]
     fn compute_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
-        kept(py, &self.compute_dtype, || Ok(self.value()?.compute_dtype()))
+        cached(py, &self.compute_dtype, || Ok(self.value()?.compute_dtype()))
     }
 
     /// The dtype that layers keep their variables in.
     #[getter]
     fn variable_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
-        kept(py, &self.variable_dtype, || Ok(self.value()?.variable_dtype()))
+        cached(py, &self.variable_dtype, || Ok(self.value()?.variable_dtype()))
     }
 
     /// `"int8"`, `"float8"`, `"int4"`, `"gptq"`, `"awq"`, `"ternary"`, or None.

@@ -2,7 +2,7 @@
 
 use castwise_core::Format;
 use castwise_core::cast::{Source, Target, num_threads};
-use castwise_core::unscale::{Found, Gradient, Reciprocal, unscale};
+use castwise_core::unscale::{Gradient, Reciprocal, Unscaled, unscale};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -202,7 +202,7 @@ fn run(
     reciprocal: Reciprocal,
     leaves: Option<&[usize]>,
     threads: usize,
-) -> PyResult<Found> {
+) -> PyResult<Unscaled> {
     // Owned, as in `cast`: another thread may give an array another shape meanwhile.
     let shapes: Vec<Vec<usize>> = sources.iter().map(|source| source.shape().to_vec()).collect();
     let from: Vec<Place> = sources.iter().map(Place::of).collect();

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use aho_corasick::AhoCorasick;
 
-use super::crowd::Crowd;
 use super::matching::Slot;
 use super::pattern::Pattern;
+use super::regex_set::RegexSet;
 
 /// As many patterns behind one literal are tried one by one; if there are more, the literal tells too little.
 const MOST_BEHIND: usize = 16;
@@ -20,7 +20,7 @@ pub(super) struct Index {
     behind: Vec<(Vec<Slot>, u64)>,
     lookups: u64,
     /// Patterns that no literal sets apart.
-    crowd: Crowd,
+    regex_set: RegexSet,
 }
 
 impl Index {
@@ -34,11 +34,11 @@ impl Index {
         let shared = |set: &Vec<Vec<u8>>| set.iter().map(|text| uses[text.as_slice()]).max().unwrap_or(0);
         let cost = |set: &&Vec<Vec<u8>>| (shared(set), std::cmp::Reverse(set.iter().map(Vec::len).min()));
         let mut places: HashMap<&[u8], usize> = HashMap::new();
-        let (mut texts, mut behind, mut crowd) = (Vec::new(), Vec::<(Vec<Slot>, u64)>::new(), Vec::new());
+        let (mut texts, mut behind, mut regex_set) = (Vec::new(), Vec::<(Vec<Slot>, u64)>::new(), Vec::new());
         for (slot, pattern) in &patterns {
             let Some(set) = pattern.required.iter().min_by_key(cost).filter(|set| shared(set) <= MOST_BEHIND)
             else {
-                crowd.push((*slot, *pattern));
+                regex_set.push((*slot, *pattern));
                 continue;
             };
             for text in set {
@@ -53,16 +53,18 @@ impl Index {
         match AhoCorasick::builder().ascii_case_insensitive(true).build(&texts) {
             Ok(scanner) => {
                 let scanner = (!texts.is_empty()).then_some(scanner);
-                Self { scanner, behind, lookups: 0, crowd: Crowd::new(&crowd) }
+                Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set) }
             }
             // More literals than the scanner can number.
-            Err(_) => Self { scanner: None, behind: Vec::new(), lookups: 0, crowd: Crowd::new(&patterns) },
+            Err(_) => {
+                Self { scanner: None, behind: Vec::new(), lookups: 0, regex_set: RegexSet::new(&patterns) }
+            }
         }
     }
 
     /// Calls `visit` with each pattern that may match; one with several literals perhaps several times.
     pub(super) fn candidates(&mut self, path: &str, mut visit: impl FnMut(Slot)) {
-        self.crowd.candidates(path, &mut visit);
+        self.regex_set.candidates(path, &mut visit);
         let Some(scanner) = &self.scanner else { return };
         self.lookups += 1;
         for hit in scanner.find_overlapping_iter(path) {

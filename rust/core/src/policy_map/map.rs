@@ -36,7 +36,7 @@ impl<V> Key<V> {
 
 /// What a lookup found, before anybody asked Python.
 #[derive(Debug)]
-pub struct Found<'a, V> {
+pub struct Matches<'a, V> {
     /// The key that is the path itself.
     pub exact: Option<&'a Key<V>>,
     /// Keys that match, and keys of which only Python can tell (false), in the order of insertion.
@@ -154,7 +154,7 @@ impl<V> PolicyMap<V> {
     }
 
     /// The key that is the path, or else the keys that match it; with `all`, both.
-    pub fn find(&mut self, path: &str, all: bool) -> Found<'_, V> {
+    pub fn find(&mut self, path: &str, all: bool) -> Matches<'_, V> {
         let exact = self.slots.get(path).copied();
         let mut slots = Vec::new();
         if exact.is_none() || all {
@@ -170,7 +170,7 @@ impl<V> PolicyMap<V> {
             let key = self.keys.get(&slot).filter(|_| Some(slot) != exact)?;
             key.pattern.matches(path).map_or(Some((key, false)), |matches| matches.then_some((key, true)))
         });
-        Found { matches: judged.collect(), exact: exact.map(|slot| &self.keys[&slot]) }
+        Matches { matches: judged.collect(), exact: exact.map(|slot| &self.keys[&slot]) }
     }
 
     /// Indexes the keys that came since the last lookup, together with segments not much larger than they are.

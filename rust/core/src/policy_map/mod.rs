@@ -7,20 +7,20 @@
 //! pattern    one key's matcher: linear in the path, whatever the pattern (no backtracking blow-up)
 //! literals   what every match of a pattern must contain
 //! index      literals -> the few patterns that can match a path at all
-//! crowd      patterns without such literals, all in one automaton
+//! regex_set  patterns without such literals, all in one automaton
 //! ```
 //!
 //! A lookup scans the path once for all literals, then tries only the patterns whose literals it found. Patterns come
 //! from model files, so nothing here takes more than linear time in a path.
 
-mod crowd;
 mod index;
 mod literals;
 mod map;
 mod matching;
 mod pattern;
+mod regex_set;
 mod translate;
 
-pub use map::{Found, Key, Overlap, PolicyMap};
+pub use map::{Key, Matches, Overlap, PolicyMap};
 pub use matching::{Classes, Domain, Matching};
 pub use pattern::{Engine, Pattern};

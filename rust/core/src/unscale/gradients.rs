@@ -48,7 +48,7 @@ pub struct Gradient<'a> {
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct Unscaled {
     /// All gradients are finite, before and after.
     pub finite: bool,
     /// The root of the sum of the squares of all leaves after division, before they were rounded to their targets;
@@ -69,7 +69,7 @@ pub unsafe fn unscale(
     reciprocal: Reciprocal,
     leaves: Option<&[usize]>,
     threads: usize,
-) -> Result<Found, Error> {
+) -> Result<Unscaled, Error> {
     let _environment = DefaultEnvironment::enter();
     let squares = leaves.is_some();
     let operand = Operand::Times(reciprocal.0);
@@ -78,7 +78,7 @@ pub unsafe fn unscale(
     let chunks = unsafe { carry_out(gradients, &work, threads)? };
     let finite = chunks.iter().all(|chunk| chunk.finite);
     let leaves = leaves.unwrap_or_default();
-    Ok(Found { finite, norm: DefaultEnvironment::compute(leaves, |leaves| norm(&chunks, leaves)) })
+    Ok(Unscaled { finite, norm: DefaultEnvironment::compute(leaves, |leaves| norm(&chunks, leaves)) })
 }
 
 /// Multiplies by `factor` (or divides by it), saturates, and finds the largest magnitude before that; NaN if there is

@@ -9,4 +9,4 @@ mod half;
 mod multiply;
 
 pub use gradient_route::Reciprocal;
-pub use gradients::{Found, Gradient, quantize, unscale};
+pub use gradients::{Gradient, Unscaled, quantize, unscale};

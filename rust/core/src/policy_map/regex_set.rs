@@ -7,7 +7,7 @@ use super::matching::{Domain, Slot};
 use super::pattern::Pattern;
 
 /// So few are tried one by one.
-const FEW: usize = 8;
+const SMALL: usize = 8;
 
 /// Bytes that the states of one automaton may take; beyond, they are made anew.
 const STATE_BYTES: usize = 1 << 26;
@@ -16,7 +16,7 @@ const STATE_BYTES: usize = 1 << 26;
 const PATTERN_BYTES: usize = 1 << 28;
 
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct RegexSet {
     slots: Vec<Slot>,
     /// The paths that are in the domain of every pattern.
     domain: Domain,
@@ -30,7 +30,7 @@ struct Together {
     found: PatternSet,
 }
 
-impl Crowd {
+impl RegexSet {
     pub(super) fn new(patterns: &[(Slot, &Pattern)]) -> Self {
         let slots = patterns.iter().map(|&(slot, _)| slot).collect();
         let linear: Vec<_> = patterns.iter().filter_map(|(_, pattern)| pattern.linear()).collect();
@@ -47,7 +47,7 @@ impl Crowd {
             let regex = Regex::builder().configure(settings).build_many_from_hir(&expressions).ok()?;
             Some(Together { found: PatternSet::new(regex.pattern_len()), regex })
         };
-        let together = if patterns.len() > FEW { together() } else { None };
+        let together = if patterns.len() > SMALL { together() } else { None };
         Self { slots, domain, together }
     }
 
