@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::words::{Word, apart};
+use super::shuffle::{Shuffle, deinterleaved};
 use crate::cpu::{Level, RawKernel};
 
 /// As many channels as are taken apart together: those of colours, with one more for what shows through.
@@ -26,7 +26,7 @@ pub(super) struct Groups {
 ///
 /// # Safety
 /// The groups are readable, but for what is not taken of the last; places for what is taken are writable. Nothing is both.
-pub(super) unsafe fn take_apart(level: Level, size: usize, groups: Groups) {
+pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
     // SAFETY: the caller's promise.
     unsafe {
         match size {
@@ -41,8 +41,8 @@ pub(super) unsafe fn take_apart(level: Level, size: usize, groups: Groups) {
 
 impl Groups {
     /// # Safety
-    /// As for [`take_apart`]; words have this size.
-    unsafe fn of_words<T: Word<N>, const N: usize>(self, level: Level) {
+    /// As for [`deinterleave`]; words have this size.
+    unsafe fn of_words<T: Shuffle<N>, const N: usize>(self, level: Level) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.words {
@@ -57,7 +57,7 @@ impl Groups {
 
 struct Apart<T, const N: usize, const K: usize>(Groups, PhantomData<T>);
 
-impl<T: Word<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
+impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
     type Output = ();
 
     #[inline(always)]
@@ -72,7 +72,7 @@ impl<T: Word<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
             // SAFETY: N groups from here on are among the caller's readable ones.
             unsafe {
                 let vectors = std::array::from_fn(|place| T::load(from.add(group * K + place * N)));
-                for (channel, vector) in apart::<T, N, K>(vectors).into_iter().enumerate() {
+                for (channel, vector) in deinterleaved::<T, N, K>(vectors).into_iter().enumerate() {
                     if channel < channels {
                         T::store(to(channel).add(group), vector);
                     }
@@ -81,7 +81,7 @@ impl<T: Word<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
         }
         for group in whole..count {
             for channel in 0..channels {
-                // SAFETY: the promise of `take_apart`'s caller for a word that is taken.
+                // SAFETY: the promise of `deinterleave`'s caller for a word that is taken.
                 unsafe {
                     let word = from.add(group * K + channel).read_unaligned();
                     to(channel).add(group).write_unaligned(word);
@@ -93,7 +93,7 @@ impl<T: Word<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHANNELS, Groups, take_apart};
+    use super::{CHANNELS, Groups, deinterleave};
     use crate::cpu::Level;
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         let (to, stride) = (found.as_mut_ptr(), to_stride as isize);
         let groups = Groups { from: memory.as_ptr(), count, words, channels, to, to_stride: stride };
         // SAFETY: the vectors have these sizes.
-        unsafe { take_apart(level, size, groups) };
+        unsafe { deinterleave(level, size, groups) };
         let mut wanted = vec![0u8; channels * to_stride];
         for (place, word) in memory.chunks_exact(size).enumerate() {
             let (group, channel) = (place / words, place % words);

@@ -2,14 +2,14 @@
 
 pub(crate) mod blocks;
 mod channels;
-mod every_second;
+mod deinterleave;
 pub mod region;
 mod row_places;
 mod rows;
+mod shuffle;
 pub(crate) mod streaming;
 pub(crate) mod transfer;
 mod transpose;
-mod words;
 
 use smallvec::{SmallVec, smallvec};
 

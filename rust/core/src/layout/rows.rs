@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::every_second;
+use super::deinterleave;
 use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
@@ -35,7 +35,7 @@ pub(super) unsafe fn copy(
     let adjacent = to.stride == size as isize;
     if adjacent && from.stride == 2 * to.stride && gaps == Gaps::Read && !swapped && size <= 8 {
         // SAFETY: the caller's promise.
-        let done = unsafe { every_second::copy(level, size, from, to, (rows, count)) };
+        let done = unsafe { deinterleave::copy(level, size, from, to, (rows, count)) };
         from.first = from.first.wrapping_offset(done as isize * from.stride);
         to.first = to.first.wrapping_offset(done as isize * to.stride);
         count -= done;
@@ -94,7 +94,7 @@ impl<T: Plain> RawKernel for Unchanged<T> {
                 if dense && stride == to_stride {
                     adjacent(from, to, count * size);
                 } else {
-                    apart::<T>((from, stride), (to, to_stride), count);
+                    unchanged::<T>((from, stride), (to, to_stride), count);
                 }
             }
         }
@@ -115,7 +115,7 @@ macro_rules! swapped {
                 for (from, to) in self.0.rows() {
                     // SAFETY: the promise of `copy`'s caller, for each row.
                     unsafe {
-                        words((from, stride), (to, to_stride), self.0.count, <$word>::swap_bytes);
+                        strided((from, stride), (to, to_stride), self.0.count, <$word>::swap_bytes);
                     }
                 }
             }
@@ -165,11 +165,11 @@ unsafe fn pieces<T: Plain>(from: *const u8, to: *mut u8, bytes: usize) {
 /// and they are slower than one load each.
 ///
 /// # Safety
-/// As for [`words`].
+/// As for [`strided`].
 #[inline(never)]
-unsafe fn apart<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
+unsafe fn unchanged<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), count: usize) {
     // SAFETY: passed on.
-    unsafe { words(from, to, count, |word: T| word) };
+    unsafe { strided(from, to, count, |word: T| word) };
 }
 
 /// Copies words at a stride, each changed in some way.
@@ -177,7 +177,7 @@ unsafe fn apart<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), count:
 /// # Safety
 /// `count` words are readable at the first place and writable at the second, at their strides.
 #[inline(always)]
-pub(super) unsafe fn words<S: Plain, T: Plain>(
+pub(super) unsafe fn strided<S: Plain, T: Plain>(
     (from, from_stride): (*const u8, isize),
     (to, to_stride): (*mut u8, isize),
     count: usize,

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::channels::{CHANNELS, Groups, take_apart};
+use super::channels::{CHANNELS, Groups, deinterleave};
 use super::row_places::Rows;
 pub(crate) use super::rows::Gaps;
-use super::rows::{self, words};
+use super::rows::{self, strided};
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Level, RawKernel};
@@ -34,7 +34,7 @@ pub(crate) unsafe fn gather(
         unsafe {
             let (first, to) = (base.offset(run.offsets[operand]), tile.add(done * size));
             if let Some(groups) = shape.groups((first, gaps), to, swapped) {
-                take_apart(level, shape.size, groups);
+                deinterleave(level, shape.size, groups);
             } else if shape.is_crosswise(swapped) {
                 let lines = (shape.count, shape.rows);
                 transpose(level, shape.size, (first, shape.stride), lines, (to, shape.row_size()));
@@ -220,9 +220,9 @@ impl<T: Real> RawKernel for OfReal<T> {
         // SAFETY: `scatter_real`'s caller vouches for both pointers.
         unsafe {
             if swapped {
-                words(from, to, count, |real: T| real.swap().with_zero());
+                strided(from, to, count, |real: T| real.swap().with_zero());
             } else {
-                words(from, to, count, T::with_zero);
+                strided(from, to, count, T::with_zero);
             }
         }
     }
@@ -273,11 +273,11 @@ pub(crate) unsafe fn copy_run(
         let (from, to) = ((from, stride), (to, stride));
         match size {
             _ if stride == size as isize => to.0.copy_from_nonoverlapping(from.0, count * size),
-            1 => words(from, to, count, |word: u8| word),
-            2 => words(from, to, count, |word: u16| word),
-            4 => words(from, to, count, |word: u32| word),
-            8 => words(from, to, count, |word: u64| word),
-            16 => words(from, to, count, |word: u128| word),
+            1 => strided(from, to, count, |word: u8| word),
+            2 => strided(from, to, count, |word: u16| word),
+            4 => strided(from, to, count, |word: u32| word),
+            8 => strided(from, to, count, |word: u64| word),
+            16 => strided(from, to, count, |word: u128| word),
             _ => unreachable!("elements take a power of two of bytes, 16 at most"),
         }
     }

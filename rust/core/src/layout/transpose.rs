@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::words::{Word, apart};
+use super::shuffle::{Shuffle, deinterleaved};
 use crate::cpu::{Level, RawKernel};
 
 /// Copies words at `from`, in `lines` of `length` adjacent ones, a line every `stride` bytes, so that the first words of
@@ -41,7 +41,7 @@ struct Block {
 
 struct Turn<T, const N: usize>(Block, PhantomData<T>);
 
-impl<T: Word<N>, const N: usize> RawKernel for Turn<T, N> {
+impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
     type Output = ();
 
     #[inline(always)]
@@ -76,7 +76,7 @@ impl<T: Word<N>, const N: usize> RawKernel for Turn<T, N> {
     }
 }
 
-impl<T: Word<N>, const N: usize> Turn<T, N> {
+impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
     /// Where a word of a line is, and where it goes.
     #[inline(always)]
     fn places(&self, line: usize, word: usize) -> (*const u8, *mut u8) {
@@ -102,14 +102,14 @@ impl<T: Word<N>, const N: usize> Turn<T, N> {
 /// # Safety
 /// N words are readable at each of N lines, and writable at each of N lines of the target.
 #[inline(always)]
-unsafe fn square<T: Word<N>, const N: usize>(
+unsafe fn square<T: Shuffle<N>, const N: usize>(
     (from, stride): (*const u8, isize),
     (to, to_stride): (*mut u8, isize),
 ) {
     // SAFETY: the caller's promise.
     let vectors: [T::Vector; N] =
         std::array::from_fn(|line| unsafe { T::load(from.offset(line as isize * stride).cast()) });
-    for (line, vector) in apart::<T, N, N>(vectors).into_iter().enumerate() {
+    for (line, vector) in deinterleaved::<T, N, N>(vectors).into_iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe { T::store(to.offset(line as isize * to_stride).cast(), vector) };
     }

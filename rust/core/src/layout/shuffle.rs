@@ -1,7 +1,7 @@
 //! Words in vectors of 16 bytes, put in other places: what every machine can do with them.
 
 /// A word of which N make a vector of 16 bytes.
-pub(super) trait Word<const N: usize>: Copy {
+pub(super) trait Shuffle<const N: usize>: Copy {
     type Vector: Copy;
     /// # Safety
     /// N words are readable.
@@ -22,7 +22,7 @@ pub(super) trait Word<const N: usize>: Copy {
 /// A shuffle moves the word at place i of K N to 2 i modulo K N - 1. So the word at g K + c comes to c N + g: of K
 /// channels that were interleaved, vector c has channel c.
 #[inline(always)]
-pub(super) fn apart<T: Word<N>, const N: usize, const K: usize>(
+pub(super) fn deinterleaved<T: Shuffle<N>, const N: usize, const K: usize>(
     mut vectors: [T::Vector; K],
 ) -> [T::Vector; K] {
     // One by one and not in a loop, which the compiler would keep, and the vectors in memory.
@@ -42,7 +42,7 @@ pub(super) fn apart<T: Word<N>, const N: usize, const K: usize>(
 }
 
 #[inline(always)]
-fn shuffled<T: Word<N>, const N: usize, const K: usize>(vectors: &[T::Vector; K]) -> [T::Vector; K] {
+fn shuffled<T: Shuffle<N>, const N: usize, const K: usize>(vectors: &[T::Vector; K]) -> [T::Vector; K] {
     let mut next = *vectors;
     for half in 0..K {
         let other = half + K;
@@ -62,7 +62,7 @@ fn shuffled<T: Word<N>, const N: usize, const K: usize>(vectors: &[T::Vector; K]
 macro_rules! word {
     ($($word:ty, $lanes:literal, $vector:ty, $load:path, $store:path, $low:ident, $high:ident,
         $upper:path;)*) => {$(
-        impl super::Word<$lanes> for $word {
+        impl super::Shuffle<$lanes> for $word {
             type Vector = $vector;
             #[inline(always)]
             unsafe fn load(from: *const Self) -> Self::Vector {
@@ -126,7 +126,7 @@ mod interleave {
 mod interleave {
     macro_rules! word {
         ($($word:ty, $lanes:literal;)*) => {$(
-            impl super::Word<$lanes> for $word {
+            impl super::Shuffle<$lanes> for $word {
                 type Vector = [Self; $lanes];
                 #[inline(always)]
                 unsafe fn load(from: *const Self) -> Self::Vector {
