@@ -5,11 +5,11 @@
 
 #![deny(unsafe_code)]
 
-use super::by_cells;
 use super::by_sums;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::piecewise_stage;
 use super::shapes::{Shape, shape_of};
 use super::through_singles;
 use super::to_byte;
@@ -50,9 +50,12 @@ fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let spec = request.source.float().filter(|_| !request.tells)?;
     let shape = shape_of(&spec)?;
     if request.scaled {
-        let cells =
-            if shape == Shape::Single { None } else { by_cells::of_words(request, spec, vectors.level()) };
-        return cells.or_else(|| match shape {
+        let piecewise = if shape == Shape::Single {
+            None
+        } else {
+            piecewise_stage::of_words(request, spec, vectors.level())
+        };
+        return piecewise.or_else(|| match shape {
             Shape::Single => scaled(vectors, request, Singles),
             Shape::UpperHalf => scaled(vectors, request, UpperHalves),
             Shape::IeeeHalf => scaled(vectors, request, IeeeHalves),
@@ -64,9 +67,8 @@ fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     match shape {
         Shape::Single => from_singles(vectors, request),
         Shape::UpperHalf => from(vectors, request, UpperHalves),
-        Shape::IeeeHalf => {
-            by_cells::of_words(request, spec, vectors.level()).or_else(|| from(vectors, request, IeeeHalves))
-        }
+        Shape::IeeeHalf => piecewise_stage::of_words(request, spec, vectors.level())
+            .or_else(|| from(vectors, request, IeeeHalves)),
     }
 }
 
@@ -75,7 +77,7 @@ fn from_singles<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stag
     usual(vectors, request, Singles).or_else(|| match shape_of(&request.target.float()?) {
         Some(Shape::Single) => to_single::limited_stage(vectors, request),
         Some(shape) => to_half::rounded_stage(vectors, request, shape),
-        None => by_cells::away_from_zero(request, vectors.level())
+        None => piecewise_stage::away_from_zero(request, vectors.level())
             .or_else(|| to_byte::rounded_stage(vectors, request)),
     })
 }
@@ -104,9 +106,10 @@ fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opti
 /// To bytes, in the best way of a level.
 fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     // IEEE halves have cells of their own.
-    let has_cells = F::SIZE != IeeeHalves::SIZE || F::SHIFTED;
-    let cells = if has_cells { by_cells::of_upper_halves(request, source, vectors.level()) } else { None };
-    cells
+    let has_piecewise = F::SIZE != IeeeHalves::SIZE || F::SHIFTED;
+    let piecewise =
+        if has_piecewise { piecewise_stage::of_upper_halves(request, source, vectors.level()) } else { None };
+    piecewise
         .or_else(|| by_sums::stage(request, source, vectors.level()))
         .or_else(|| to_byte::stage(vectors, request, source))
 }
@@ -176,7 +179,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
             to_half::to_upper(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
         Some(_) => to_half::to_ieee(vectors, request, rounded),
-        None => by_cells::of_upper_halves(request, rounded, vectors.level())
+        None => piecewise_stage::of_upper_halves(request, rounded, vectors.level())
             .or_else(|| by_sums::stage(request, rounded, vectors.level())),
     };
     let factor = f64::from(equal);

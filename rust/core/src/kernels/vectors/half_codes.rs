@@ -178,7 +178,7 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
             }
             let [first, second] = pair::<V, F>(floats, source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            // Up if the lower half is above the middle, or on it below an odd upper half.
+            // Threshold if the lower half is above the middle, or on it below an odd upper half.
             let (even, bound) = if NEAREST_EVEN {
                 (one, V::splat16(SIGN))
             } else {

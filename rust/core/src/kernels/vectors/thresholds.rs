@@ -11,20 +11,20 @@ use crate::cpu::Kernel;
 use crate::format::FloatSpec;
 
 /// The most cells that words are cut into.
-pub(crate) const CELLS: usize = 192;
+pub(crate) const INTERVALS: usize = 192;
 
 /// The sign bit of a word.
 pub(super) const SIGN: u16 = 1 << 15;
 
 /// A word whose code is not that of the word before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Up {
+pub(super) struct Threshold {
     pub(super) word: u16,
     pub(super) code: u8,
 }
 
 /// Looks for the first word of each code.
-pub(super) struct Steps<'a> {
+pub(super) struct Thresholds<'a> {
     pub(super) factor: f64,
     pub(super) words: &'a FloatSpec,
     pub(super) target: FloatSpec,
@@ -35,10 +35,10 @@ pub(super) struct Steps<'a> {
     /// What is where codes go up has the upper one, below odd codes too.
     pub(super) ties_go_up: bool,
     /// Room for as many as there are codes of a sign.
-    pub(super) found: &'a mut [Up],
+    pub(super) found: &'a mut [Threshold],
 }
 
-impl Kernel for Steps<'_> {
+impl Kernel for Thresholds<'_> {
     type Output = usize;
 
     #[inline(always)]
@@ -49,8 +49,9 @@ impl Kernel for Steps<'_> {
         let ties = FloatSpec { mantissa_bits: target.mantissa_bits + 1, ..target };
         let bound = |code: u16| number(&ties, 2 * code - u16::from(nearest));
         let word_below = |code: u16| below(words, bound(code) * inverse).min(infinity);
-        // Cells are so large at least, or too many.
-        let size = (word_below(last).saturating_sub(word_below(1)) / CELLS as u16 + 1).next_power_of_two();
+        // Piecewise are so large at least, or too many.
+        let size =
+            (word_below(last).saturating_sub(word_below(1)) / INTERVALS as u16 + 1).next_power_of_two();
         let (binade, normal) = (1 << target.mantissa_bits, 1 << words.mantissa_bits);
         for code in 1..=last {
             // Twice the tie of a code of the binade below, and twice its words, as long as both are normal.
@@ -79,7 +80,7 @@ impl Kernel for Steps<'_> {
             if code > 4 && word - found[usize::from(code - 5)].word < size {
                 return 0;
             }
-            found[usize::from(code - 1)] = Up { word, code: code as u8 };
+            found[usize::from(code - 1)] = Threshold { word, code: code as u8 };
         }
         usize::from(last)
     }
@@ -113,7 +114,7 @@ fn below(spec: &FloatSpec, number: f64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::Cells;
+    use super::super::piecewise::Piecewise;
     use super::super::shapes::{half_spec, upper_spec};
     use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
     use crate::codec::scalar::Scalar;
@@ -154,21 +155,21 @@ mod tests {
     }
 
     /// Compares the cells of a request, if it has some, with what becomes of every word; tells whether it has.
-    fn has_right_cells(request: &Request) -> bool {
+    fn has_right_piecewise(request: &Request) -> bool {
         let words = request.source.float().unwrap();
-        let Some(cells) = Cells::of(&words, request, Level::PORTABLE) else { return false };
+        let Some(piecewise) = Piecewise::of(&words, request, Level::PORTABLE) else { return false };
         let Request { source, target, options, factor, .. } = *request;
         let pair = (source, target);
         let scalar = Scalar::new(pair, &options, request.rounding(), factor.unwrap_or(1.0)).unwrap();
         for word in 0..=u16::MAX {
-            let (code, wanted) = (cells.code(word), scalar.convert(u64::from(word)).code as u8);
+            let (code, wanted) = (piecewise.code(word), scalar.convert(u64::from(word)).code as u8);
             assert_eq!(code, wanted, "{word:#x} {request:?}");
         }
         true
     }
 
     #[test]
-    fn cells_are_what_becomes_of_every_word() {
+    fn tables_are_right_for_every_code() {
         let mut found = 0;
         for spec in [upper_spec(), half_spec()] {
             let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
@@ -176,15 +177,15 @@ mod tests {
                 for (overflow, nan) in OPTIONS {
                     let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
                     let request = Request { options, ..Request::plain(source, target) };
-                    found += usize::from(has_right_cells(&request));
+                    found += usize::from(has_right_piecewise(&request));
                 }
             }
         }
-        assert!(found > 360, "only {found} requests have cells");
+        assert!(found > 360, "only {found} requests have tables");
     }
 
     #[test]
-    fn cells_are_what_becomes_of_products() {
+    fn tables_are_right_for_products() {
         let mut found = 0;
         for (spec, factor) in
             [upper_spec(), half_spec()].into_iter().flat_map(|spec| FACTORS.map(|by| (spec, by)))
@@ -195,30 +196,30 @@ mod tests {
                     let options = Options { rounding: Some(rounding), overflow, nan, seed: 0 };
                     let plain = Request::plain(source, target);
                     let request = Request { options, scaled: true, factor: Some(factor), ..plain };
-                    found += usize::from(has_right_cells(&request));
+                    found += usize::from(has_right_piecewise(&request));
                 }
             }
         }
-        assert!(found > 400, "only {found} requests have cells");
+        assert!(found > 400, "only {found} requests have tables");
     }
 
     #[test]
-    fn every_signed_format_of_a_byte_has_cells() {
+    fn every_signed_format_of_a_byte_has_a_table() {
         for target in
             bytes().filter(|target| target.row().bits == 8 && target.float().is_some_and(|to| to.signed))
         {
             let request = Request::plain(target, target);
-            assert!(Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
+            assert!(Piecewise::of(&upper_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
         }
     }
 
     #[test]
-    fn what_has_no_cells_is_left_to_others() {
+    fn what_has_no_table_is_left_to_others() {
         let named = |name| Format::named(name).unwrap();
         let of = |target: &'static str, factor: f64| {
             let plain = Request::plain(named("bfloat16"), named(target));
             let request = Request { scaled: true, factor: Some(factor), ..plain };
-            Cells::of(&upper_spec(), &request, Level::PORTABLE).is_some()
+            Piecewise::of(&upper_spec(), &request, Level::PORTABLE).is_some()
         };
         assert!(of("float8_e4m3fn", 0.1));
         for factor in [-0.1, 0.0, f64::INFINITY, f64::NAN, 1e-60] {

@@ -10,14 +10,14 @@
 //! code       codes[cell], plus one if the rest is above bounds[cell], and one more if it is above more_bounds[cell]
 //! ```
 //! Signs are put on top, and infinities and NaN replaced, where they are not what overflows become. Whether a pair of
-//! formats is like that under some options shows in the steps where codes go up ([`super::steps`]).
+//! formats is like that under some options shows in the steps where codes go up ([`super::thresholds`]).
 //!
 //! Roundings towards an infinity take the cells of the one towards zero. What is rounded away from zero is one more than
 //! what the word before it is cut to: `code(word) = cut(word - 1) + 1`, but for zero.
 
 #![deny(unsafe_code)]
 
-use super::steps::{CELLS, SIGN, Steps, Up};
+use super::thresholds::{INTERVALS, SIGN, Threshold, Thresholds};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::cpu::Level;
@@ -61,12 +61,12 @@ pub(super) struct Away {
 
 /// What becomes of words.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cells {
-    pub(super) codes: [u8; CELLS],
+pub(super) struct Piecewise {
+    pub(super) codes: [u8; INTERVALS],
     /// The rests that round up are above these.
-    pub(super) bounds: [u8; CELLS],
+    pub(super) bounds: [u8; INTERVALS],
     /// The rests that round up once more are above these, if there are such.
-    pub(super) more_bounds: Option<[u8; CELLS]>,
+    pub(super) more_bounds: Option<[u8; INTERVALS]>,
     /// The first word of the lowest cell.
     pub(super) lowest: u16,
     /// The last word that differs from those before.
@@ -82,7 +82,7 @@ pub(super) struct Cells {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Special {
     /// The largest magnitude that the tables are right for.
-    pub(super) ordinary: u16,
+    pub(super) last_regular: u16,
     /// The magnitude of infinity; above it are NaN.
     pub(super) infinity: u16,
     /// Codes of an infinity, for each sign.
@@ -94,7 +94,7 @@ pub(super) struct Special {
 /// The most codes of a sign.
 const CODES: usize = 1 << 7;
 
-impl Cells {
+impl Piecewise {
     /// The cells of an IEEE format's words for a request that is like this but for its source, if they serve it. A factor
     /// above zero keeps words in their order: then these are cells of the words' products.
     pub(super) fn of(words: &FloatSpec, request: &Request, level: Level) -> Option<Self> {
@@ -120,11 +120,12 @@ impl Cells {
         let codes = SpecialCodes::new(&spec, &request.options, rounding);
         let overflow = if away.is_some() { spec.max_code() } else { codes.overflow[0] };
         let last = [spec.max_code(), spec.max_code() + 1].into_iter().find(|&code| code == overflow)? as u16;
-        let mut room = [Up { word: 0, code: 0 }; CODES];
-        let steps = Steps { factor, words, target: spec, last, nearest, ties_go_up, found: &mut room };
-        let count = level.run(steps);
-        let steps = &room[..count];
-        let reached = steps.last()?.code;
+        let mut room = [Threshold { word: 0, code: 0 }; CODES];
+        let thresholds =
+            Thresholds { factor, words, target: spec, last, nearest, ties_go_up, found: &mut room };
+        let count = level.run(thresholds);
+        let thresholds = &room[..count];
+        let reached = thresholds.last()?.code;
         let sign = match (spec.sign_bit() as u8, spec.specials) {
             (TOP_BIT, Specials::Fnuz) => Sign::SignlessZero,
             (TOP_BIT, _) => Sign::Top,
@@ -134,18 +135,18 @@ impl Cells {
         let (infinity, infinity_codes, nan_codes) =
             (words.infinity_code()? as u16, byte(codes.infinity), byte(codes.nan));
         let overflows = [reached, sign.negative(reached)];
-        let ordinary = match (away.is_none() && infinity_codes == overflows, nan_codes == overflows) {
+        let last_regular = match (away.is_none() && infinity_codes == overflows, nan_codes == overflows) {
             (true, true) => SIGN - 1,
             (true, false) => infinity,
             (false, _) => infinity - 1,
         };
-        let special = Special { ordinary, infinity, infinity_codes, nan_codes };
+        let special = Special { last_regular, infinity, infinity_codes, nan_codes };
         let away = away.map(|negative| {
             let limits = byte(codes.overflow)[usize::from(negative)] == overflows[usize::from(negative)];
             Away { negative, most: if limits { reached } else { reached.wrapping_add(1) }, limits }
         });
-        let cells = Self::from_steps(steps, sign, special)?;
-        (request.scaled || cells.more_bounds.is_none()).then_some(Self { away, ..cells })
+        let piecewise = Self::from_thresholds(thresholds, sign, special)?;
+        (request.scaled || piecewise.more_bounds.is_none()).then_some(Self { away, ..piecewise })
     }
 
     /// The code of a word, as vectors find it.
@@ -153,29 +154,29 @@ impl Cells {
     pub(super) fn code(&self, word: u16) -> u8 {
         let magnitude = word & !SIGN;
         let negative = word != magnitude;
-        let Special { ordinary, infinity, infinity_codes, nan_codes } = self.special;
-        if magnitude > ordinary {
+        let Special { last_regular, infinity, infinity_codes, nan_codes } = self.special;
+        if magnitude > last_regular {
             return if magnitude > infinity { nan_codes } else { infinity_codes }[usize::from(negative)];
         }
         let up = u16::from(magnitude > 0 && self.away.is_some_and(|away| away.negative == negative));
         let place = (magnitude - up).min(self.limit).saturating_sub(self.lowest).wrapping_mul(self.factor);
-        let [cell, rest] = place.to_be_bytes().map(usize::from);
-        let is_above = |bounds: &[u8; CELLS]| u8::from(rest > usize::from(bounds[cell]));
+        let [interval, rest] = place.to_be_bytes().map(usize::from);
+        let is_above = |bounds: &[u8; INTERVALS]| u8::from(rest > usize::from(bounds[interval]));
         let ups = is_above(&self.bounds) + self.more_bounds.as_ref().map_or(0, is_above);
-        let cut = self.codes[cell].wrapping_add(ups);
+        let cut = self.codes[interval].wrapping_add(ups);
         let code = cut.wrapping_add(up as u8).min(self.away.map_or(u8::MAX, |away| away.most));
         if negative { self.sign.negative(code) } else { code }
     }
 
     /// From the words where codes go up, and how far.
-    fn from_steps(steps: &[Up], sign: Sign, special: Special) -> Option<Self> {
-        let last = steps.last()?;
+    fn from_thresholds(thresholds: &[Threshold], sign: Sign, special: Special) -> Option<Self> {
+        let last = thresholds.last()?;
         // Smaller ones are too many.
-        let fits = |bits: &u32| usize::from((last.word - steps[0].word) >> bits) < CELLS;
+        let fits = |bits: &u32| usize::from((last.word - thresholds[0].word) >> bits) < INTERVALS;
         let sizes = || (1..=u8::BITS).rev().take_while(fits);
-        let once = sizes().find_map(|bits| Some((cut::<1>(steps, bits)?, bits)));
+        let once = sizes().find_map(|bits| Some((cut::<1>(thresholds, bits)?, bits)));
         let (Cut { codes, bounds: [bounds, more], lowest }, bits) =
-            once.or_else(|| sizes().find_map(|bits| Some((cut::<2>(steps, bits)?, bits))))?;
+            once.or_else(|| sizes().find_map(|bits| Some((cut::<2>(thresholds, bits)?, bits))))?;
         Some(Self {
             codes,
             bounds,
@@ -193,34 +194,35 @@ impl Cells {
 /// What becomes of every cell, and the first word of the lowest.
 #[derive(Clone, Copy)]
 struct Cut {
-    codes: [u8; CELLS],
-    bounds: [[u8; CELLS]; 2],
+    codes: [u8; INTERVALS],
+    bounds: [[u8; INTERVALS]; 2],
     lowest: u16,
 }
 
-/// Cells of `2^bits` words, from the one with the word before the first step on, if codes go up by at most `UPS` in
+/// Piecewise of `2^bits` words, from the one with the word before the first step on, if codes go up by at most `UPS` in
 /// each.
-fn cut<const UPS: usize>(steps: &[Up], bits: u32) -> Option<Cut> {
+fn cut<const UPS: usize>(thresholds: &[Threshold], bits: u32) -> Option<Cut> {
     let size = 1u16 << bits;
-    let lowest = (steps[0].word - 1) & !(size - 1);
+    let lowest = (thresholds[0].word - 1) & !(size - 1);
     let place = |word: u16| (usize::from((word - lowest) >> bits), (word - lowest) & (size - 1));
-    let mut found = Cut { codes: [0; CELLS], bounds: [[u8::MAX; CELLS]; 2], lowest };
+    let mut found = Cut { codes: [0; INTERVALS], bounds: [[u8::MAX; INTERVALS]; 2], lowest };
     // The cell that was begun last, the code so far, and how far it has gone up.
     let (mut here, mut code, mut ups) = (0, 0, 0);
-    for up in steps {
-        let (cell, rest) = place(up.word);
-        if cell >= CELLS {
+    for up in thresholds {
+        let (interval, rest) = place(up.word);
+        if interval >= INTERVALS {
             return None;
         }
-        if cell > here {
-            found.codes[here + 1..=cell].fill(code);
-            (here, ups) = (cell, 0);
+        if interval > here {
+            found.codes[here + 1..=interval].fill(code);
+            (here, ups) = (interval, 0);
         }
         if rest == 0 {
-            found.codes[cell] = up.code;
+            found.codes[interval] = up.code;
         } else {
             for _ in 0..up.code.wrapping_sub(code) {
-                *found.bounds[..UPS].get_mut(ups)?.get_mut(cell)? = ((rest << (u8::BITS - bits)) - 1) as u8;
+                *found.bounds[..UPS].get_mut(ups)?.get_mut(interval)? =
+                    ((rest << (u8::BITS - bits)) - 1) as u8;
                 ups += 1;
             }
         }

@@ -1,8 +1,8 @@
-//! Floats of 16 and 32 bits to bytes by [`Cells`], on levels with tables.
+//! Floats of 16 and 32 bits to bytes by [`Piecewise`], on levels with tables.
 
-use super::cells::{Cells, Sign, Special};
+use super::piecewise::{Piecewise, Sign, Special};
 use super::shapes::upper_spec;
-use super::steps::{CELLS, SIGN};
+use super::thresholds::{INTERVALS, SIGN};
 use super::to_byte::{Codes, boxed, sign, with_signs};
 use super::upper_source::{Floats, Singles, Upper, UpperHalves};
 use crate::codec::upper::MANTISSA;
@@ -27,10 +27,10 @@ pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn 
 }
 
 /// The cells of upper halves, for what becomes of them: a factor is the source's.
-fn of_uppers(request: &Request, level: Level) -> Option<Cells> {
+fn of_uppers(request: &Request, level: Level) -> Option<Piecewise> {
     // One bit to round by, one for what was cut off.
     request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
-    Cells::of(&upper_spec(), &Request { scaled: false, factor: None, ..*request }, level)
+    Piecewise::of(&upper_spec(), &Request { scaled: false, factor: None, ..*request }, level)
 }
 
 /// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
@@ -39,11 +39,11 @@ pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Opt
         return None;
     }
     with_tables!(level, vectors: V => {
-        let cells = &Cells::of(&words, request, level)?;
-        match cells.more_bounds {
-            None => signed::<V, _, ONCE>(vectors, cells, UpperHalves),
-            Some(_) if cells.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, cells, UpperHalves),
-            Some(_) => signed::<V, _, TWICE>(vectors, cells, UpperHalves),
+        let piecewise = &Piecewise::of(&words, request, level)?;
+        match piecewise.more_bounds {
+            None => signed::<V, _, ONCE>(vectors, piecewise, UpperHalves),
+            Some(_) if piecewise.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, piecewise, UpperHalves),
+            Some(_) => signed::<V, _, TWICE>(vectors, piecewise, UpperHalves),
         }
     })?
 }
@@ -51,18 +51,20 @@ pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Opt
 /// The stage of cells in which codes go up so.
 fn signed<V: Tables, F: Floats, const UPS: u8>(
     vectors: V,
-    cells: &Cells,
+    piecewise: &Piecewise,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    if cells.away.is_some() != (UPS == AWAY) {
+    if piecewise.away.is_some() != (UPS == AWAY) {
         return None;
     }
-    match cells.sign {
-        Sign::Top => Some(boxed(vectors, source, ByCells::<{ sign::TOP }, UPS>(*cells))),
-        Sign::SignlessZero => Some(boxed(vectors, source, ByCells::<{ sign::SIGNLESS_ZERO }, UPS>(*cells))),
+    match piecewise.sign {
+        Sign::Top => Some(boxed(vectors, source, PiecewiseCodes::<{ sign::TOP }, UPS>(*piecewise))),
+        Sign::SignlessZero => {
+            Some(boxed(vectors, source, PiecewiseCodes::<{ sign::SIGNLESS_ZERO }, UPS>(*piecewise)))
+        }
         // Formats of so few bits have no cells in which codes go up twice.
         Sign::Below(_) if UPS < TWICE => {
-            Some(boxed(vectors, source, ByCells::<{ sign::BELOW }, UPS>(*cells)))
+            Some(boxed(vectors, source, PiecewiseCodes::<{ sign::BELOW }, UPS>(*piecewise)))
         }
         Sign::Below(_) => None,
     }
@@ -78,11 +80,11 @@ const TWICE_IN_FEW: u8 = 3;
 
 const NIBBLE: u32 = 4;
 
-/// Cells whose signs are of a kind, and in which codes go up in a way.
+/// Piecewise whose signs are of a kind, and in which codes go up in a way.
 #[derive(Clone, Copy)]
-struct ByCells<const SIGN_KIND: u8, const UPS: u8>(Cells);
+struct PiecewiseCodes<const SIGN_KIND: u8, const UPS: u8>(Piecewise);
 
-/// Cells in registers.
+/// Piecewise in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: Tables> {
     codes: V::ShortTable,
@@ -91,7 +93,7 @@ struct Ready<V: Tables> {
     lowest: V::Integers,
     limit: V::Integers,
     factor: V::Integers,
-    ordinary: V::Integers,
+    last_regular: V::Integers,
     /// Words that are rounded away from zero are negative.
     flips: bool,
     /// The most that codes are, if some would be more.
@@ -144,9 +146,9 @@ impl<V: Tables> Ready<V> {
         magnitudes: [V::Integers; 2],
         tops: V::Integers,
     ) -> V::Integers {
-        let Special { ordinary, infinity, infinity_codes, nan_codes } = self.special;
+        let Special { last_regular, infinity, infinity_codes, nan_codes } = self.special;
         let mut code = code;
-        for (bound, codes) in [(ordinary, infinity_codes), (infinity, nan_codes)] {
+        for (bound, codes) in [(last_regular, infinity_codes), (infinity, nan_codes)] {
             // SAFETY: the caller's promise.
             unsafe {
                 let [low, high] = magnitudes;
@@ -159,34 +161,34 @@ impl<V: Tables> Ready<V> {
     }
 }
 
-impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KIND, UPS> {
+impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<SIGN_KIND, UPS> {
     type Ready = Ready<V>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
-        let cells = &self.0;
-        let mut bounds = cells.bounds;
+        let piecewise = &self.0;
+        let mut bounds = piecewise.bounds;
         if UPS == TWICE_IN_FEW {
-            for (bound, more) in bounds.iter_mut().zip(cells.more_bounds.iter().flatten()) {
+            for (bound, more) in bounds.iter_mut().zip(piecewise.more_bounds.iter().flatten()) {
                 *bound = *bound >> NIBBLE << NIBBLE | more >> NIBBLE;
             }
         }
         // SAFETY: the trait's contract.
         unsafe {
             Ready {
-                codes: V::load_short_table(&cells.codes),
+                codes: V::load_short_table(&piecewise.codes),
                 bounds: V::load_short_table(&bounds),
-                more_bounds: V::load_short_table(cells.more_bounds.as_ref().unwrap_or(&cells.bounds)),
-                lowest: V::splat16(cells.lowest),
-                limit: V::splat16(cells.limit),
-                factor: V::splat16(cells.factor),
-                ordinary: V::splat16(cells.special.ordinary),
-                flips: cells.away.is_some_and(|away| away.negative),
-                most: V::splat8(cells.away.map_or(u8::MAX, |away| away.most)),
-                limits: cells.away.is_some_and(|away| away.limits),
-                sign: if let Sign::Below(bit) = cells.sign { bit } else { TOP_BIT },
-                is_special: cells.special.ordinary < SIGN - 1,
-                special: cells.special,
+                more_bounds: V::load_short_table(piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds)),
+                lowest: V::splat16(piecewise.lowest),
+                limit: V::splat16(piecewise.limit),
+                factor: V::splat16(piecewise.factor),
+                last_regular: V::splat16(piecewise.special.last_regular),
+                flips: piecewise.away.is_some_and(|away| away.negative),
+                most: V::splat8(piecewise.away.map_or(u8::MAX, |away| away.most)),
+                limits: piecewise.away.is_some_and(|away| away.limits),
+                sign: if let Sign::Below(bit) = piecewise.sign { bit } else { TOP_BIT },
+                is_special: piecewise.special.last_regular < SIGN - 1,
+                special: piecewise.special,
             }
         }
     }
@@ -208,12 +210,12 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KI
                 (start, next) = (more[0].1, more[1].1);
                 away = Some(V::join(more[0].0, more[1].0));
             }
-            let (rest, cell) = V::unzip8(ready.place(start), ready.place(next));
-            let bound = V::lookup_short(ready.bounds, cell);
+            let (rest, interval) = V::unzip8(ready.place(start), ready.place(next));
+            let bound = V::lookup_short(ready.bounds, interval);
             let up = V::above8(rest, bound);
-            let mut code = V::increment8(up, V::lookup_short(ready.codes, cell));
+            let mut code = V::increment8(up, V::lookup_short(ready.codes, interval));
             if UPS == TWICE {
-                code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, cell)), code);
+                code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, interval)), code);
             }
             if UPS == TWICE_IN_FEW {
                 // The lower nibbles of rests are zero, so that those of bounds do not matter.
@@ -228,7 +230,7 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KI
             }
             let tops = V::unzip8(first.cut, second.cut).1;
             code = with_signs::<V, SIGN_KIND>(code, tops, ready.sign);
-            if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.ordinary)) {
+            if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.last_regular)) {
                 return ready.replace(code, [low, high], tops);
             }
             code
@@ -237,4 +239,4 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for ByCells<SIGN_KI
 }
 
 const TOP_BIT: u8 = 1 << 7;
-const _: () = assert!(CELLS == crate::simd::SHORT_TABLE_BYTES, "a cell for each entry");
+const _: () = assert!(INTERVALS == crate::simd::SHORT_TABLE_BYTES, "an interval for each entry");
