@@ -55,7 +55,8 @@ pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draw
 /// # Safety
 /// The elements are readable at the source and writable at the target, which do not overlap unless they coincide.
 pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) {
-    let Some(by_chance) = route.by_chance.as_ref().filter(|_| span.source != span.target.cast_const()) else {
+    let Some(stochastic) = route.stochastic.as_ref().filter(|_| span.source != span.target.cast_const())
+    else {
         // SAFETY: passed on.
         return unsafe { in_tiles(route, span, stream, first) };
     };
@@ -68,11 +69,11 @@ pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) 
         let part = part(route, &span, start, alike.min(span.count - start));
         let general = |from: usize, count: usize| {
             let part = self::part(route, &part, from, count);
-            // SAFETY: the caller's promise, for some of the elements: `ByChance` asks for no others.
+            // SAFETY: the caller's promise, for some of the elements: `StochasticStage` asks for no others.
             unsafe { in_tiles(route, part, stream, index.wrapping_add(from as u64)) };
         };
         // SAFETY: as above.
-        unsafe { by_chance.run(part, stream.keys(upper, false), lower, &general) };
+        unsafe { stochastic.run(part, stream.keys(upper, false), lower, &general) };
         start += part.count;
     }
 }
@@ -116,7 +117,7 @@ mod tests {
     fn both(request: &Request, level: Level, elements: &[u8], first: u64) -> [Vec<u8>; 2] {
         let plan = Route::new(request, level).unwrap();
         let (stages, stream) = (
-            Route { by_chance: None, ..Route::new(request, level).unwrap() },
+            Route { stochastic: None, ..Route::new(request, level).unwrap() },
             Stream::new(request.options.seed),
         );
         [plan, stages].map(|plan| {
@@ -155,7 +156,7 @@ mod tests {
                     let request = Request { options, ..Request::plain(source, target) };
                     for level in Level::available() {
                         let plan = Route::new(&request, level).unwrap();
-                        if plan.by_chance.is_none() {
+                        if plan.stochastic.is_none() {
                             continue;
                         }
                         found += 1;

@@ -24,7 +24,7 @@ use crate::kernels::stages::stage::{Scale, Stage};
 use crate::kernels::stages::{cut, from_float};
 use crate::kernels::stages::{from_integer, integer};
 use crate::kernels::tables::lookup;
-use crate::kernels::vectors::by_chance::{ByChance, by_chance};
+use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
 use crate::kernels::vectors::{direct, low_bytes, native};
 
 /// What happens to each tile.
@@ -46,7 +46,7 @@ pub(crate) struct Route {
     /// Draws are read.
     pub(crate) draws: bool,
     /// Does all that the stages do for dense elements, and draws by itself.
-    pub(crate) by_chance: Option<Box<dyn ByChance>>,
+    pub(crate) stochastic: Option<Box<dyn StochasticStage>>,
     pub(crate) source_size: usize,
     pub(crate) target_size: usize,
 }
@@ -77,7 +77,7 @@ impl Route {
             flags: false,
             scaled,
             draws: false,
-            by_chance: None,
+            stochastic: None,
             source_size: source.item_size(),
             target_size: target.item_size(),
         }
@@ -128,7 +128,7 @@ impl Route {
 
     /// Says which loops elements pass through.
     pub(crate) fn describe(&self) -> String {
-        let drawn = self.by_chance.is_some().then(|| "draws in registers; else ".to_owned());
+        let drawn = self.stochastic.is_some().then(|| "draws in registers; else ".to_owned());
         let stages =
             [&self.decode, &self.scale, &self.encode].into_iter().flatten().map(|stage| stage.name());
         let stages: Vec<_> = stages.collect();
@@ -230,7 +230,7 @@ impl Route {
             self.encode = Some(fast);
             self.draw(request);
             if self.draws && self.lane_size == size_of::<f32>() {
-                self.by_chance = by_chance(request, self.level);
+                self.stochastic = stochastic_stage(request, self.level);
             }
             return Some(());
         }

@@ -9,7 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod chance;
+mod stochastic;
 // Where bytes have another order, lanes have another order than memory.
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
@@ -21,9 +21,9 @@ mod whole;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use chance::Chance;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
+pub(crate) use stochastic::StochasticOps;
 pub(crate) use sums::Sums;
 pub(crate) use vector::{
     MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding, unknown_one,

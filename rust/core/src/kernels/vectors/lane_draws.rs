@@ -1,11 +1,11 @@
 //! Draws in registers, as [`crate::codec::random`] has them.
 
 use crate::codec::random::{GOLDEN, Keys, MULTIPLIERS};
-use crate::simd::Chance;
+use crate::simd::StochasticOps;
 
 /// What the draws of four registers start from.
 #[derive(Clone, Copy)]
-pub(super) struct Draws<V: Chance> {
+pub(super) struct Draws<V: StochasticOps> {
     /// The indices of the first register, spread, and with their key.
     spread: V::Integers,
     /// From there to each of the others.
@@ -27,7 +27,7 @@ const LANES: [[u32; 16]; 2] = {
     lanes
 };
 
-impl<V: Chance> Draws<V> {
+impl<V: StochasticOps> Draws<V> {
     /// Those of indices with lower halves from `first` on; if `paired`, every second register has the odd ones of two.
     ///
     /// # Safety

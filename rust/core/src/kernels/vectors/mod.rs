@@ -2,13 +2,11 @@
 //! `direct` says which of two floats, `native` which of what the machine converts itself (to integers and float64 too);
 //! `vector_loop` is the loop of all of them.
 
-pub(crate) mod by_chance;
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
 )]
 pub(crate) mod by_sums;
-pub(crate) mod chance_codes;
 pub(crate) mod direct;
 pub(crate) mod enclosed;
 pub(crate) mod equal_factor;
@@ -29,6 +27,8 @@ pub(crate) mod native;
 pub(crate) mod piecewise;
 pub(crate) mod piecewise_stage;
 pub(crate) mod shapes;
+pub(crate) mod stochastic_codes;
+pub(crate) mod stochastic_stage;
 pub(crate) mod thresholds;
 pub(crate) mod through_singles;
 pub(crate) mod to_byte;

@@ -1,6 +1,6 @@
 //! Registers of 256 bits: AVX2 with F16C.
 
-mod chance;
+mod stochastic;
 mod sums;
 mod vector;
 mod whole;

@@ -1,6 +1,6 @@
 //! Registers of 512 bits: AVX-512.
 
-mod chance;
+mod stochastic;
 mod vector;
 mod whole;
 

@@ -1,6 +1,6 @@
 //! Registers of 128 bits: NEON.
 
-mod chance;
+mod stochastic;
 mod vector;
 mod whole;
 

@@ -1,14 +1,14 @@
-//! The operations of [`Chance`].
+//! The operations of [`StochasticOps`].
 
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx2;
-use crate::simd::chance::{Chance, EXPONENT};
+use crate::simd::stochastic::{EXPONENT, StochasticOps};
 use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::__m256i;
 
-impl Chance for Avx2 {
+impl StochasticOps for Avx2 {
     operations! {
         fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm256_xor_si256(a, b) }

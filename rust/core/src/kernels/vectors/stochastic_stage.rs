@@ -18,23 +18,23 @@
 
 use std::marker::PhantomData;
 
-use super::chance_codes::{Bytes, Results, Rule, Uppers, Words};
 use super::lane_draws::Draws;
 use super::shapes::Shape;
 use super::shapes::shape_of;
+use super::stochastic_codes::{Bytes, Results, Rule, Uppers, Words};
 use super::to_single::four;
 use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
 use crate::codec::random::Keys;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Span;
-use crate::simd::{Chance, with_vectors};
+use crate::simd::{StochasticOps, with_vectors};
 
 /// A cast that draws by itself.
 ///
 /// # Safety
 /// It asks `general` for elements of the span alone.
-pub(crate) unsafe trait ByChance: Send + Sync {
+pub(crate) unsafe trait StochasticStage: Send + Sync {
     /// Casts the elements of a span, whose indices have one upper half, and lower ones from `first` on. `general` casts
     /// some of them, so many from one on, in the general way.
     ///
@@ -49,13 +49,13 @@ const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 /// A rule in registers.
 #[derive(Clone, Copy)]
-struct Ready<V: Chance> {
+struct Ready<V: StochasticOps> {
     rule: Rule,
     smallest: V::Singles,
     below_code: V::Integers,
 }
 
-impl<V: Chance> Ready<V> {
+impl<V: StochasticOps> Ready<V> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
@@ -155,7 +155,7 @@ struct BlockLoop<'a, V, F, R, const SIZE: usize> {
     general: &'a dyn Fn(usize, usize),
 }
 
-impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
+impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
     for BlockLoop<'_, V, F, R, SIZE>
 {
     type Output = ();
@@ -202,7 +202,7 @@ impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKernel
 }
 
 // SAFETY: a block ends with the span, or before; a span that is shorter than one is asked for whole.
-unsafe impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChance
+unsafe impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> StochasticStage
     for InBlocks<V, F, R, SIZE>
 {
     unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize)) {
@@ -213,7 +213,7 @@ unsafe impl<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize> ByChan
 }
 
 /// What casts for a request by itself on a level, if there is something.
-pub(crate) fn by_chance(request: &Request, level: Level) -> Option<Box<dyn ByChance>> {
+pub(crate) fn stochastic_stage(request: &Request, level: Level) -> Option<Box<dyn StochasticStage>> {
     let rule = Rule::new(request)?;
     with_vectors!(level, vectors => match shape_of(&request.source.float()?)? {
         Shape::Single => to(vectors, request, rule, Singles),
@@ -222,12 +222,12 @@ pub(crate) fn by_chance(request: &Request, level: Level) -> Option<Box<dyn ByCha
     })?
 }
 
-fn to<V: Chance, F: Floats>(
+fn to<V: StochasticOps, F: Floats>(
     vectors: V,
     request: &Request,
     rule: Rule,
     source: F,
-) -> Option<Box<dyn ByChance>> {
+) -> Option<Box<dyn StochasticStage>> {
     match (shape_of(&request.target.float()?), request.target.item_size()) {
         (Some(Shape::UpperHalf), _) => Some(boxed::<V, F, Uppers, 2>(vectors, source, rule)),
         (Some(Shape::IeeeHalf), _) if F::SIZE == 4 => Some(boxed::<V, F, Words, 2>(vectors, source, rule)),
@@ -236,10 +236,10 @@ fn to<V: Chance, F: Floats>(
     }
 }
 
-fn boxed<V: Chance, F: Floats, R: Results<V, SIZE>, const SIZE: usize>(
+fn boxed<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize>(
     vectors: V,
     source: F,
     rule: Rule,
-) -> Box<dyn ByChance> {
+) -> Box<dyn StochasticStage> {
     Box::new(InBlocks::<V, F, R, SIZE> { source, rule, vectors, results: PhantomData })
 }

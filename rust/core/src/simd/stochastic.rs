@@ -6,7 +6,7 @@ use super::vector::Vector;
 ///
 /// # Safety
 /// As for [`Vector`].
-pub(crate) trait Chance: Vector {
+pub(crate) trait StochasticOps: Vector {
     /// The first lanes that there are.
     unsafe fn load32(lanes: &[u32; 16]) -> Self::Integers;
     unsafe fn xor(a: Self::Integers, b: Self::Integers) -> Self::Integers;

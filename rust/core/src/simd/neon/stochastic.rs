@@ -1,15 +1,15 @@
-//! The operations of [`Chance`].
+//! The operations of [`StochasticOps`].
 
 use std::arch::aarch64 as arch;
 
 use super::vector::Neon;
-use crate::simd::chance::{Chance, EXPONENT};
+use crate::simd::stochastic::{EXPONENT, StochasticOps};
 use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::uint8x16_t;
 type Lanes = arch::uint32x4_t;
 
-impl Chance for Neon {
+impl StochasticOps for Neon {
     operations! {
         fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::veorq_u8(a, b) }

@@ -1,4 +1,4 @@
-//! The codes of the rounding by chance, from sums (see [`super::by_chance`]).
+//! The codes of the rounding by chance, from sums (see [`super::stochastic_stage`]).
 
 use super::shapes::Shape;
 use super::shapes::shape_of;
@@ -8,7 +8,7 @@ use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::upper::MANTISSA;
 use crate::format::Specials;
 use crate::kernels::request::Request;
-use crate::simd::Chance;
+use crate::simd::StochasticOps;
 
 /// The constants of one target.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ const TOP_BYTE: u8 = 1 << 7;
 ///
 /// # Safety
 /// The operation needs the level's features.
-pub(super) trait Results<V: Chance, const SIZE: usize>: Send + Sync + 'static {
+pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'static {
     /// Whether results have the exponents of singles, and signs need not be taken apart.
     const SHIFTED: bool = false;
     /// Codes, in the order of memory, from sums, and words with their signs on top.
@@ -90,7 +90,7 @@ pub(super) struct Words;
 /// Upper halves of singles.
 pub(super) struct Uppers;
 
-impl<V: Chance> Results<V, 1> for Bytes {
+impl<V: StochasticOps> Results<V, 1> for Bytes {
     #[inline(always)]
     unsafe fn results(
         rule: &Rule,
@@ -117,7 +117,7 @@ impl<V: Chance> Results<V, 1> for Bytes {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn word<V: Chance>(rule: &Rule, upper: V::Integers) -> V::Integers {
+unsafe fn word<V: StochasticOps>(rule: &Rule, upper: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let places = V::shr16_by(upper, rule.dropped - u16::BITS);
@@ -125,7 +125,7 @@ unsafe fn word<V: Chance>(rule: &Rule, upper: V::Integers) -> V::Integers {
     }
 }
 
-impl<V: Chance> Results<V, 2> for Words {
+impl<V: StochasticOps> Results<V, 2> for Words {
     #[inline(always)]
     unsafe fn results(
         rule: &Rule,
@@ -143,7 +143,7 @@ impl<V: Chance> Results<V, 2> for Words {
     }
 }
 
-impl<V: Chance> Results<V, 2> for Uppers {
+impl<V: StochasticOps> Results<V, 2> for Uppers {
     const SHIFTED: bool = true;
 
     #[inline(always)]
@@ -166,7 +166,7 @@ impl<V: Chance> Results<V, 2> for Uppers {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn code<V: Chance>(rule: &Rule, sum: V::Integers) -> V::Integers {
+unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
     let Rule { dropped, rebias, limit, .. } = *rule;
     // SAFETY: the caller's promise.
     unsafe {
@@ -180,7 +180,7 @@ unsafe fn code<V: Chance>(rule: &Rule, sum: V::Integers) -> V::Integers {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn limited<V: Chance>(rule: &Rule, words: V::Integers) -> V::Integers {
+unsafe fn limited<V: StochasticOps>(rule: &Rule, words: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let magnitude = V::and(words, V::splat16(!TOP));
@@ -193,7 +193,7 @@ unsafe fn limited<V: Chance>(rule: &Rule, words: V::Integers) -> V::Integers {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn uppers<V: Chance>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
+unsafe fn uppers<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         if paired {

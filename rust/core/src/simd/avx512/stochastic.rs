@@ -1,14 +1,14 @@
-//! The operations of [`Chance`].
+//! The operations of [`StochasticOps`].
 
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
-use crate::simd::chance::Chance;
+use crate::simd::stochastic::StochasticOps;
 use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::__m512i;
 
-impl Chance for Avx512 {
+impl StochasticOps for Avx512 {
     operations! {
         fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm512_xor_si512(a, b) }
