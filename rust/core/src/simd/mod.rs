@@ -11,25 +11,25 @@ mod avx2;
 mod avx512;
 mod stochastic;
 // Where bytes have another order, lanes have another order than memory.
+mod conversions;
+mod magic_addition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
-mod sums;
 mod vector;
-mod whole;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+pub(crate) use conversions::Conversions;
+pub(crate) use magic_addition::MagicAddition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
 pub(crate) use stochastic::StochasticOps;
-pub(crate) use sums::Sums;
 pub(crate) use vector::{
     MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding, unknown_one,
     up_above_middle,
 };
-pub(crate) use whole::Whole;
 
 use crate::cpu::{InstructionSet, Level};
 
@@ -105,7 +105,7 @@ macro_rules! with_tables {
 }
 pub(crate) use with_tables;
 
-/// The same of its [`Nibbles`] and [`Sums`], which levels without long tables have.
+/// The same of its [`Nibbles`] and [`MagicAddition`], which levels without long tables have.
 macro_rules! with_nibbles {
     ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
         match $crate::simd::Vectors::of($level) {

@@ -5,10 +5,10 @@
 
 #![deny(unsafe_code)]
 
-use super::by_sums;
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::magic_addition;
 use super::piecewise_stage;
 use super::shapes::{Shape, shape_of};
 use super::through_singles;
@@ -110,7 +110,7 @@ fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Op
     let piecewise =
         if has_piecewise { piecewise_stage::of_upper_halves(request, source, vectors.level()) } else { None };
     piecewise
-        .or_else(|| by_sums::stage(request, source, vectors.level()))
+        .or_else(|| magic_addition::stage(request, source, vectors.level()))
         .or_else(|| to_byte::stage(vectors, request, source))
 }
 
@@ -180,7 +180,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         }
         Some(_) => to_half::to_ieee(vectors, request, rounded),
         None => piecewise_stage::of_upper_halves(request, rounded, vectors.level())
-            .or_else(|| by_sums::stage(request, rounded, vectors.level())),
+            .or_else(|| magic_addition::stage(request, rounded, vectors.level())),
     };
     let factor = f64::from(equal);
     in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))

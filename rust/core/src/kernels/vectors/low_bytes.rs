@@ -5,7 +5,7 @@ use super::vector_loop::{InSteps, Step, quarters};
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
 use crate::kernels::stages::stage::{Span, Stage};
-use crate::simd::{Vector, Whole, with_nibbles};
+use crate::simd::{Conversions, Vector, with_nibbles};
 
 /// The bits that are kept of integers of `SIZE` bytes.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ impl<const SIZE: usize> LowBytes<SIZE> {
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
-    unsafe fn low32<V: Whole>(source: *const u8) -> V::Integers {
+    unsafe fn low32<V: Conversions>(source: *const u8) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
             let first = V::load(source);
@@ -26,7 +26,7 @@ impl<const SIZE: usize> LowBytes<SIZE> {
     }
 }
 
-impl<V: Whole, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
+impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
     const FROM: usize = SIZE;
     type Ready = V::Integers;
 
@@ -41,7 +41,7 @@ impl<V: Whole, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
         let [a, b, c, d] = quarters::<V>(source, SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes.
         unsafe {
-            [V::to_bytes::<false>([
+            [V::clamp_to_8::<false>([
                 V::and(Self::low32::<V>(a), mask),
                 V::and(Self::low32::<V>(b), mask),
                 V::and(Self::low32::<V>(c), mask),

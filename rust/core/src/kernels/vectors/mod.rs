@@ -2,11 +2,6 @@
 //! `direct` says which of two floats, `native` which of what the machine converts itself (to integers and float64 too);
 //! `vector_loop` is the loop of all of them.
 
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
-)]
-pub(crate) mod by_sums;
 pub(crate) mod direct;
 pub(crate) mod enclosed;
 pub(crate) mod equal_factor;
@@ -23,6 +18,11 @@ pub(crate) mod lane_draws;
     )
 )]
 pub(crate) mod low_bytes;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
+)]
+pub(crate) mod magic_addition;
 pub(crate) mod native;
 pub(crate) mod piecewise;
 pub(crate) mod piecewise_stage;

@@ -10,7 +10,7 @@ use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind};
 use crate::kernels::request::pivot_spec;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Whole, with_vectors};
+use crate::simd::{Conversions, with_vectors};
 
 /// The stage from floats on a level, if it has one.
 pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<dyn Stage>> {
@@ -18,7 +18,7 @@ pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<
     with_vectors!(level, vectors => on(vectors, &spec, target))?
 }
 
-fn on<V: Whole>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
+fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
     if *source == pivot_spec::<Binary64>() {
         return to(vectors, Doubles, target);
     }
@@ -31,7 +31,7 @@ fn on<V: Whole>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dy
     }
 }
 
-fn to<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
     match (target.kind(), target.row().bits) {
         (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
         (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
@@ -42,6 +42,6 @@ fn to<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<
 }
 
 /// Through float32, as seldom as it is asked for.
-fn through<V: Whole, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+fn through<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
     Some(through_singles::stage(vectors, source, to(vectors, Singles, target)?, target))
 }

@@ -96,7 +96,7 @@ impl<V: StochasticOps> Ready<V> {
                 let less = V::splat16(u16::MAX);
                 let least = V::min16(V::add16(low, less), V::add16(high, less));
                 if !WHOLE && V::any_below16(least, V::splat16(self.rule.tiny)) {
-                    return Block::Whole;
+                    return Block::NeedsWholeDraws;
                 }
                 let odd = V::splat32(u32::MAX << 16);
                 sums = [V::raised(low), V::and(low, odd), V::raised(high), V::and(high, odd)];
@@ -133,8 +133,8 @@ impl<V: StochasticOps> Ready<V> {
 /// What a block came to.
 enum Block<T> {
     Results(T),
-    /// Whole draws are needed.
-    Whole,
+    /// All 32 bits of each draw are needed.
+    NeedsWholeDraws,
     /// The general route is.
     General,
 }
@@ -184,7 +184,7 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
                 } else {
                     ready.block::<F, R, SIZE, true>(floats, draws, from)
                 };
-                if matches!(block, Block::Whole) {
+                if matches!(block, Block::NeedsWholeDraws) {
                     block = ready.block::<F, R, SIZE, true>(floats, draws, from);
                 }
                 if let Block::Results(results) = block {

@@ -5,13 +5,13 @@ use super::upper_source::Floats;
 use super::vector_loop::{InSteps, Step};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::stages::stage::Stage;
-use crate::simd::Whole;
+use crate::simd::Conversions;
 
 /// From floats to doubles with canonical NaN.
 #[derive(Clone, Copy)]
 struct ToDoubles<F>(F);
 
-impl<V: Whole, F: Floats> Step<V, 8> for ToDoubles<F> {
+impl<V: Conversions, F: Floats> Step<V, 8> for ToDoubles<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, V::Integers);
 
@@ -34,6 +34,6 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToDoubles<F> {
 }
 
 /// The stage to doubles.
-pub(super) fn stage<V: Whole, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
+pub(super) fn stage<V: Conversions, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
     InSteps::<V, _, 8>::boxed(vectors, ToDoubles(source))
 }

@@ -3,7 +3,7 @@
 use super::upper_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::kernels::stages::stage::Stage;
-use crate::simd::Whole;
+use crate::simd::Conversions;
 
 /// From floats to integers, with a sign or without.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
-    unsafe fn whole<V: Whole>(self, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn truncated_four<V: Conversions>(self, source: *const u8) -> [V::Integers; 4] {
         let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the caller's promise. Not by `map`, into whose closures instructions of a level are not inlined.
         unsafe {
@@ -29,7 +29,7 @@ impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
     }
 }
 
-impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
+impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -41,11 +41,11 @@ impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNE
     #[inline(always)]
     unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract.
-        unsafe { [V::to_bytes::<SIGNED>(this.whole::<V>(source))] }
+        unsafe { [V::clamp_to_8::<SIGNED>(this.truncated_four::<V>(source))] }
     }
 }
 
-impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
+impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -58,13 +58,13 @@ impl<V: Whole, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNE
     unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = this.whole::<V>(source);
-            [V::to_words::<SIGNED>([a, b]), V::to_words::<SIGNED>([c, d])]
+            let [a, b, c, d] = this.truncated_four::<V>(source);
+            [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
         }
     }
 }
 
-impl<V: Whole, F: Floats> Step<V, 4> for ToIntegers<F, true> {
+impl<V: Conversions, F: Floats> Step<V, 4> for ToIntegers<F, true> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -76,11 +76,11 @@ impl<V: Whole, F: Floats> Step<V, 4> for ToIntegers<F, true> {
     #[inline(always)]
     unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
-        unsafe { this.whole::<V>(source) }
+        unsafe { this.truncated_four::<V>(source) }
     }
 }
 
-impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
+impl<V: Conversions, F: Floats> Step<V, 8> for ToIntegers<F, true> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -104,7 +104,7 @@ impl<V: Whole, F: Floats> Step<V, 8> for ToIntegers<F, true> {
 }
 
 /// The stage to an integer of so many bits, with a sign or without.
-pub(super) fn stage<V: Whole, F: Floats>(
+pub(super) fn stage<V: Conversions, F: Floats>(
     vectors: V,
     source: F,
     bits: u32,

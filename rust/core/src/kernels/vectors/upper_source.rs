@@ -1,6 +1,6 @@
 //! Floats of 16 bits or more as vectors of upper halves, rounded to odd (see [`crate::codec::upper`]), or of singles.
 
-use crate::simd::{Vector, Whole};
+use crate::simd::{Conversions, Vector};
 
 /// A register of upper halves.
 #[derive(Clone, Copy)]
@@ -40,15 +40,15 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
             if V::any_nan(first, second) { None } else { Some(V::nearest_upper(first, second, one)) }
         }
     }
-    /// A register of integers of 32 bits, as [`Whole::truncated`] makes them.
+    /// A register of integers of 32 bits, as [`Conversions::truncated`] makes them.
     #[inline(always)]
-    unsafe fn truncated<V: Whole>(&self, source: *const u8) -> V::Integers {
+    unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
         // SAFETY: the trait's contract.
         unsafe { V::truncated(self.singles::<V>(source)) }
     }
     /// Two registers of doubles.
     #[inline(always)]
-    unsafe fn doubles<V: Whole>(&self, source: *const u8) -> [V::Integers; 2] {
+    unsafe fn doubles<V: Conversions>(&self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe { V::doubles(self.singles::<V>(source)) }
     }
@@ -179,13 +179,13 @@ impl Floats for Doubles {
     }
 
     #[inline(always)]
-    unsafe fn truncated<V: Whole>(&self, source: *const u8) -> V::Integers {
+    unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
         // SAFETY: the trait's contract.
         unsafe { V::truncated_doubles(source) }
     }
 
     #[inline(always)]
-    unsafe fn doubles<V: Whole>(&self, source: *const u8) -> [V::Integers; 2] {
+    unsafe fn doubles<V: Conversions>(&self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe { [V::load(source), V::load(source.add(V::BYTES))] }
     }

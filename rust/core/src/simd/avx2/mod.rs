@@ -1,8 +1,8 @@
 //! Registers of 256 bits: AVX2 with F16C.
 
+mod conversions;
+mod magic_addition;
 mod stochastic;
-mod sums;
 mod vector;
-mod whole;
 
 pub(crate) use vector::Avx2;

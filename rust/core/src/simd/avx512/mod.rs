@@ -1,7 +1,7 @@
 //! Registers of 512 bits: AVX-512.
 
+mod conversions;
 mod stochastic;
 mod vector;
-mod whole;
 
 pub(crate) use vector::Avx512;

@@ -1,7 +1,7 @@
 //! Registers of 128 bits: NEON.
 
+mod conversions;
 mod stochastic;
 mod vector;
-mod whole;
 
 pub(crate) use vector::Neon;

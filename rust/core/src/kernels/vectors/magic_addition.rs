@@ -20,7 +20,7 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Sums, with_nibbles};
+use crate::simd::{MagicAddition, with_nibbles};
 
 /// The constants of one target.
 #[derive(Clone, Copy)]
@@ -58,13 +58,13 @@ impl Grid {
 
 /// From floats to bytes, whose signs are of a kind that [`sign`] tells.
 #[derive(Clone, Copy)]
-struct BySums<F, const SIGN: u8> {
+struct MagicCodes<F, const SIGN: u8> {
     source: F,
     grid: Grid,
     rule: UpperRule,
 }
 
-impl<V: Sums, F: Floats, const SIGN: u8> Step<V, 1> for BySums<F, SIGN> {
+impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, SIGN> {
     const FROM: usize = F::SIZE;
     type Ready = (Self, [V::Integers; 3]);
 
@@ -84,16 +84,16 @@ impl<V: Sums, F: Floats, const SIGN: u8> Step<V, 1> for BySums<F, SIGN> {
         unsafe {
             let (a, b) = (floats.middling_singles::<V>(a), floats.middling_singles::<V>(b));
             let (c, d) = (floats.middling_singles::<V>(c), floats.middling_singles::<V>(d));
-            let low = V::words(
-                V::shr32(V::rounded_by_sums(a, constants), shift),
-                V::shr32(V::rounded_by_sums(b, constants), shift),
+            let low = V::pack_u16(
+                V::shr32(V::rounded_by_addition(a, constants), shift),
+                V::shr32(V::rounded_by_addition(b, constants), shift),
             );
-            let high = V::words(
-                V::shr32(V::rounded_by_sums(c, constants), shift),
-                V::shr32(V::rounded_by_sums(d, constants), shift),
+            let high = V::pack_u16(
+                V::shr32(V::rounded_by_addition(c, constants), shift),
+                V::shr32(V::rounded_by_addition(d, constants), shift),
             );
             let magnitude = V::splat16((u32::MAX >> 1 >> shift) as u16);
-            let code = V::bytes(V::and(low, magnitude), V::and(high, magnitude));
+            let code = V::pack_u8(V::and(low, magnitude), V::and(high, magnitude));
             let tops = V::signs([a, b, c, d]);
             let mut code = with_signs::<V, SIGN>(V::min8(code, V::splat8(rule.most)), tops, rule.sign);
             if rule.nan_is_special && V::any_nan_of_four([a, b, c, d]) {
@@ -118,12 +118,15 @@ pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Op
     with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
 }
 
-fn signed<V: Sums, F: Floats>(vectors: V, source: F, grid: Grid, rule: UpperRule) -> Box<dyn Stage> {
+fn signed<V: MagicAddition, F: Floats>(vectors: V, source: F, grid: Grid, rule: UpperRule) -> Box<dyn Stage> {
     match sign_of(&rule) {
-        sign::TOP => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::TOP }> { source, grid, rule }),
-        sign::SIGNLESS_ZERO => {
-            InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule })
+        sign::TOP => {
+            InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, { sign::TOP }> { source, grid, rule })
         }
-        _ => InSteps::<V, _, 1>::boxed(vectors, BySums::<F, { sign::BELOW }> { source, grid, rule }),
+        sign::SIGNLESS_ZERO => InSteps::<V, _, 1>::boxed(
+            vectors,
+            MagicCodes::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule },
+        ),
+        _ => InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, { sign::BELOW }> { source, grid, rule }),
     }
 }

@@ -1,17 +1,17 @@
-//! The operations of [`Sums`].
+//! The operations of [`MagicAddition`].
 
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx2;
-use crate::simd::sums::Sums;
+use crate::simd::magic_addition::MagicAddition;
 use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::__m256i;
 type Singles = arch::__m256;
 
-impl Sums for Avx2 {
+impl MagicAddition for Avx2 {
     operations! {
-        fn rounded_by_sums(a: Singles, smallest_anchor_factor: [Integers; 3]) -> Integers {
+        fn rounded_by_addition(a: Singles, smallest_anchor_factor: [Integers; 3]) -> Integers {
             let [smallest, anchor, factor] = smallest_anchor_factor;
             let power = arch::_mm256_and_si256(Self::bits(a), Self::splat32(f32::INFINITY.to_bits()));
             let power = arch::_mm256_max_epu32(power, smallest);
@@ -22,8 +22,8 @@ impl Sums for Avx2 {
         fn shr32(a: Integers, count: u32) -> Integers {
             arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn words(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi32(a, b) }
-        fn bytes(low: Integers, high: Integers) -> Integers { arch::_mm256_packus_epi16(low, high) }
+        fn pack_u16(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi32(a, b) }
+        fn pack_u8(low: Integers, high: Integers) -> Integers { arch::_mm256_packus_epi16(low, high) }
         fn signs(a: [Singles; 4]) -> Integers {
             let [a, b, c, d] = a;
             let low = arch::_mm256_packs_epi32(Self::bits(a), Self::bits(b));

@@ -1,15 +1,15 @@
-//! The operations of [`Whole`].
+//! The operations of [`Conversions`].
 
 use std::arch::aarch64 as arch;
 
 use super::vector::Neon;
+use crate::simd::conversions::Conversions;
 use crate::simd::vector::{Vector, operations};
-use crate::simd::whole::Whole;
 
 type Integers = arch::uint8x16_t;
 
 // Conversions saturate, and make 0 of NaN.
-impl Whole for Neon {
+impl Conversions for Neon {
     operations! {
         fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }
         fn truncated_doubles(source: *const u8) -> Integers {
@@ -27,7 +27,7 @@ impl Whole for Neon {
     }
 
     #[inline(always)]
-    unsafe fn to_words<const SIGNED: bool>(a: [Integers; 2]) -> Integers {
+    unsafe fn clamp_to_16<const SIGNED: bool>(a: [Integers; 2]) -> Integers {
         // SAFETY: the instructions are part of aarch64.
         unsafe {
             let [a, b] = a.map(|half| arch::vreinterpretq_s32_u8(half));
@@ -40,11 +40,11 @@ impl Whole for Neon {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
+    unsafe fn clamp_to_8<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
         // SAFETY: the instructions are part of aarch64.
         unsafe {
             let [low, high] =
-                [[a, b], [c, d]].map(|half| arch::vreinterpretq_s16_u8(Self::to_words::<true>(half)));
+                [[a, b], [c, d]].map(|half| arch::vreinterpretq_s16_u8(Self::clamp_to_16::<true>(half)));
             if SIGNED {
                 arch::vreinterpretq_u8_s8(arch::vqmovn_high_s16(arch::vqmovn_s16(low), high))
             } else {

@@ -1,12 +1,12 @@
-//! The operations of [`Whole`].
+//! The operations of [`Conversions`].
 
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx2;
+use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
-use crate::simd::whole::{TOO_LARGE, Whole};
 
-impl Whole for Avx2 {
+impl Conversions for Avx2 {
     operations! {
         fn truncated(a: arch::__m256) -> arch::__m256i {
             let number = arch::_mm256_and_ps(a, arch::_mm256_cmp_ps::<{ arch::_CMP_ORD_Q }>(a, a));
@@ -39,7 +39,7 @@ impl Whole for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn to_words<const SIGNED: bool>([a, b]: [arch::__m256i; 2]) -> arch::__m256i {
+    unsafe fn clamp_to_16<const SIGNED: bool>([a, b]: [arch::__m256i; 2]) -> arch::__m256i {
         // SAFETY: the trait's contract.
         unsafe {
             Self::in_order(if SIGNED {
@@ -51,7 +51,7 @@ impl Whole for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [arch::__m256i; 4]) -> arch::__m256i {
+    unsafe fn clamp_to_8<const SIGNED: bool>([a, b, c, d]: [arch::__m256i; 4]) -> arch::__m256i {
         // SAFETY: the trait's contract.
         unsafe {
             let (low, high) = (arch::_mm256_packs_epi32(a, b), arch::_mm256_packs_epi32(c, d));

@@ -6,7 +6,7 @@ use super::vector::Vector;
 ///
 /// # Safety
 /// As for [`Vector`].
-pub(crate) trait Whole: Vector {
+pub(crate) trait Conversions: Vector {
     /// Singles truncated to integers of 32 bits, clamped; NaN gives 0.
     unsafe fn truncated(a: Self::Singles) -> Self::Integers;
     /// The same of the doubles at the pointer, two registers of them.
@@ -14,9 +14,9 @@ pub(crate) trait Whole: Vector {
     /// Doubles truncated to integers of 64 bits, likewise.
     unsafe fn truncated64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Integers of 32 bits clamped to words, with a sign or without.
-    unsafe fn to_words<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
+    unsafe fn clamp_to_16<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
     /// The same to bytes.
-    unsafe fn to_bytes<const SIGNED: bool>(a: [Self::Integers; 4]) -> Self::Integers;
+    unsafe fn clamp_to_8<const SIGNED: bool>(a: [Self::Integers; 4]) -> Self::Integers;
     /// Singles as doubles.
     unsafe fn doubles(a: Self::Singles) -> [Self::Integers; 2];
 }

@@ -1,12 +1,12 @@
-//! The operations of [`Whole`].
+//! The operations of [`Conversions`].
 
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
+use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Tables, Vector, operations};
-use crate::simd::whole::{TOO_LARGE, Whole};
 
-impl Whole for Avx512 {
+impl Conversions for Avx512 {
     operations! {
         fn truncated(a: arch::__m512) -> arch::__m512i {
             let is_number = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_ORD_Q }>(a, a);
@@ -29,7 +29,7 @@ impl Whole for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn to_words<const SIGNED: bool>([a, b]: [arch::__m512i; 2]) -> arch::__m512i {
+    unsafe fn clamp_to_16<const SIGNED: bool>([a, b]: [arch::__m512i; 2]) -> arch::__m512i {
         // SAFETY: the trait's contract.
         unsafe {
             let packed =
@@ -39,7 +39,7 @@ impl Whole for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn to_bytes<const SIGNED: bool>([a, b, c, d]: [arch::__m512i; 4]) -> arch::__m512i {
+    unsafe fn clamp_to_8<const SIGNED: bool>([a, b, c, d]: [arch::__m512i; 4]) -> arch::__m512i {
         // SAFETY: the trait's contract.
         unsafe {
             let (low, high) = (arch::_mm512_packs_epi32(a, b), arch::_mm512_packs_epi32(c, d));
