@@ -40,7 +40,7 @@ pub(crate) fn unscale_arrays<'py>(
 ) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let scale = real("scale", scale)?;
-    let reciprocal = if single { Reciprocal::single(scale) } else { Reciprocal::of(scale) };
+    let reciprocal = if single { Reciprocal::of_f32(scale) } else { Reciprocal::of(scale) };
     let reciprocal = reciprocal.map_err(to_python)?;
     let paths = Paths(path);
     let dtype = dtype.map(|dtype| dtypes::parse_argument("dtype", dtype)).transpose()?;

@@ -33,7 +33,7 @@ impl Elements {
 
     /// Every upper half of a float32 with each of these lower halves. Ties of all narrower formats are among them, for
     /// lower halves that are 0 or a tie; and NaN with payloads in either half.
-    fn singles(lower: &[u32]) -> Self {
+    fn float32(lower: &[u32]) -> Self {
         let format = Format::named("float32").unwrap();
         let words = (0..=0xffff_u32).flat_map(|upper| lower.iter().map(move |lower| upper << 16 | lower));
         Self { format, bytes: words.flat_map(u32::to_ne_bytes).collect() }
@@ -41,7 +41,7 @@ impl Elements {
 
     /// The float64 that roundings to a format turn on: its numbers and what is in the middle between two of them, or
     /// beyond the last, and those so near them that a float32, or nothing but a float64, tells them apart.
-    fn doubles_around(format: Format) -> Self {
+    fn float64_around(format: Format) -> Self {
         let codes = Self::every_code(format);
         let source = Format::named("float64").unwrap();
         let numbers = codes.cast(Level::PORTABLE, source, Options::default(), None);
@@ -164,7 +164,7 @@ fn levels_agree_on_every_code() {
 #[test]
 fn levels_agree_on_ties_of_float32() {
     let _turn = TURN.lock();
-    let ties = Elements::singles(&[0, 0x1000, 0x7fff, 0x8001]);
+    let ties = Elements::float32(&[0, 0x1000, 0x7fff, 0x8001]);
     compare_all(&ties, narrow_floats(), ALL_RULES);
 }
 
@@ -175,9 +175,9 @@ fn levels_agree_on_ties_of_float64() {
         [Rounding::NearestEven, Rounding::NearestAway, Rounding::TowardsZero, Rounding::TowardsNegative];
     let rules = [ALL_RULES[0], ALL_RULES[3]];
     for target in narrow_floats().filter(|format| format.row().bits <= 16) {
-        let doubles = Elements::doubles_around(target);
+        let elements = Elements::float64_around(target);
         for options in options(&roundings, &rules) {
-            doubles.compare(target, options, None);
+            elements.compare(target, options, None);
         }
     }
 }
@@ -195,6 +195,6 @@ fn lower_halves() -> Vec<u32> {
 #[ignore = "takes minutes: to be run for new kernels"]
 fn levels_agree_on_millions_of_float32() {
     let _turn = TURN.lock();
-    let many = Elements::singles(&lower_halves());
+    let many = Elements::float32(&lower_halves());
     compare_all(&many, narrow_floats(), &[ALL_RULES[0], ALL_RULES[3]]);
 }

@@ -16,6 +16,7 @@ pub use host_agreement::HostAgreement;
 pub use prepared::Prepared;
 
 pub use crate::exec::parallel::{num_threads, set_num_threads};
+pub use crate::exec::small::cast_small;
 pub(crate) use crate::kernels::tile::TILE;
 pub use crate::plan::log_casts;
 pub use crate::plan::operands::{Scales, Settings, Source, Target};

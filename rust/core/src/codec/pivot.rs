@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`Binary32`] | floats of 16 bits or fewer, float32, integers up to 16 bits | `u32`, the float's bits |
 //! | [`Binary64`] | those, float64, integers up to 32 bits | `u64`, the float's bits |
-//! | [`SignedWord`], [`UnsignedWord`] | 64-bit integers | `u64`, the integer's bits |
+//! | [`Int64`], [`Uint64`] | 64-bit integers | `u64`, the integer's bits |
 //! | [`Product`] | any of these times a float64 scale | two words |
 
 use super::lane::Lane;
@@ -207,7 +207,7 @@ impl FloatPivot for Binary64 {
 
 /// Takes a 64-bit integer of this sign and magnitude apart.
 #[inline(always)]
-fn unpack_word(negative: bool, magnitude: u64) -> Parts<u64> {
+fn unpack_integer(negative: bool, magnitude: u64) -> Parts<u64> {
     // `| 1` keeps the count below 64 for zero, whose significand stays 0.
     let leading = u64::from((magnitude | 1).leading_zeros());
     Parts {
@@ -221,16 +221,16 @@ fn unpack_word(negative: bool, magnitude: u64) -> Parts<u64> {
 
 /// float64 nearest to an integer, and the rest.
 #[inline(always)]
-fn split_word(value: i128) -> (f64, f64) {
+fn split_integer(value: i128) -> (f64, f64) {
     let nearest = value as f64;
     (nearest, (value - nearest as i128) as f64)
 }
 
 /// int64.
 #[derive(Clone, Copy, Debug)]
-pub struct SignedWord;
+pub struct Int64;
 
-impl Pivot for SignedWord {
+impl Pivot for Int64 {
     type Bits = u64;
     type Lane = u64;
     const TOP: u32 = 63;
@@ -238,29 +238,29 @@ impl Pivot for SignedWord {
     #[inline(always)]
     fn unpack(bits: u64) -> Parts<u64> {
         let value = bits as i64;
-        unpack_word(value < 0, value.unsigned_abs())
+        unpack_integer(value < 0, value.unsigned_abs())
     }
     #[inline(always)]
     fn to_f64_pair(bits: u64) -> (f64, f64) {
-        split_word(i128::from(bits as i64))
+        split_integer(i128::from(bits as i64))
     }
 }
 
 /// uint64.
 #[derive(Clone, Copy, Debug)]
-pub struct UnsignedWord;
+pub struct Uint64;
 
-impl Pivot for UnsignedWord {
+impl Pivot for Uint64 {
     type Bits = u64;
     type Lane = u64;
     const TOP: u32 = 63;
 
     #[inline(always)]
     fn unpack(bits: u64) -> Parts<u64> {
-        unpack_word(false, bits)
+        unpack_integer(false, bits)
     }
     #[inline(always)]
     fn to_f64_pair(bits: u64) -> (f64, f64) {
-        split_word(i128::from(bits))
+        split_integer(i128::from(bits))
     }
 }

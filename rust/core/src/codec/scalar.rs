@@ -3,7 +3,7 @@
 use super::decode::IntegerValue;
 use super::encode::{BoolEncoder, Encoded, Encoder, FloatEncoder, IntegerEncoder};
 use super::options::{Options, Rounding};
-use super::pivot::{Binary64, Pivot, SignedWord, UnsignedWord};
+use super::pivot::{Binary64, Int64, Pivot, Uint64};
 use super::product::{Factor, Product};
 use super::reference;
 use super::rounding::Directed;
@@ -70,8 +70,8 @@ impl Scalar {
     pub(crate) fn convert(&self, code: u64) -> Encoded<u64> {
         let value = match self.source {
             Reader::Float(spec) => Factor::of::<Binary64>(reference::worth(&spec, code).to_bits()),
-            Reader::Signed(value) => Factor::of::<SignedWord>(value.of(code)),
-            Reader::Unsigned(value) => Factor::of::<UnsignedWord>(value.of(code)),
+            Reader::Signed(value) => Factor::of::<Int64>(value.of(code)),
+            Reader::Unsigned(value) => Factor::of::<Uint64>(value.of(code)),
         };
         let product = (value, self.scale);
         let encoded = match self.target {

@@ -56,7 +56,7 @@ pub(crate) enum Choice {
     /// float64's.
     Wide,
     /// The 64-bit integer itself.
-    Word { signed: bool },
+    Int64 { signed: bool },
     /// The exact product with a scale.
     Exact,
 }
@@ -138,7 +138,7 @@ impl Request {
         let stochastic = self.rounding() == Rounding::Stochastic;
         if is_word(self.source) && (wide_target || stochastic) {
             let signed = self.source.kind() == Kind::Integer { signed: true };
-            return Choice::Word { signed };
+            return Choice::Int64 { signed };
         }
         let powers = |spec: FloatSpec| spec.specials == Specials::ExponentOnly;
         let narrow = rounds_from::<Binary32>(self.target)

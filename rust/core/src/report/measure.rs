@@ -3,7 +3,7 @@
 use super::cast_report::CastReport;
 use super::counters::{Columns, Counters};
 use super::squares;
-use crate::codec::pivot::{Binary64, Pivot, SignedWord, UnsignedWord};
+use crate::codec::pivot::{Binary64, Int64, Pivot, Uint64};
 use crate::codec::reference;
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
@@ -49,9 +49,9 @@ impl Values {
                 unsafe { stage.run(level, span) };
             }
             // SAFETY: the caller's promise.
-            Self::Signed => unsafe { split::<SignedWord>(codes, near, rest) },
+            Self::Signed => unsafe { split::<Int64>(codes, near, rest) },
             // SAFETY: the caller's promise.
-            Self::Unsigned => unsafe { split::<UnsignedWord>(codes, near, rest) },
+            Self::Unsigned => unsafe { split::<Uint64>(codes, near, rest) },
         }
     }
 }
@@ -137,8 +137,8 @@ impl Meter {
         let filled_up = |tile: &'_ mut Tile<f64>| tile.0[count..full].fill(0.0);
         [&mut scratch.near, &mut scratch.errors].into_iter().for_each(filled_up);
         let (near, errors) = (&scratch.near.0[..full], &scratch.errors.0[..full]);
-        squares::add_doubles(&mut report.signal, level, near, roots.largest, roots.smallest_nonzero);
-        squares::add_doubles(&mut report.noise, level, errors, lost.largest, lost.smallest_nonzero);
+        squares::add_f64s(&mut report.signal, level, near, roots.largest, roots.smallest_nonzero);
+        squares::add_f64s(&mut report.noise, level, errors, lost.largest, lost.smallest_nonzero);
     }
 }
 

@@ -101,9 +101,9 @@ pub(super) unsafe trait Column: Copy {
 
 /// Float64, to be multiplied by two powers of two.
 #[derive(Clone, Copy)]
-struct Doubles<'a>(&'a [f64], [f64; 2]);
+struct F64Column<'a>(&'a [f64], [f64; 2]);
 
-impl<'a> Doubles<'a> {
+impl<'a> F64Column<'a> {
     fn new(column: &'a [f64], factors: [f64; 2]) -> Self {
         assert!(column.len().is_multiple_of(LANES));
         Self(column, factors)
@@ -111,7 +111,7 @@ impl<'a> Doubles<'a> {
 }
 
 // SAFETY: `new` has looked.
-unsafe impl Column for Doubles<'_> {
+unsafe impl Column for F64Column<'_> {
     const SHORT: bool = false;
     #[inline(always)]
     fn count(&self) -> usize {
@@ -213,7 +213,7 @@ unsafe impl Column for Errors {
 }
 
 /// Adds the squares of singles, which are not all zero, to a sum.
-pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
+pub(super) fn add_f32s<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
     if bounds.is_narrow() {
         add_up::<_, false>(sum, level, column, bounds, 0);
     } else if bounds.is_wide() {
@@ -226,7 +226,7 @@ pub(super) fn add_singles<C: Column>(sum: &mut SquareSum, level: Level, column: 
 
 /// Adds the squares of a column to a sum, of which `largest` and `smallest` are the largest and the smallest that is not
 /// zero; both are 0 if there is none.
-pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
+pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
     if largest == 0.0 {
         return;
     }
@@ -236,7 +236,7 @@ pub(super) fn add_doubles(sum: &mut SquareSum, level: Level, column: &[f64], lar
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
         let factors = [shift / 2, shift - shift / 2].map(power_of_two);
-        add_up::<_, true>(sum, level, Doubles::new(column, factors), near, shift);
+        add_up::<_, true>(sum, level, F64Column::new(column, factors), near, shift);
     } else {
         for &root in column {
             sum.add_square_of(root);

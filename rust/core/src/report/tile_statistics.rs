@@ -49,9 +49,9 @@ pub(super) struct TileStatistics {
 
 /// The upper half of a float32 as that: without the look for NaN that decoders have, whose tiles are not ordinary.
 #[derive(Clone, Copy)]
-struct UpperHalf;
+struct Bf16Decoder;
 
-impl Decoder<u32> for UpperHalf {
+impl Decoder<u32> for Bf16Decoder {
     #[inline(always)]
     fn decode(&self, code: u32) -> u32 {
         code << u16::BITS
@@ -63,7 +63,7 @@ fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
     let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
     if format.float() == Some(upper) {
-        return Some(Box::new(Decode::<u32, u16, _>::new(UpperHalf)));
+        return Some(Box::new(Decode::<u32, u16, _>::new(Bf16Decoder)));
     }
     let route = Route::new(&Request::plain(format, single), level).ok()?;
     match (route.decode, route.encode) {
@@ -197,12 +197,12 @@ impl TileStatistics {
         let exponent = exponent_of(f64::from(smallest));
         let grid = (exponent - self.precision).max(self.lowest);
         let bounds = Bounds::new(f64::from(smallest), f64::from(largest), grid);
-        squares::add_singles(&mut report.signal, level, x, bounds);
+        squares::add_f32s(&mut report.signal, level, x, bounds);
         if first_pass.error == 0 {
             return true;
         }
         let error = f64::from(f32::from_bits(first_pass.error));
-        squares::add_singles(&mut report.noise, level, ends, Bounds::new(0.0, error, grid));
+        squares::add_f32s(&mut report.noise, level, ends, Bounds::new(0.0, error, grid));
         report.max_abs_error = report.max_abs_error.max(error);
         let may_exceed = first_pass.may_exceed || smallest < TINY;
         if may_exceed && max_relative_error.rise(level, ends) {

@@ -14,7 +14,7 @@ pub(crate) mod work;
 
 use crate::codec::lane::Lane;
 use crate::codec::options::{Overflow, Rounding};
-use crate::codec::pivot::{Binary32, Binary64, FloatPivot, SignedWord, UnsignedWord};
+use crate::codec::pivot::{Binary32, Binary64, FloatPivot, Int64, Uint64};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
@@ -186,16 +186,12 @@ impl Route {
                 self.decode = assemble::decoder::<Binary64>(request.source);
                 self.through_float::<Binary64>(request)
             }
-            Choice::Word { signed: true } => self.finish(request, assemble::encoder::<SignedWord>(request)),
-            Choice::Word { signed: false } => {
-                self.finish(request, assemble::encoder::<UnsignedWord>(request))
-            }
+            Choice::Int64 { signed: true } => self.finish(request, assemble::encoder::<Int64>(request)),
+            Choice::Int64 { signed: false } => self.finish(request, assemble::encoder::<Uint64>(request)),
             Choice::Exact => {
                 let encode = match (request.source.row().bits, request.source.kind()) {
-                    (64, Kind::Integer { signed: true }) => assemble::product_encoder::<SignedWord>(request),
-                    (64, Kind::Integer { signed: false }) => {
-                        assemble::product_encoder::<UnsignedWord>(request)
-                    }
+                    (64, Kind::Integer { signed: true }) => assemble::product_encoder::<Int64>(request),
+                    (64, Kind::Integer { signed: false }) => assemble::product_encoder::<Uint64>(request),
                     _ => {
                         self.decode = assemble::decoder::<Binary64>(request.source);
                         assemble::product_encoder::<Binary64>(request)

@@ -25,7 +25,7 @@ pub(crate) trait StochasticOps: Vector {
     unsafe fn shr16_by(a: Self::Integers, count: u32) -> Self::Integers;
     /// Magnitudes of singles as bits. Those below a power of two become as many of its last places as they hold, on top
     /// of the bits of the power, less an exponent.
-    unsafe fn fixed_below(a: Self::Integers, power: Self::Singles) -> Self::Integers;
+    unsafe fn fixed_below(a: Self::Integers, power: Self::F32s) -> Self::Integers;
     /// Whether any lane has all of these bits.
     unsafe fn any_have(a: [Self::Integers; 4], bits: Self::Integers) -> bool;
     /// Whether any word is below the bound, without signs.

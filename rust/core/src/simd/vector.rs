@@ -14,7 +14,7 @@ macro_rules! operations {
 }
 pub(super) use operations;
 
-/// Roundings of [`Vector::halves`], numbered as x86 numbers them in its instructions.
+/// Roundings of [`Vector::to_f16`], numbered as x86 numbers them in its instructions.
 pub(crate) mod rounding {
     pub(crate) const NEAREST_EVEN: i32 = 0;
     pub(crate) const TOWARDS_NEGATIVE: i32 = 1;
@@ -39,7 +39,7 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// A register of integers, of lanes of any width.
     type Integers: Copy;
     /// A register of float32.
-    type Singles: Copy;
+    type F32s: Copy;
     /// A condition per byte.
     type Mask8: Copy;
     /// A condition per word.
@@ -142,27 +142,27 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn choose8(mask: Self::Mask8, yes: Self::Integers, no: Self::Integers) -> Self::Integers;
     unsafe fn choose16(mask: Self::Mask16, yes: Self::Integers, no: Self::Integers) -> Self::Integers;
 
-    unsafe fn bits(a: Self::Singles) -> Self::Integers;
-    unsafe fn singles(a: Self::Integers) -> Self::Singles;
-    /// Singles whose upper halves are the words at the pointer, half a register of them.
-    unsafe fn load_upper(source: *const u8) -> Self::Singles;
+    unsafe fn bits(a: Self::F32s) -> Self::Integers;
+    unsafe fn from_bits(a: Self::Integers) -> Self::F32s;
+    /// F32s whose upper halves are the words at the pointer, half a register of them.
+    unsafe fn load_bf16(source: *const u8) -> Self::F32s;
     /// The values of the IEEE halves at the pointer, half a register of them; NaN keeps what it has of its payload.
-    unsafe fn load_halves(source: *const u8) -> Self::Singles;
+    unsafe fn load_f16(source: *const u8) -> Self::F32s;
     /// The doubles at the pointer, two registers of them, rounded to odd: towards zero, and the last bit set if that was
     /// not exact. The last bit of normal numbers may be any of the last four. NaN keeps its sign.
-    unsafe fn load_doubles(source: *const u8) -> Self::Singles;
+    unsafe fn load_f64(source: *const u8) -> Self::F32s;
     /// The same, but what is not among the normal float32 may be rounded in another way.
     #[inline(always)]
-    unsafe fn load_middling_doubles(source: *const u8) -> Self::Singles {
+    unsafe fn load_f64_midrange(source: *const u8) -> Self::F32s {
         // SAFETY: the trait's contract.
-        unsafe { Self::load_doubles(source) }
+        unsafe { Self::load_f64(source) }
     }
-    /// Singles of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
-    unsafe fn halves<const ROUNDING: i32>(a: Self::Singles, b: Self::Singles) -> Self::Integers;
+    /// F32s of two registers as IEEE halves, in one of the [`rounding`]s; NaN keeps what it has of its payload.
+    unsafe fn to_f16<const ROUNDING: i32>(a: Self::F32s, b: Self::F32s) -> Self::Integers;
     /// The upper halves of the singles of two registers, rounded to nearest even; none is NaN, and `one` is 1 in every
     /// word.
     #[inline(always)]
-    unsafe fn nearest_upper(a: Self::Singles, b: Self::Singles, one: Self::Integers) -> Self::Integers {
+    unsafe fn nearest_bf16(a: Self::F32s, b: Self::F32s, one: Self::Integers) -> Self::Integers {
         // SAFETY: the trait's contract.
         unsafe {
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
@@ -172,42 +172,42 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// The doubles at the pointer, four registers of them, as upper halves of singles, rounded once to nearest even; `one`
     /// is 1 in every word. None where some are NaN, or need another look.
     #[inline(always)]
-    unsafe fn nearest_upper_of_doubles(source: *const u8, one: Self::Integers) -> Option<Self::Integers> {
+    unsafe fn nearest_bf16_of_f64(source: *const u8, one: Self::Integers) -> Option<Self::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
-            let a = Self::load_doubles(source);
-            let b = Self::load_doubles(source.add(2 * Self::BYTES));
-            if Self::any_nan(a, b) { None } else { Some(Self::nearest_upper(a, b, one)) }
+            let a = Self::load_f64(source);
+            let b = Self::load_f64(source.add(2 * Self::BYTES));
+            if Self::any_nan(a, b) { None } else { Some(Self::nearest_bf16(a, b, one)) }
         }
     }
     /// Products, rounded to nearest.
-    unsafe fn product(a: Self::Singles, b: Self::Singles) -> Self::Singles;
+    unsafe fn product(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Products of the first two plus the third, rounded to nearest once.
-    unsafe fn product_sum(a: Self::Singles, b: Self::Singles, c: Self::Singles) -> Self::Singles;
+    unsafe fn product_sum(a: Self::F32s, b: Self::F32s, c: Self::F32s) -> Self::F32s;
     /// Products rounded to odd: towards zero, and the last bit set if that was not exact. What underflows may be on
     /// either side of a number next to it, or zero. The second factor is finite and not zero.
-    unsafe fn product_to_odd(a: Self::Singles, b: Self::Singles) -> Self::Singles;
+    unsafe fn product_to_odd(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Products rounded to odd, with a finite factor whose products with float32 neither overflow nor underflow in
     /// float64, nor does their last bit.
-    unsafe fn double_product_to_odd(a: Self::Singles, b: f64) -> Self::Singles;
+    unsafe fn f64_product_to_odd(a: Self::F32s, b: f64) -> Self::F32s;
     /// Products rounded to nearest, once, with such a factor.
-    unsafe fn double_product(a: Self::Singles, b: f64) -> Self::Singles;
+    unsafe fn f64_product(a: Self::F32s, b: f64) -> Self::F32s;
     unsafe fn any16(mask: Self::Mask16) -> bool;
     /// Whether any of the singles of two registers is NaN.
-    unsafe fn any_nan(a: Self::Singles, b: Self::Singles) -> bool;
+    unsafe fn any_nan(a: Self::F32s, b: Self::F32s) -> bool;
     /// Whether any of the singles differs from the other's, neither being NaN.
-    unsafe fn any_differ(a: Self::Singles, b: Self::Singles) -> bool;
+    unsafe fn any_differ(a: Self::F32s, b: Self::F32s) -> bool;
     /// Whether any of the singles but zeros has these bits clear, after a number has been added to it as integers.
-    unsafe fn any_clear(a: Self::Singles, added: Self::Integers, clear: Self::Integers) -> bool;
+    unsafe fn any_clear(a: Self::F32s, added: Self::Integers, clear: Self::Integers) -> bool;
     /// Whether any of the singles is subnormal.
-    unsafe fn any_subnormal(a: Self::Singles) -> bool;
-    /// Singles with their last bit set, but for infinities and NaN.
-    unsafe fn with_last_bit(a: Self::Singles) -> Self::Singles;
-    /// Singles whose magnitudes are brought down to a limit, as bits, with another number in place of NaN: its bits, and
+    unsafe fn any_subnormal(a: Self::F32s) -> bool;
+    /// F32s with their last bit set, but for infinities and NaN.
+    unsafe fn with_last_bit(a: Self::F32s) -> Self::F32s;
+    /// F32s whose magnitudes are brought down to a limit, as bits, with another number in place of NaN: its bits, and
     /// those of NaN that a mask has.
-    unsafe fn limited(a: Self::Singles, limit_nan_mask: [Self::Integers; 3]) -> Self::Integers;
-    /// Singles with another in place of NaN: its sign, and these bits.
-    unsafe fn canonical(a: Self::Singles, nan: Self::Integers) -> Self::Integers;
+    unsafe fn limited(a: Self::F32s, limit_nan_mask: [Self::Integers; 3]) -> Self::Integers;
+    /// F32s with another in place of NaN: its sign, and these bits.
+    unsafe fn canonical(a: Self::F32s, nan: Self::Integers) -> Self::Integers;
 }
 
 /// Entries of a table with one for each byte.
@@ -250,12 +250,12 @@ pub(crate) trait Tables: Vector {
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 pub(crate) trait Nibbles: Vector {
     /// The bytes at the pointer as words, half a register of them.
-    unsafe fn load_words(source: *const u8) -> Self::Integers;
+    unsafe fn load_u8_as_u16(source: *const u8) -> Self::Integers;
     unsafe fn load_nibbles(table: &[u8; 16]) -> Self::Integers;
     /// The entry of the lower four bits of each byte; 0 where its top bit is set.
     unsafe fn lookup_nibbles(table: Self::Integers, indices: Self::Integers) -> Self::Integers;
     /// Words as the upper halves of 32 bits, in the order of memory.
-    unsafe fn upper_halves(words: Self::Integers) -> [Self::Integers; 2];
+    unsafe fn u16_to_upper_u32(words: Self::Integers) -> [Self::Integers; 2];
 }
 
 /// One more than the upper halves, where the lower ones are above the middle, or on it below an odd upper one.

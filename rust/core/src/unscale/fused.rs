@@ -6,8 +6,8 @@
 
 use std::marker::PhantomData;
 
+use super::f16_loop;
 use super::gradient_loop::Loop;
-use super::half;
 use super::multiply::{Multiply, PRODUCT, Times, square_sum};
 use crate::codec::decode::TruncatedDecoder;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -18,19 +18,19 @@ use crate::kernels::request::pivot_spec;
 /// The loop for a pair of formats, if there is one.
 pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -> Option<Box<dyn Multiply>> {
     let (from, to) = (source.float()?, target.float()?);
-    let single = to == pivot_spec::<Binary32>();
-    if !(single || from == to) || source.row().bits != 16 {
+    let to_f32 = to == pivot_spec::<Binary32>();
+    if !(to_f32 || from == to) || source.row().bits != 16 {
         return None;
     }
     let multiply: Box<dyn Loop> = if TruncatedDecoder::new(&from).is_none() {
-        half::stage(&from, single, factor, level)?
-    } else if single {
-        Box::new(ToSingle(factor.to_bits()))
+        f16_loop::stage(&from, to_f32, factor, level)?
+    } else if to_f32 {
+        Box::new(Bf16ToF32(factor.to_bits()))
     } else {
         Box::new(Pairs(factor.to_bits()))
     };
-    let limit = if single { Binary32::INFINITY } else { overflow_limit(&to) };
-    Some(Box::new(Fused { multiply, limit, to, single }))
+    let limit = if to_f32 { Binary32::INFINITY } else { overflow_limit(&to) };
+    Some(Box::new(Fused { multiply, limit, to, to_f32 }))
 }
 
 /// The smallest magnitude, as the bits of a float32, that rounds to infinity in an IEEE format.
@@ -46,7 +46,7 @@ struct Fused {
     multiply: Box<dyn Loop>,
     limit: u32,
     to: FloatSpec,
-    single: bool,
+    to_f32: bool,
 }
 
 impl Multiply for Fused {
@@ -56,7 +56,7 @@ impl Multiply for Fused {
         if largest > Binary32::INFINITY {
             // SAFETY: the caller's promise.
             unsafe {
-                if self.single {
+                if self.to_f32 {
                     level.run_raw(Canonical::<u32>::new(&self.to, target, count));
                 } else {
                     level.run_raw(Canonical::<u16>::new(&self.to, target, count));
@@ -73,27 +73,27 @@ impl Multiply for Fused {
 }
 
 /// The shift between a float32 and its upper half.
-const HALF: u32 = 16;
+const SHIFT: u32 = 16;
 
 /// Upper halves of float32 to float32.
-struct ToSingle(u32);
+struct Bf16ToF32(u32);
 
-struct ToSingleLoop {
+struct Bf16ToF32Loop {
     factor: u32,
     source: *const u16,
     target: *mut u32,
     count: usize,
 }
 
-impl Loop for ToSingle {
+impl Loop for Bf16ToF32 {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
         let (source, target) = (source.cast(), target.cast());
         // SAFETY: the caller's promise.
-        unsafe { level.run_raw(ToSingleLoop { factor: self.0, source, target, count }) }
+        unsafe { level.run_raw(Bf16ToF32Loop { factor: self.0, source, target, count }) }
     }
 }
 
-impl RawKernel for ToSingleLoop {
+impl RawKernel for Bf16ToF32Loop {
     type Output = u32;
 
     #[inline(always)]
@@ -103,8 +103,8 @@ impl RawKernel for ToSingleLoop {
         for i in 0..count {
             // SAFETY: `i < count`, for which `Loop::run`'s caller has made both pointers valid.
             unsafe {
-                let single = u32::from(source.add(i).read_unaligned()) << HALF;
-                let product = Binary32::combine::<PRODUCT>(single, factor);
+                let value = u32::from(source.add(i).read_unaligned()) << SHIFT;
+                let product = Binary32::combine::<PRODUCT>(value, factor);
                 target.add(i).write_unaligned(product);
                 largest = largest.max(product & !Binary32::SIGN);
             }
@@ -142,8 +142,8 @@ impl Loop for Pairs {
 /// A float32 rounded to its upper half, in place; a NaN whose lower half is zero stays one.
 #[inline(always)]
 fn round(bits: u32) -> u32 {
-    let tie = (bits >> HALF) & 1;
-    bits.wrapping_add((1 << (HALF - 1)) - 1).wrapping_add(tie)
+    let tie = (bits >> SHIFT) & 1;
+    bits.wrapping_add((1 << (SHIFT - 1)) - 1).wrapping_add(tie)
 }
 
 impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
@@ -151,7 +151,7 @@ impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
 
     #[inline(always)]
     unsafe fn run(self) -> u32 {
-        const UPPER: u32 = u32::MAX << HALF;
+        const UPPER: u32 = u32::MAX << SHIFT;
         let Self { factor, source, target, count } = self;
         let source = if IN_PLACE { target.cast_const() } else { source };
         let words = count / 2;
@@ -161,8 +161,8 @@ impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
             unsafe {
                 let word = source.cast::<u32>().add(i).read_unaligned();
                 let high = Binary32::combine::<PRODUCT>(word & UPPER, factor);
-                let low = Binary32::combine::<PRODUCT>(word << HALF, factor);
-                target.cast::<u32>().add(i).write_unaligned((round(high) & UPPER) | (round(low) >> HALF));
+                let low = Binary32::combine::<PRODUCT>(word << SHIFT, factor);
+                target.cast::<u32>().add(i).write_unaligned((round(high) & UPPER) | (round(low) >> SHIFT));
                 largest = largest.max(high & !Binary32::SIGN).max(low & !Binary32::SIGN);
             }
         }
@@ -170,8 +170,8 @@ impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
             // SAFETY: as above, for the last element.
             unsafe {
                 let code = source.cast::<u16>().add(count - 1).read_unaligned();
-                let product = Binary32::combine::<PRODUCT>(u32::from(code) << HALF, factor);
-                target.cast::<u16>().add(count - 1).write_unaligned((round(product) >> HALF) as u16);
+                let product = Binary32::combine::<PRODUCT>(u32::from(code) << SHIFT, factor);
+                target.cast::<u16>().add(count - 1).write_unaligned((round(product) >> SHIFT) as u16);
                 largest = largest.max(product & !Binary32::SIGN);
             }
         }

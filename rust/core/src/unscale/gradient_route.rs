@@ -42,7 +42,7 @@ impl Reciprocal {
     ///
     /// # Errors
     /// As [`Self::of`].
-    pub fn single(scale: f64) -> Result<Self, Error> {
+    pub fn of_f32(scale: f64) -> Result<Self, Error> {
         let Self(factor) = Self::of(scale)?;
         Ok(Self(DefaultEnvironment::compute(factor, |factor| f64::from(factor as f32))))
     }

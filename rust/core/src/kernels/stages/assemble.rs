@@ -126,11 +126,11 @@ where
 }
 
 /// Sizes of elements, as bits: those that a decoder is compiled for.
-const BYTES: usize = 1;
-const WORDS: usize = 2;
-const SINGLES: usize = 4;
+const SIZE_1: usize = 1;
+const SIZE_2: usize = 2;
+const SIZE_4: usize = 4;
 /// As wide as lanes are.
-const LANES: usize = 8;
+const SIZE_8: usize = 8;
 
 /// The decoding stage from a real format; `None` if the format is the pivot already.
 ///
@@ -142,25 +142,25 @@ pub(crate) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
         Kind::Float(spec) if spec == pivot_spec::<P>() => None,
         Kind::Float(spec) => {
             if let Some(decoder) = TruncatedDecoder::new(&spec) {
-                load::<P, _, { WORDS | SINGLES }>(source, Through32::<P, _>::new(decoder))
+                load::<P, _, { SIZE_2 | SIZE_4 }>(source, Through32::<P, _>::new(decoder))
             } else if let Some(decoder) = PowerDecoder::new(&spec) {
-                load::<P, _, BYTES>(source, Through32::<P, _>::new(decoder))
+                load::<P, _, SIZE_1>(source, Through32::<P, _>::new(decoder))
             } else {
-                load::<P, _, { BYTES | WORDS }>(source, Through32::<P, _>::new(FloatDecoder::new(&spec)))
+                load::<P, _, { SIZE_1 | SIZE_2 }>(source, Through32::<P, _>::new(FloatDecoder::new(&spec)))
             }
         }
         Kind::Integer { signed: true } if is_lane => {
-            load::<P, _, LANES>(source, OddIntegerDecoder::<P, true>::default())
+            load::<P, _, SIZE_8>(source, OddIntegerDecoder::<P, true>::default())
         }
         Kind::Integer { signed: false } if is_lane => {
-            load::<P, _, LANES>(source, OddIntegerDecoder::<P, false>::default())
+            load::<P, _, SIZE_8>(source, OddIntegerDecoder::<P, false>::default())
         }
         // float32 is a shorter way to float64 than 64-bit integers are.
         _ if *bits <= Binary32::MANTISSA => {
             let decoder = IntegerDecoder::<Binary32>::new(source.row());
-            load::<P, _, { BYTES | WORDS }>(source, Through32::<P, _>::new(decoder))
+            load::<P, _, { SIZE_1 | SIZE_2 }>(source, Through32::<P, _>::new(decoder))
         }
-        _ => load::<P, _, SINGLES>(source, IntegerDecoder::<P>::new(source.row())),
+        _ => load::<P, _, SIZE_4>(source, IntegerDecoder::<P>::new(source.row())),
     }
 }
 
@@ -170,15 +170,15 @@ where
     D: Decoder<P::Lane> + 'static,
 {
     match source.item_size() {
-        1 if SIZES & BYTES != 0 => Some(Box::new(Decode::<P::Lane, u8, D>::new(decoder))),
-        2 if SIZES & WORDS != 0 => Some(Box::new(Decode::<P::Lane, u16, D>::new(decoder))),
-        4 if SIZES == LANES && size_of::<P::Lane>() == 4 => {
+        1 if SIZES & SIZE_1 != 0 => Some(Box::new(Decode::<P::Lane, u8, D>::new(decoder))),
+        2 if SIZES & SIZE_2 != 0 => Some(Box::new(Decode::<P::Lane, u16, D>::new(decoder))),
+        4 if SIZES == SIZE_8 && size_of::<P::Lane>() == 4 => {
             Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
         }
-        4 if SIZES & SINGLES != 0 && size_of::<P::Lane>() > 4 => {
+        4 if SIZES & SIZE_4 != 0 && size_of::<P::Lane>() > 4 => {
             Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
         }
-        8 if SIZES == LANES && size_of::<P::Lane>() == 8 => {
+        8 if SIZES == SIZE_8 && size_of::<P::Lane>() == 8 => {
             Some(Box::new(Decode::<P::Lane, u64, D>::new(decoder)))
         }
         _ => None,

@@ -18,7 +18,7 @@ use crate::simd::Nibbles;
 /// Entries of a table.
 const ENTRIES: usize = 16;
 
-type Words = [u16; 256];
+type Codes16 = [u16; 256];
 
 /// What becomes of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ const SIGN: u16 = 1 << 15;
 
 impl Line {
     /// The line of words by code, if they lie on one.
-    fn of(words: &Words) -> Option<Self> {
+    fn of(codes16: &Codes16) -> Option<Self> {
         // The sign bit is the one whose code is a negative zero or, where there is none, NaN.
         let sign = [7, 5, 3]
             .map(|bit| 1usize << bit)
             .into_iter()
-            .find(|sign| (1..16.min(*sign)).all(|code| words[code | sign] == words[code] | SIGN))?;
-        let magnitudes = &words[..sign];
+            .find(|sign| (1..16.min(*sign)).all(|code| codes16[code | sign] == codes16[code] | SIGN))?;
+        let magnitudes = &codes16[..sign];
         let slope = (0..16).map(|shift| 1u16 << shift).find(|&slope| {
             let at = |code: u16| magnitudes.get(usize::from(code)).copied();
             let (Some(first), Some(next)) = (at(sign as u16 / 2), at(sign as u16 / 2 + 1)) else {
@@ -61,18 +61,18 @@ impl Line {
         let on_line =
             |code: usize| (code as u16).wrapping_mul(slope).wrapping_add(offset) == magnitudes[code];
         let last = (0..sign).rfind(|&code| on_line(code))?;
-        let signless = words[sign] != SIGN;
+        let signless = codes16[sign] != SIGN;
         let (special_bits, special_add, special_bound) =
             if signless { (0xff, 0xff - sign as u16, 0xfe) } else { (sign as u16 - 1, 0, last as u16) };
-        let mut special = [words[sign]; ENTRIES];
+        let mut special = [codes16[sign]; ENTRIES];
         if !signless {
             for code in last + 1..sign {
                 special[code % ENTRIES] = magnitudes[code];
             }
         }
         let mut low = [0; ENTRIES];
-        for (word, &of) in low.iter_mut().zip(magnitudes) {
-            *word = of;
+        for (code, &of) in low.iter_mut().zip(magnitudes) {
+            *code = of;
         }
         let found = Self {
             low,
@@ -85,21 +85,21 @@ impl Line {
             special_add,
             special_bound,
         };
-        (0..=u8::MAX).all(|code| found.word(code) == words[usize::from(code)]).then_some(found)
+        (0..=u8::MAX).all(|code| found.code16(code) == codes16[usize::from(code)]).then_some(found)
     }
 
     /// The word of a code, as the vectors compute it.
-    fn word(&self, code: u8) -> u16 {
+    fn code16(&self, code: u8) -> u16 {
         let code = u16::from(code);
         let magnitude = code & self.magnitude;
-        let mut word = magnitude.wrapping_mul(self.slope).wrapping_add(self.offset);
+        let mut result = magnitude.wrapping_mul(self.slope).wrapping_add(self.offset);
         if magnitude < ENTRIES as u16 {
-            word = self.low[usize::from(magnitude)];
+            result = self.low[usize::from(magnitude)];
         }
         if code.wrapping_add(self.special_add) & self.special_bits > self.special_bound {
-            word = self.special[usize::from(magnitude) % ENTRIES];
+            result = self.special[usize::from(magnitude) % ENTRIES];
         }
-        word | code.wrapping_mul(self.sign_slope) & SIGN
+        result | code.wrapping_mul(self.sign_slope) & SIGN
     }
 }
 
@@ -122,7 +122,8 @@ struct Planes {
 
 impl Planes {
     fn of(line: Line) -> Self {
-        let planes = |words: [u16; ENTRIES]| [0, 1].map(|place| words.map(|word| word.to_le_bytes()[place]));
+        let planes =
+            |codes16: [u16; ENTRIES]| [0, 1].map(|place| codes16.map(|code| code.to_le_bytes()[place]));
         Self { line, low: planes(line.low), special: planes(line.special) }
     }
 }
@@ -147,25 +148,25 @@ impl<V: Nibbles> Ready<V> {
     /// # Safety
     /// The level's features, and as many codes at the pointer.
     #[inline(always)]
-    unsafe fn words(&self, source: *const u8) -> V::Integers {
+    unsafe fn codes16(&self, source: *const u8) -> V::Integers {
         let line = &self.line;
         // SAFETY: the caller's promise.
         unsafe {
-            let codes = V::load_words(source);
+            let codes = V::load_u8_as_u16(source);
             let magnitude = V::and(codes, V::splat16(line.magnitude));
             let on_line = V::add16(V::mul16(magnitude, V::splat16(line.slope)), V::splat16(line.offset));
             // Nothing is looked up for upper bytes.
             let index = V::or(magnitude, V::splat16(0x8000));
             let is_low = V::above16(V::splat16(ENTRIES as u16), magnitude);
-            let mut word = V::choose16(is_low, Self::entries(self.low, index), on_line);
+            let mut code = V::choose16(is_low, Self::entries(self.low, index), on_line);
             let tested = V::add16(codes, V::splat16(line.special_add));
             let is_special =
                 V::above16(V::and(tested, V::splat16(line.special_bits)), V::splat16(line.special_bound));
             if V::any16(is_special) {
                 let nibble = V::and(index, V::splat16(0x8000 | (ENTRIES as u16 - 1)));
-                word = V::choose16(is_special, Self::entries(self.special, nibble), word);
+                code = V::choose16(is_special, Self::entries(self.special, nibble), code);
             }
-            V::or_masked(word, V::mul16(codes, V::splat16(line.sign_slope)), V::splat16(SIGN))
+            V::or_masked(code, V::mul16(codes, V::splat16(line.sign_slope)), V::splat16(SIGN))
         }
     }
 
@@ -182,13 +183,13 @@ impl<V: Nibbles> Ready<V> {
 
 /// To words.
 #[derive(Clone, Copy)]
-struct ToWords(Planes);
+struct ToU16(Planes);
 
 /// To what has the words on top of as many zeros.
 #[derive(Clone, Copy)]
-struct ToSingles(Planes);
+struct ToF32(Planes);
 
-impl<V: Nibbles> Step<V, 2> for ToWords {
+impl<V: Nibbles> Step<V, 2> for ToU16 {
     const FROM: usize = 1;
     type Ready = Ready<V>;
 
@@ -201,11 +202,11 @@ impl<V: Nibbles> Step<V, 2> for ToWords {
     #[inline(always)]
     unsafe fn step(ready: Ready<V>, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract; half of the codes lie in the second half.
-        unsafe { [ready.words(source), ready.words(source.add(V::BYTES / 2))] }
+        unsafe { [ready.codes16(source), ready.codes16(source.add(V::BYTES / 2))] }
     }
 }
 
-impl<V: Nibbles> Step<V, 4> for ToSingles {
+impl<V: Nibbles> Step<V, 4> for ToF32 {
     const FROM: usize = 1;
     type Ready = Ready<V>;
 
@@ -219,8 +220,8 @@ impl<V: Nibbles> Step<V, 4> for ToSingles {
     unsafe fn step(ready: Ready<V>, source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract; half of the codes lie in the second half.
         unsafe {
-            let [a, b] = V::upper_halves(ready.words(source));
-            let [c, d] = V::upper_halves(ready.words(source.add(V::BYTES / 2)));
+            let [a, b] = V::u16_to_upper_u32(ready.codes16(source));
+            let [c, d] = V::u16_to_upper_u32(ready.codes16(source.add(V::BYTES / 2)));
             [a, b, c, d]
         }
     }
@@ -229,13 +230,13 @@ impl<V: Nibbles> Step<V, 4> for ToSingles {
 /// The stage for results of this size from a table, if it is a line.
 pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
     let planes = &table.planes;
-    let word = |place: usize| -> Words {
+    let code = |place: usize| -> Codes16 {
         std::array::from_fn(|code| u16::from_le_bytes([planes[place][code], planes[place + 1][code]]))
     };
     match size {
-        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToWords(Planes::of(Line::of(&word(0))?)))),
-        4 if word(0).iter().all(|&low| low == 0) => {
-            Some(InSteps::<V, _, 4>::boxed(vectors, ToSingles(Planes::of(Line::of(&word(2))?))))
+        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToU16(Planes::of(Line::of(&code(0))?)))),
+        4 if code(0).iter().all(|&low| low == 0) => {
+            Some(InSteps::<V, _, 4>::boxed(vectors, ToF32(Planes::of(Line::of(&code(2))?))))
         }
         _ => None,
     }

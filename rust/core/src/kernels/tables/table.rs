@@ -42,15 +42,15 @@ impl Table {
     /// The stage that takes results of this size one by one.
     pub(super) fn one_by_one(&self, size: usize) -> Box<dyn Stage> {
         match size {
-            1 => Box::new(Each(self.words::<u8>())),
-            2 => Box::new(Each(self.words::<u16>())),
-            4 => Box::new(Each(self.words::<u32>())),
-            _ => Box::new(Each(self.words::<u64>())),
+            1 => Box::new(Each(self.entries::<u8>())),
+            2 => Box::new(Each(self.entries::<u16>())),
+            4 => Box::new(Each(self.entries::<u32>())),
+            _ => Box::new(Each(self.entries::<u64>())),
         }
     }
 
     /// The results, of as many bytes as a word of this type.
-    fn words<T: Word>(&self) -> [T; CODES] {
+    fn entries<T: Entry>(&self) -> [T; CODES] {
         std::array::from_fn(|code| T::of(self.planes.map(|plane| plane[code])))
     }
 }
@@ -60,28 +60,28 @@ fn with_padding<const SIZE: usize>(bytes: [u8; SIZE]) -> [u8; size_of::<u64>()] 
 }
 
 /// A result.
-trait Word: Copy + Send + Sync + 'static {
+trait Entry: Copy + Send + Sync + 'static {
     /// From its bytes in memory, and others.
     fn of(bytes: [u8; size_of::<u64>()]) -> Self;
 }
 
-macro_rules! word {
-    ($($word:ty)*) => {$(
-        impl Word for $word {
+macro_rules! entry {
+    ($($type:ty)*) => {$(
+        impl Entry for $type {
             fn of(bytes: [u8; size_of::<u64>()]) -> Self {
                 Self::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
             }
         }
     )*};
 }
-word!(u8 u16 u32 u64);
+entry!(u8 u16 u32 u64);
 
 /// One by one.
 struct Each<T>([T; CODES]);
 
 struct EachLoop<'a, T>(&'a [T; CODES], Span);
 
-impl<T: Word> RawKernel for EachLoop<'_, T> {
+impl<T: Entry> RawKernel for EachLoop<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -96,7 +96,7 @@ impl<T: Word> RawKernel for EachLoop<'_, T> {
 }
 
 // SAFETY: the loop writes one result for each element.
-unsafe impl<T: Word> Stage for Each<T> {
+unsafe impl<T: Entry> Stage for Each<T> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(EachLoop(&self.0, span)) };

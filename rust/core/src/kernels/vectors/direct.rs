@@ -8,17 +8,17 @@
 use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
+use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::magic_addition;
 use super::piecewise_stage;
 use super::shapes::{Shape, shape_of};
-use super::through_singles;
+use super::through_f32;
 use super::to_byte;
-use super::to_half;
-use super::to_single;
-use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
+use super::to_f32;
+use super::to_u16;
+use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
-use crate::codec::upper::MANTISSA;
 use crate::cpu::Level;
 use crate::format::Specials;
 use crate::kernels::request::{Count, Request, pivot_format};
@@ -40,9 +40,9 @@ pub(crate) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Opti
     let source = pivot_format::<P>()?;
     let request = Request { source, scaled: false, factor: None, ..*request };
     if P::MANTISSA == Binary64::MANTISSA {
-        with_vectors!(level, vectors => from(vectors, &request, Doubles))?
+        with_vectors!(level, vectors => from(vectors, &request, F64Source))?
     } else {
-        with_vectors!(level, vectors => from_singles(vectors, &request))?
+        with_vectors!(level, vectors => from_f32(vectors, &request))?
     }
 }
 
@@ -50,33 +50,33 @@ fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let spec = request.source.float().filter(|_| !request.tells)?;
     let shape = shape_of(&spec)?;
     if request.scaled {
-        let piecewise = if shape == Shape::Single {
+        let piecewise = if shape == Shape::F32 {
             None
         } else {
-            piecewise_stage::of_words(request, spec, vectors.level())
+            piecewise_stage::of_16_bits(request, spec, vectors.level())
         };
         return piecewise.or_else(|| match shape {
-            Shape::Single => scaled(vectors, request, Singles),
-            Shape::UpperHalf => scaled(vectors, request, UpperHalves),
-            Shape::IeeeHalf => scaled(vectors, request, IeeeHalves),
+            Shape::F32 => scaled(vectors, request, F32Source),
+            Shape::Bf16 => scaled(vectors, request, Bf16Source),
+            Shape::F16 => scaled(vectors, request, F16Source),
         });
     }
-    if request.source == request.target && shape != Shape::Single {
-        return to_half::recoded_stage(vectors, request);
+    if request.source == request.target && shape != Shape::F32 {
+        return to_u16::recoded_stage(vectors, request);
     }
     match shape {
-        Shape::Single => from_singles(vectors, request),
-        Shape::UpperHalf => from(vectors, request, UpperHalves),
-        Shape::IeeeHalf => piecewise_stage::of_words(request, spec, vectors.level())
-            .or_else(|| from(vectors, request, IeeeHalves)),
+        Shape::F32 => from_f32(vectors, request),
+        Shape::Bf16 => from(vectors, request, Bf16Source),
+        Shape::F16 => piecewise_stage::of_16_bits(request, spec, vectors.level())
+            .or_else(|| from(vectors, request, F16Source)),
     }
 }
 
 /// From float32, with any options.
-fn from_singles<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
-    usual(vectors, request, Singles).or_else(|| match shape_of(&request.target.float()?) {
-        Some(Shape::Single) => to_single::limited_stage(vectors, request),
-        Some(shape) => to_half::rounded_stage(vectors, request, shape),
+fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+    usual(vectors, request, F32Source).or_else(|| match shape_of(&request.target.float()?) {
+        Some(Shape::F32) => to_f32::limited_stage(vectors, request),
+        Some(shape) => to_u16::rounded_stage(vectors, request, shape),
         None => piecewise_stage::away_from_zero(request, vectors.level())
             .or_else(|| to_byte::rounded_stage(vectors, request)),
     })
@@ -86,7 +86,7 @@ fn from_singles<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stag
 fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     // Shifting is all there is to do, which the compiler's own loop does best.
     let shifts = F::SHIFTED && request.keeps_specials();
-    if shifts && shape_of(&request.target.float()?) == Some(Shape::Single) {
+    if shifts && shape_of(&request.target.float()?) == Some(Shape::F32) {
         return None;
     }
     usual(vectors, request, source).or_else(|| through(vectors, request, source))
@@ -95,10 +95,10 @@ fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Optio
 /// With the options that most casts have.
 fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     match shape_of(&request.target.float()?) {
-        Some(Shape::Single) if request.keeps_specials() => Some(to_single::stage(vectors, source)),
-        Some(Shape::Single) => None,
-        Some(Shape::UpperHalf) => to_half::to_upper(vectors, request, source),
-        Some(Shape::IeeeHalf) => to_half::to_ieee(vectors, request, source),
+        Some(Shape::F32) if request.keeps_specials() => Some(to_f32::stage(vectors, source)),
+        Some(Shape::F32) => None,
+        Some(Shape::Bf16) => to_u16::to_bf16(vectors, request, source),
+        Some(Shape::F16) => to_u16::to_f16(vectors, request, source),
         None => to_byte(vectors, request, source),
     }
 }
@@ -106,9 +106,9 @@ fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opti
 /// To bytes, in the best way of a level.
 fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     // IEEE halves have cells of their own.
-    let has_piecewise = F::SIZE != IeeeHalves::SIZE || F::SHIFTED;
+    let has_piecewise = F::SIZE != F16Source::SIZE || F::SHIFTED;
     let piecewise =
-        if has_piecewise { piecewise_stage::of_upper_halves(request, source, vectors.level()) } else { None };
+        if has_piecewise { piecewise_stage::of_bf16(request, source, vectors.level()) } else { None };
     piecewise
         .or_else(|| magic_addition::stage(request, source, vectors.level()))
         .or_else(|| to_byte::stage(vectors, request, source))
@@ -116,27 +116,27 @@ fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Op
 
 /// Through a tile of float32, which are as good as exact.
 fn through<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    let single = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
-    Some(through_singles::stage(vectors, source, from_singles(vectors, &single)?, request.target))
+    let as_f32 = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
+    Some(through_f32::stage(vectors, source, from_f32(vectors, &as_f32)?, request.target))
 }
 
 /// With one factor for all, which is not so extreme that products are.
 fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     let (target, factor) = (request.target.float()?, request.factor?);
-    let single = factor as f32;
+    let as_f32 = factor as f32;
     let nearest = matches!(request.rounding(), Rounding::NearestEven | Rounding::NearestAway);
-    if !single.is_normal() || !nearest {
+    if !as_f32.is_normal() || !nearest {
         return None;
     }
-    let is_single = f64::from(single) == factor;
+    let is_f32 = f64::from(as_f32) == factor;
     let shape = shape_of(&target);
-    if shape == Some(Shape::Single) {
+    if shape == Some(Shape::F32) {
         if request.rounding() != Rounding::NearestEven {
             return None;
         }
         // The machine's own product is rounded once, and to where it goes.
-        return if is_single {
-            to_single(vectors, request, Rounded { source, factor: single })
+        return if is_f32 {
+            to_f32(vectors, request, Rounded { source, factor: as_f32 })
         } else {
             enclosed(vectors, request, source, factor)
         };
@@ -148,16 +148,16 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         return None;
     }
     let ties = match shape {
-        Some(Shape::UpperHalf) => Ties::OF_UPPER,
-        Some(_) => Ties::OF_HALVES,
+        Some(Shape::Bf16) => Ties::OF_BF16,
+        Some(_) => Ties::OF_F16,
         None => Ties::OF_BYTES,
     };
     let decided = Decided::new(source, factor, ties);
-    if F::SIZE == Singles::SIZE {
+    if F::SIZE == F32Source::SIZE {
         let stage = usual(vectors, request, decided);
         return stage.or_else(|| through(vectors, request, decided));
     }
-    // Upper halves are rounded to odd first.
+    // OddBf16 halves are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
     let bits = match request.count {
         Count::Few => 0,
@@ -167,7 +167,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     let source_spec = request.source.float().filter(|spec| spec.mantissa_bits < bits);
     let Some(equal) = source_spec.and_then(|spec| equal_factor(&spec, grid, factor)) else {
         // What tiny products are off by is lost.
-        return if is_single && shape != Some(Shape::UpperHalf) {
+        return if is_f32 && shape != Some(Shape::Bf16) {
             through(vectors, request, Times::<F, false> { source, factor })
         } else {
             through(vectors, request, decided)
@@ -175,11 +175,11 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let rounded = Rounded { source, factor: equal };
     let in_one = match shape {
-        Some(Shape::UpperHalf) => {
-            to_half::to_upper(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
+        Some(Shape::Bf16) => {
+            to_u16::to_bf16(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
-        Some(_) => to_half::to_ieee(vectors, request, rounded),
-        None => piecewise_stage::of_upper_halves(request, rounded, vectors.level())
+        Some(_) => to_u16::to_f16(vectors, request, rounded),
+        None => piecewise_stage::of_bf16(request, rounded, vectors.level())
             .or_else(|| magic_addition::stage(request, rounded, vectors.level())),
     };
     let factor = f64::from(equal);
@@ -187,9 +187,9 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
 }
 
 /// To float32, with any options.
-fn to_single<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     if request.keeps_specials() {
-        Some(to_single::stage(vectors, source))
+        Some(to_f32::stage(vectors, source))
     } else {
         through(vectors, request, source)
     }
@@ -204,10 +204,10 @@ fn enclosed<V: Vector, F: Floats>(
 ) -> Option<Box<dyn Stage>> {
     let significant = request.source.float()?.mantissa_bits + 1;
     match Factor::new(factor) {
-        Some(factor) if F::SIZE == 4 => to_single(vectors, request, Enclosed::<F, false> { source, factor }),
+        Some(factor) if F::SIZE == 4 => to_f32(vectors, request, Enclosed::<F, false> { source, factor }),
         Some(factor) if factor.is_decided(significant, vectors.level()) => {
-            to_single(vectors, request, Enclosed::<F, true> { source, factor })
+            to_f32(vectors, request, Enclosed::<F, true> { source, factor })
         }
-        _ => to_single(vectors, request, Wide { source, factor }),
+        _ => to_f32(vectors, request, Wide { source, factor }),
     }
 }

@@ -15,7 +15,7 @@
 //! The products with what lacks are off by 2^-24 of themselves, which is 2^-46 of the exact product at most, or, where
 //! they are subnormal, by 2^-150: less than the margin if the exact product is 2^-107 or more.
 
-use super::upper_source::Floats;
+use super::float_source::Floats;
 use crate::cpu::{Kernel, Level};
 use crate::simd::Vector;
 
@@ -84,21 +84,21 @@ impl<F: Floats, const TRIED: bool> Floats for Enclosed<F, TRIED> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         let Factor { first, lacks: [low, high], whole } = self.factor;
         // SAFETY: the trait's contract.
         unsafe {
-            let x = self.source.singles::<V>(source);
-            let first = V::singles(V::splat32(first.to_bits()));
-            let low = V::product(x, V::singles(V::splat32(low.to_bits())));
+            let x = self.source.f32s::<V>(source);
+            let first = V::from_bits(V::splat32(first.to_bits()));
+            let low = V::product(x, V::from_bits(V::splat32(low.to_bits())));
             let result = V::product_sum(x, first, low);
             if F::TINY && V::any_clear(x, V::splat32(0), V::splat32(NOT_TINY)) {
-                return V::double_product(x, whole);
+                return V::f64_product(x, whole);
             }
             if !TRIED {
-                let high = V::product(x, V::singles(V::splat32(high.to_bits())));
+                let high = V::product(x, V::from_bits(V::splat32(high.to_bits())));
                 if V::any_differ(result, V::product_sum(x, first, high)) {
-                    return V::double_product(x, whole);
+                    return V::f64_product(x, whole);
                 }
             }
             result

@@ -32,8 +32,8 @@ pub(super) fn equal_factor(source: &FloatSpec, grid: u32, factor: f64) -> Option
     // Back to the factor's sign and exponent.
     let one = f64::from_bits(factor.to_bits() & !(implicit - 1));
     let found = one * (found as f64 / implicit as f64);
-    let single = found as f32;
-    (single.is_normal() && f64::from(single) == found).then_some(single)
+    let as_f32 = found as f32;
+    (as_f32.is_normal() && f64::from(as_f32) == found).then_some(as_f32)
 }
 
 /// Whether two factors' products with a significand lie alike on a grid, the second one after rounding to float32.

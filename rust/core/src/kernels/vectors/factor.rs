@@ -1,6 +1,6 @@
 //! Floats times one factor for all, on their way into vectors.
 
-use super::upper_source::{Floats, Upper, pair, upper};
+use super::float_source::{Floats, OddBf16, odd_bf16, pair};
 use crate::simd::{Vector, up_above_middle};
 
 /// Floats times a factor that float32 holds, rounded to nearest even: as float32, that is the product.
@@ -14,11 +14,11 @@ impl<F: Floats> Floats for Rounded<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe {
-            let factor = V::singles(V::splat32(self.factor.to_bits()));
-            V::product(self.source.singles::<V>(source), factor)
+            let factor = V::from_bits(V::splat32(self.factor.to_bits()));
+            V::product(self.source.f32s::<V>(source), factor)
         }
     }
 }
@@ -34,11 +34,11 @@ impl<F: Floats> Floats for RoundedNormal<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe {
-            let product = self.rounded.singles::<V>(source);
-            if V::any_subnormal(product) { self.exact.singles::<V>(source) } else { product }
+            let product = self.rounded.f32s::<V>(source);
+            if V::any_subnormal(product) { self.exact.f32s::<V>(source) } else { product }
         }
     }
 }
@@ -54,9 +54,9 @@ impl<F: Floats> Floats for Wide<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
-        unsafe { V::double_product(self.source.singles::<V>(source), self.factor) }
+        unsafe { V::f64_product(self.source.f32s::<V>(source), self.factor) }
     }
 }
 
@@ -69,9 +69,9 @@ pub(super) struct Ties {
 
 impl Ties {
     /// Of numbers that drop the lower half of their bits, and no more where they are subnormal.
-    pub(super) const OF_UPPER: Self = Self { added: 1 << 15, clear: 0xffff };
+    pub(super) const OF_BF16: Self = Self { added: 1 << 15, clear: 0xffff };
     /// Of numbers that drop 13 bits or more.
-    pub(super) const OF_HALVES: Self = Self { added: 0, clear: 0xfff };
+    pub(super) const OF_F16: Self = Self { added: 0, clear: 0xfff };
     /// Of numbers that drop 17 bits or more.
     pub(super) const OF_BYTES: Self = Self { added: 0, clear: 0xffff };
 
@@ -93,8 +93,8 @@ pub(super) struct Decided<F> {
 
 impl<F: Floats> Decided<F> {
     pub(super) fn new(source: F, factor: f64, ties: Ties) -> Self {
-        let is_single = f64::from(factor as f32) == factor;
-        let ties = if is_single { ties } else { ties.of_rounded_factor() };
+        let is_f32 = f64::from(factor as f32) == factor;
+        let ties = if is_f32 { ties } else { ties.of_rounded_factor() };
         Self { times: Times { source, factor }, ties }
     }
 
@@ -103,11 +103,11 @@ impl<F: Floats> Decided<F> {
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
-    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::Singles; 2] {
+    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let (factor, [first, second]) =
-                (self.times.single_factor::<V>(), pair::<V, _>(self.times.source, source));
+                (self.times.f32_factor::<V>(), pair::<V, _>(self.times.source, source));
             [V::product(first, factor), V::product(second, factor)]
         }
     }
@@ -117,19 +117,19 @@ impl<F: Floats> Floats for Decided<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe {
             let Self { times, ties } = self;
-            let product = V::product(times.source.singles::<V>(source), times.single_factor::<V>());
+            let product = V::product(times.source.f32s::<V>(source), times.f32_factor::<V>());
             let undecided = V::any_clear(product, V::splat32(ties.added), V::splat32(ties.clear));
-            if undecided { times.singles::<V>(source) } else { product }
+            if undecided { times.f32s::<V>(source) } else { product }
         }
     }
 
     /// By the lower halves of products, unless some are so near the middle that they may not tell on which side.
     #[inline(always)]
-    unsafe fn nearest_upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
+    unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
@@ -147,7 +147,7 @@ impl<F: Floats> Floats for Decided<F> {
 
     /// The same at the ends of lower halves.
     #[inline(always)]
-    unsafe fn upper<V: Vector>(&self, source: *const u8, one: V::Integers) -> Upper<V::Integers> {
+    unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
@@ -160,10 +160,10 @@ impl<F: Floats> Floats for Decided<F> {
                 let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
                 let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
                 if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
-                    return upper::<V>(pair::<V, _>(self.times, source), one);
+                    return odd_bf16::<V>(pair::<V, _>(self.times, source), one);
                 }
             }
-            Upper { cut, odd: V::or(cut, V::min16(low, one)) }
+            OddBf16 { cut, odd: V::or(cut, V::min16(low, one)) }
         }
     }
 }
@@ -184,46 +184,46 @@ impl<F: Floats> Floats for AboveTies<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
-        unsafe { V::with_last_bit(self.0.singles::<V>(source)) }
+        unsafe { V::with_last_bit(self.0.f32s::<V>(source)) }
     }
 }
 
-/// Floats times a factor, rounded to odd. Unless by way of `DOUBLE`, the factor is a float32, and tiny products may be
+/// Floats times a factor, rounded to odd. Unless by way of `THROUGH_F64`, the factor is a float32, and tiny products may be
 /// rounded to nearest.
 #[derive(Clone, Copy)]
-pub(super) struct Times<F, const DOUBLE: bool> {
+pub(super) struct Times<F, const THROUGH_F64: bool> {
     pub(super) source: F,
     pub(super) factor: f64,
 }
 
-impl<F: Floats, const DOUBLE: bool> Times<F, DOUBLE> {
+impl<F: Floats, const THROUGH_F64: bool> Times<F, THROUGH_F64> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn single_factor<V: Vector>(&self) -> V::Singles {
+    unsafe fn f32_factor<V: Vector>(&self) -> V::F32s {
         // SAFETY: the caller's promise.
-        unsafe { V::singles(V::splat32((self.factor as f32).to_bits())) }
+        unsafe { V::from_bits(V::splat32((self.factor as f32).to_bits())) }
     }
 }
 
-impl<F: Floats, const DOUBLE: bool> Floats for Times<F, DOUBLE> {
+impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
-    unsafe fn singles<V: Vector>(&self, source: *const u8) -> V::Singles {
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe {
-            let singles = self.source.singles::<V>(source);
-            if !DOUBLE {
-                let product = V::product_to_odd(singles, self.single_factor::<V>());
+            let singles = self.source.f32s::<V>(source);
+            if !THROUGH_F64 {
+                let product = V::product_to_odd(singles, self.f32_factor::<V>());
                 // What has become zero is nearer to that than to any other.
                 if !V::any_subnormal(product) {
                     return product;
                 }
             }
-            V::double_product_to_odd(singles, self.factor)
+            V::f64_product_to_odd(singles, self.factor)
         }
     }
 }

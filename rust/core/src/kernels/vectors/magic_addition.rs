@@ -10,12 +10,12 @@
 //! All of it happens so far below that the target's smallest normal number is that of float32: what is subnormal there
 //! has the bits that its code has, as all others have. Where codes end, larger ones are brought down to the last.
 
+use super::float_source::Floats;
 use super::to_byte::{sign, sign_of, with_signs};
-use super::upper_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
+use crate::codec::odd_bf16::OddBf16Rule;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::codec::upper::UpperRule;
 use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
@@ -61,7 +61,7 @@ impl Grid {
 struct MagicCodes<F, const SIGN: u8> {
     source: F,
     grid: Grid,
-    rule: UpperRule,
+    rule: OddBf16Rule,
 }
 
 impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, SIGN> {
@@ -82,8 +82,8 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. Not by `map`, into
         // whose closures instructions of a level are not inlined.
         unsafe {
-            let (a, b) = (floats.middling_singles::<V>(a), floats.middling_singles::<V>(b));
-            let (c, d) = (floats.middling_singles::<V>(c), floats.middling_singles::<V>(d));
+            let (a, b) = (floats.f32s_midrange::<V>(a), floats.f32s_midrange::<V>(b));
+            let (c, d) = (floats.f32s_midrange::<V>(c), floats.f32s_midrange::<V>(d));
             let low = V::pack_u16(
                 V::shr32(V::rounded_by_addition(a, constants), shift),
                 V::shr32(V::rounded_by_addition(b, constants), shift),
@@ -107,18 +107,23 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
 
 /// The stage on a level, if this is its way, and the target's.
 pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
-    // Upper halves are there without any work, and twice as many in a register.
+    // OddBf16 halves are there without any work, and twice as many in a register.
     if F::SHIFTED || request.rounding() != Rounding::NearestEven {
         return None;
     }
     let spec = request.target.float()?;
-    let rule = UpperRule::new(&spec, &request.options, request.rounding())
+    let rule = OddBf16Rule::new(&spec, &request.options, request.rounding())
         .filter(|rule| rule.infinity[0] == rule.most)?;
     let grid = Grid::new(&spec)?;
     with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
 }
 
-fn signed<V: MagicAddition, F: Floats>(vectors: V, source: F, grid: Grid, rule: UpperRule) -> Box<dyn Stage> {
+fn signed<V: MagicAddition, F: Floats>(
+    vectors: V,
+    source: F,
+    grid: Grid,
+    rule: OddBf16Rule,
+) -> Box<dyn Stage> {
     match sign_of(&rule) {
         sign::TOP => {
             InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, { sign::TOP }> { source, grid, rule })

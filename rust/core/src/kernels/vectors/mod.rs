@@ -6,7 +6,7 @@ pub(crate) mod direct;
 pub(crate) mod enclosed;
 pub(crate) mod equal_factor;
 pub(crate) mod factor;
-pub(crate) mod half_codes;
+pub(crate) mod float_source;
 pub(crate) mod lane_draws;
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -30,11 +30,11 @@ pub(crate) mod shapes;
 pub(crate) mod stochastic_codes;
 pub(crate) mod stochastic_stage;
 pub(crate) mod thresholds;
-pub(crate) mod through_singles;
+pub(crate) mod through_f32;
 pub(crate) mod to_byte;
-pub(crate) mod to_double;
-pub(crate) mod to_half;
+pub(crate) mod to_f32;
+pub(crate) mod to_f64;
 pub(crate) mod to_integer;
-pub(crate) mod to_single;
-pub(crate) mod upper_source;
+pub(crate) mod to_u16;
+pub(crate) mod u16_codes;
 pub(crate) mod vector_loop;

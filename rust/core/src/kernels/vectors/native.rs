@@ -2,9 +2,9 @@
 
 #![deny(unsafe_code)]
 
+use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::shapes::{Shape, shape_of};
-use super::upper_source::{Doubles, Floats, IeeeHalves, Singles, UpperHalves};
-use super::{through_singles, to_double, to_integer};
+use super::{through_f32, to_f64, to_integer};
 use crate::codec::pivot::Binary64;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind};
@@ -20,14 +20,12 @@ pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<
 
 fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
     if *source == pivot_spec::<Binary64>() {
-        return to(vectors, Doubles, target);
+        return to(vectors, F64Source, target);
     }
     match shape_of(source)? {
-        Shape::Single => to(vectors, Singles, target),
-        Shape::UpperHalf => {
-            to(vectors, UpperHalves, target).or_else(|| through(vectors, UpperHalves, target))
-        }
-        Shape::IeeeHalf => to(vectors, IeeeHalves, target).or_else(|| through(vectors, IeeeHalves, target)),
+        Shape::F32 => to(vectors, F32Source, target),
+        Shape::Bf16 => to(vectors, Bf16Source, target).or_else(|| through(vectors, Bf16Source, target)),
+        Shape::F16 => to(vectors, F16Source, target).or_else(|| through(vectors, F16Source, target)),
     }
 }
 
@@ -35,7 +33,7 @@ fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Optio
     match (target.kind(), target.row().bits) {
         (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
         (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
-            Some(to_double::stage(vectors, source))
+            Some(to_f64::stage(vectors, source))
         }
         _ => None,
     }
@@ -43,5 +41,5 @@ fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Optio
 
 /// Through float32, as seldom as it is asked for.
 fn through<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
-    Some(through_singles::stage(vectors, source, to(vectors, Singles, target)?, target))
+    Some(through_f32::stage(vectors, source, to(vectors, F32Source, target)?, target))
 }

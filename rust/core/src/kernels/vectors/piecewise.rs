@@ -1,6 +1,6 @@
 //! Words of 16 bits to bytes by *cells*: what becomes of every word, in two short tables.
 //!
-//! The words are floats of 16 bits, or upper halves of float32 (see [`crate::codec::upper`]). Their magnitudes are cut
+//! The words are floats of 16 bits, or upper halves of float32 (see [`crate::codec::odd_bf16`]). Their magnitudes are cut
 //! into cells of `2^k` neighbours, so small that within one the code goes up at most once, or twice:
 //!
 //! ```text

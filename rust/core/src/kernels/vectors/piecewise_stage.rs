@@ -1,11 +1,11 @@
 //! Floats of 16 and 32 bits to bytes by [`Piecewise`], on levels with tables.
 
+use super::float_source::{Bf16Source, F32Source, Floats, OddBf16};
 use super::piecewise::{Piecewise, Sign, Special};
-use super::shapes::upper_spec;
+use super::shapes::bf16_spec;
 use super::thresholds::{INTERVALS, SIGN};
 use super::to_byte::{Codes, boxed, sign, with_signs};
-use super::upper_source::{Floats, Singles, Upper, UpperHalves};
-use crate::codec::upper::MANTISSA;
+use crate::codec::odd_bf16::MANTISSA;
 use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::{Count, Request};
@@ -13,37 +13,33 @@ use crate::kernels::stages::stage::Stage;
 use crate::simd::{Tables, with_tables};
 
 /// The stage from upper halves to the target of a request, if it has cells in which codes go up once.
-pub(super) fn of_upper_halves<F: Floats>(
-    request: &Request,
-    source: F,
-    level: Level,
-) -> Option<Box<dyn Stage>> {
-    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_uppers(request, level)?, source))?
+pub(super) fn of_bf16<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
+    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_odd_bf16(request, level)?, source))?
 }
 
 /// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_uppers(request, level)?, Singles))?
+    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_odd_bf16(request, level)?, F32Source))?
 }
 
 /// The cells of upper halves, for what becomes of them: a factor is the source's.
-fn of_uppers(request: &Request, level: Level) -> Option<Piecewise> {
+fn of_odd_bf16(request: &Request, level: Level) -> Option<Piecewise> {
     // One bit to round by, one for what was cut off.
     request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
-    Piecewise::of(&upper_spec(), &Request { scaled: false, factor: None, ..*request }, level)
+    Piecewise::of(&bf16_spec(), &Request { scaled: false, factor: None, ..*request }, level)
 }
 
 /// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
-pub(super) fn of_words(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+pub(super) fn of_16_bits(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     if request.scaled && request.count < Count::Many {
         return None;
     }
     with_tables!(level, vectors: V => {
         let piecewise = &Piecewise::of(&words, request, level)?;
         match piecewise.more_bounds {
-            None => signed::<V, _, ONCE>(vectors, piecewise, UpperHalves),
-            Some(_) if piecewise.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, piecewise, UpperHalves),
-            Some(_) => signed::<V, _, TWICE>(vectors, piecewise, UpperHalves),
+            None => signed::<V, _, ONCE>(vectors, piecewise, Bf16Source),
+            Some(_) if piecewise.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, piecewise, Bf16Source),
+            Some(_) => signed::<V, _, TWICE>(vectors, piecewise, Bf16Source),
         }
     })?
 }
@@ -124,11 +120,11 @@ impl<V: Tables> Ready<V> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn away(&self, half: Upper<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
+    unsafe fn away(&self, bf16: OddBf16<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
         // SAFETY: the caller's promise.
         unsafe {
             // With their sign the right way round, they are what is above zero.
-            let turned = if self.flips { V::add16(half.odd, V::splat16(SIGN)) } else { half.odd };
+            let turned = if self.flips { V::add16(bf16.odd, V::splat16(SIGN)) } else { bf16.odd };
             let away = V::above16(turned, V::splat16(0));
             (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
         }
@@ -196,7 +192,7 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<
     #[inline(always)]
     unsafe fn codes(
         ready: Ready<V>,
-        [first, second]: [Upper<V::Integers>; 2],
+        [first, second]: [OddBf16<V::Integers>; 2],
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.

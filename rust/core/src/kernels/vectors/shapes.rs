@@ -9,31 +9,28 @@ use crate::kernels::request::pivot_spec;
 /// A layout that vectors take apart and put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    Single,
-    UpperHalf,
-    IeeeHalf,
+    F32,
+    Bf16,
+    F16,
 }
 
-fn half(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
+fn spec_16(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
     FloatSpec { signed: true, exponent_bits, mantissa_bits, bias, specials: Specials::Ieee }
 }
 
 /// The layout of upper halves of float32.
-pub(super) fn upper_spec() -> FloatSpec {
-    half(8, 7, 127)
+pub(super) fn bf16_spec() -> FloatSpec {
+    spec_16(8, 7, 127)
 }
 
 /// The layout that machines convert themselves.
-pub(super) fn half_spec() -> FloatSpec {
-    half(5, 10, 15)
+pub(super) fn f16_spec() -> FloatSpec {
+    spec_16(5, 10, 15)
 }
 
 /// The layout of a format, if vectors know it.
 pub(super) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
-    let known = [
-        (Shape::Single, pivot_spec::<Binary32>()),
-        (Shape::UpperHalf, upper_spec()),
-        (Shape::IeeeHalf, half_spec()),
-    ];
+    let known =
+        [(Shape::F32, pivot_spec::<Binary32>()), (Shape::Bf16, bf16_spec()), (Shape::F16, f16_spec())];
     known.into_iter().find(|(_, known)| known == spec).map(|(shape, _)| shape)
 }

@@ -3,9 +3,9 @@
 use super::shapes::Shape;
 use super::shapes::shape_of;
 use crate::codec::encode::SpecialCodes;
+use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::codec::upper::MANTISSA;
 use crate::format::Specials;
 use crate::kernels::request::Request;
 use crate::simd::StochasticOps;
@@ -21,7 +21,7 @@ pub(super) struct Rule {
     pub(super) rebias: u32,
     /// The code of overflows.
     pub(super) limit: u32,
-    /// Upper halves whose magnitudes, but for zero, are not above this need whole draws.
+    /// OddBf16 halves whose magnitudes, but for zero, are not above this need whole draws.
     pub(super) tiny: u16,
     /// Zero has no sign.
     pub(super) signless_zero: bool,
@@ -37,8 +37,8 @@ impl Rule {
         // The exponent field of the smallest normal.
         let lowest = Binary32::BIAS + 1 - i64::from(spec.bias);
         let limit = codes.infinity[0];
-        // Halves are multiples of 2^-24: if no more than the top 16 bits of a draw lie above that, none is too small.
-        let is_half = shape_of(&source) == Some(Shape::IeeeHalf);
+        // U16Codes are multiples of 2^-24: if no more than the top 16 bits of a draw lie above that, none is too small.
+        let is_f16 = shape_of(&source) == Some(Shape::F16);
         let has_room = spec.bias + spec.mantissa_bits as i32 >= 9;
         let applies = rounding == Rounding::Stochastic
             && spec.signed
@@ -47,9 +47,9 @@ impl Rule {
             && !request.scaled
             && !request.tells
             && dropped > 0
-            && (lowest > 1 || shape_of(&spec) == Some(Shape::UpperHalf))
+            && (lowest > 1 || shape_of(&spec) == Some(Shape::Bf16))
             && (limit == spec.max_code() || limit == spec.max_code() + 1)
-            && (!is_half || has_room);
+            && (!is_f16 || has_room);
         let power = |field: i64| f32::from_bits((field << Binary32::MANTISSA) as u32);
         applies.then(|| Self {
             dropped,
@@ -82,15 +82,15 @@ pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'st
 }
 
 /// Codes of a byte.
-pub(super) struct Bytes;
+pub(super) struct ByteCodes;
 
 /// Codes of 16 bits.
-pub(super) struct Words;
+pub(super) struct U16Codes;
 
-/// Upper halves of singles.
-pub(super) struct Uppers;
+/// OddBf16 halves of singles.
+pub(super) struct Bf16Codes;
 
-impl<V: StochasticOps> Results<V, 1> for Bytes {
+impl<V: StochasticOps> Results<V, 1> for ByteCodes {
     #[inline(always)]
     unsafe fn results(
         rule: &Rule,
@@ -100,8 +100,8 @@ impl<V: StochasticOps> Results<V, 1> for Bytes {
     ) -> [V::Integers; 1] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [low, high] = uppers::<V>(sums, paired);
-            let mut code = V::unzip8(word::<V>(rule, low), word::<V>(rule, high)).0;
+            let [low, high] = upper_u16s::<V>(sums, paired);
+            let mut code = V::unzip8(code16::<V>(rule, low), code16::<V>(rule, high)).0;
             let mut tops = V::unzip8(signs[0], signs[1]).1;
             if rule.signless_zero {
                 tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
@@ -117,7 +117,7 @@ impl<V: StochasticOps> Results<V, 1> for Bytes {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn word<V: StochasticOps>(rule: &Rule, upper: V::Integers) -> V::Integers {
+unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let places = V::shr16_by(upper, rule.dropped - u16::BITS);
@@ -125,7 +125,7 @@ unsafe fn word<V: StochasticOps>(rule: &Rule, upper: V::Integers) -> V::Integers
     }
 }
 
-impl<V: StochasticOps> Results<V, 2> for Words {
+impl<V: StochasticOps> Results<V, 2> for U16Codes {
     #[inline(always)]
     unsafe fn results(
         rule: &Rule,
@@ -143,7 +143,7 @@ impl<V: StochasticOps> Results<V, 2> for Words {
     }
 }
 
-impl<V: StochasticOps> Results<V, 2> for Uppers {
+impl<V: StochasticOps> Results<V, 2> for Bf16Codes {
     const SHIFTED: bool = true;
 
     #[inline(always)]
@@ -155,7 +155,7 @@ impl<V: StochasticOps> Results<V, 2> for Uppers {
     ) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [low, high] = uppers::<V>(sums, paired);
+            let [low, high] = upper_u16s::<V>(sums, paired);
             [limited::<V>(rule, low), limited::<V>(rule, high)]
         }
     }
@@ -193,7 +193,7 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, words: V::Integers) -> V::Integ
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn uppers<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
+unsafe fn upper_u16s<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         if paired {

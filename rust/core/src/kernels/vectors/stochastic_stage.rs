@@ -18,12 +18,12 @@
 
 use std::marker::PhantomData;
 
+use super::float_source::{Bf16Source, F16Source, F32Source, Floats};
 use super::lane_draws::Draws;
 use super::shapes::Shape;
 use super::shapes::shape_of;
-use super::stochastic_codes::{Bytes, Results, Rule, Uppers, Words};
-use super::to_single::four;
-use super::upper_source::{Floats, IeeeHalves, Singles, UpperHalves};
+use super::stochastic_codes::{Bf16Codes, ByteCodes, Results, Rule, U16Codes};
+use super::to_f32::four;
 use crate::codec::random::Keys;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::request::Request;
@@ -51,7 +51,7 @@ const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 #[derive(Clone, Copy)]
 struct Ready<V: StochasticOps> {
     rule: Rule,
-    smallest: V::Singles,
+    smallest: V::F32s,
     below_code: V::Integers,
 }
 
@@ -64,7 +64,7 @@ impl<V: StochasticOps> Ready<V> {
         unsafe {
             Self {
                 rule,
-                smallest: V::singles(V::splat32(rule.smallest.to_bits())),
+                smallest: V::from_bits(V::splat32(rule.smallest.to_bits())),
                 below_code: V::splat32((1 << rule.dropped) - 1),
             }
         }
@@ -216,9 +216,9 @@ unsafe impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize>
 pub(crate) fn stochastic_stage(request: &Request, level: Level) -> Option<Box<dyn StochasticStage>> {
     let rule = Rule::new(request)?;
     with_vectors!(level, vectors => match shape_of(&request.source.float()?)? {
-        Shape::Single => to(vectors, request, rule, Singles),
-        Shape::UpperHalf => to(vectors, request, rule, UpperHalves),
-        Shape::IeeeHalf => to(vectors, request, rule, IeeeHalves),
+        Shape::F32 => to(vectors, request, rule, F32Source),
+        Shape::Bf16 => to(vectors, request, rule, Bf16Source),
+        Shape::F16 => to(vectors, request, rule, F16Source),
     })?
 }
 
@@ -229,9 +229,9 @@ fn to<V: StochasticOps, F: Floats>(
     source: F,
 ) -> Option<Box<dyn StochasticStage>> {
     match (shape_of(&request.target.float()?), request.target.item_size()) {
-        (Some(Shape::UpperHalf), _) => Some(boxed::<V, F, Uppers, 2>(vectors, source, rule)),
-        (Some(Shape::IeeeHalf), _) if F::SIZE == 4 => Some(boxed::<V, F, Words, 2>(vectors, source, rule)),
-        (None, 1) => Some(boxed::<V, F, Bytes, 1>(vectors, source, rule)),
+        (Some(Shape::Bf16), _) => Some(boxed::<V, F, Bf16Codes, 2>(vectors, source, rule)),
+        (Some(Shape::F16), _) if F::SIZE == 4 => Some(boxed::<V, F, U16Codes, 2>(vectors, source, rule)),
+        (None, 1) => Some(boxed::<V, F, ByteCodes, 1>(vectors, source, rule)),
         _ => None,
     }
 }

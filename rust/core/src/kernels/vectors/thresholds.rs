@@ -115,7 +115,7 @@ fn below(spec: &FloatSpec, number: f64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::super::piecewise::Piecewise;
-    use super::super::shapes::{half_spec, upper_spec};
+    use super::super::shapes::{bf16_spec, f16_spec};
     use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
     use crate::codec::scalar::Scalar;
     use crate::cpu::Level;
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn tables_are_right_for_every_code() {
         let mut found = 0;
-        for spec in [upper_spec(), half_spec()] {
+        for spec in [bf16_spec(), f16_spec()] {
             let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
             for (target, rounding) in bytes().flat_map(|to| roundings().map(move |rounding| (to, rounding))) {
                 for (overflow, nan) in OPTIONS {
@@ -188,7 +188,7 @@ mod tests {
     fn tables_are_right_for_products() {
         let mut found = 0;
         for (spec, factor) in
-            [upper_spec(), half_spec()].into_iter().flat_map(|spec| FACTORS.map(|by| (spec, by)))
+            [bf16_spec(), f16_spec()].into_iter().flat_map(|spec| FACTORS.map(|by| (spec, by)))
         {
             let source = Format::all().find(|format| format.float() == Some(spec)).unwrap();
             for (target, (overflow, nan)) in bytes().zip(OPTIONS.into_iter().cycle()) {
@@ -209,7 +209,7 @@ mod tests {
             bytes().filter(|target| target.row().bits == 8 && target.float().is_some_and(|to| to.signed))
         {
             let request = Request::plain(target, target);
-            assert!(Piecewise::of(&upper_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
+            assert!(Piecewise::of(&bf16_spec(), &request, Level::PORTABLE).is_some(), "{target:?}");
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let of = |target: &'static str, factor: f64| {
             let plain = Request::plain(named("bfloat16"), named(target));
             let request = Request { scaled: true, factor: Some(factor), ..plain };
-            Piecewise::of(&upper_spec(), &request, Level::PORTABLE).is_some()
+            Piecewise::of(&bf16_spec(), &request, Level::PORTABLE).is_some()
         };
         assert!(of("float8_e4m3fn", 0.1));
         for factor in [-0.1, 0.0, f64::INFINITY, f64::NAN, 1e-60] {

@@ -1,8 +1,8 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
-use super::upper_source::{Floats, Singles, Upper};
+use super::float_source::{F32Source, Floats, OddBf16};
 use super::vector_loop::{InSteps, Step};
-use crate::codec::upper::{MANTISSA, PowerRule, UpperRule};
+use crate::codec::odd_bf16::{MANTISSA, OddBf16Rule, PowerRule};
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, unknown_one, with_nibbles};
@@ -16,7 +16,7 @@ pub(super) trait Codes<V: Vector>: Copy + Send + Sync + 'static {
     type Ready: Copy;
     unsafe fn ready(&self) -> Self::Ready;
     /// In the order of [`Vector::unzip8`]; `one` is 1 in every byte.
-    unsafe fn codes(ready: Self::Ready, halves: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers;
+    unsafe fn codes(ready: Self::Ready, bf16s: [OddBf16<V::Integers>; 2], one: V::Integers) -> V::Integers;
 }
 
 /// From floats to codes.
@@ -41,8 +41,8 @@ impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     unsafe fn step((floats, codes, ones): Self::Ready, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
-            let first = floats.upper::<V>(source, ones[1]);
-            let second = floats.upper::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
+            let first = floats.odd_bf16::<V>(source, ones[1]);
+            let second = floats.odd_bf16::<V>(source.add(V::BYTES / 2 * F::SIZE), ones[1]);
             [V::in_order(C::codes(codes, [first, second], ones[0]))]
         }
     }
@@ -59,7 +59,7 @@ pub(super) mod sign {
 }
 
 /// Which of them a rule says.
-pub(super) fn sign_of(rule: &UpperRule) -> u8 {
+pub(super) fn sign_of(rule: &OddBf16Rule) -> u8 {
     match (rule.sign, rule.signless_zero) {
         (TOP_BYTE, false) => sign::TOP,
         (TOP_BYTE, true) => sign::SIGNLESS_ZERO,
@@ -90,10 +90,10 @@ pub(super) unsafe fn with_signs<V: Vector, const SIGN: u8>(
     }
 }
 
-/// Any format with a sign, as [`UpperRule`] says; `SIGN` is one of [`sign`]. With `NEAREST_EVEN` that is the rounding,
+/// Any format with a sign, as [`OddBf16Rule`] says; `SIGN` is one of [`sign`]. With `NEAREST_EVEN` that is the rounding,
 /// and signs do not differ in anything else.
 #[derive(Clone, Copy)]
-struct FloatCodes<const SIGN: u8, const NEAREST_EVEN: bool>(UpperRule);
+struct FloatCodes<const SIGN: u8, const NEAREST_EVEN: bool>(OddBf16Rule);
 
 /// A constant of the sign's.
 macro_rules! by_sign {
@@ -112,16 +112,16 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn fixed<V: Vector>(&self, half: Upper<V::Integers>) -> (V::Integers, V::Integers) {
+    unsafe fn fixed<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> (V::Integers, V::Integers) {
         let rule = &self.0;
         let implicit = 1 << MANTISSA;
         // SAFETY: the caller's promise.
         unsafe {
-            let magnitude = V::and(half.odd, V::splat16(!TOP_WORD));
+            let magnitude = V::and(bf16.odd, V::splat16(!TOP_WORD));
             let limit = if NEAREST_EVEN {
                 V::splat16(rule.limit[0])
             } else {
-                by_sign!(choose16, splat16, V::above16(V::splat16(0), half.cut), rule.limit)
+                by_sign!(choose16, splat16, V::above16(V::splat16(0), bf16.cut), rule.limit)
             };
             let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
             let scaled = V::mul16(distance, V::splat16(rule.factor));
@@ -135,7 +135,7 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
                 fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
             }
             if SIGN == sign::TOP {
-                fixed = V::or_masked(fixed, half.cut, V::splat16(TOP_WORD));
+                fixed = V::or_masked(fixed, bf16.cut, V::splat16(TOP_WORD));
             }
             (magnitude, fixed)
         }
@@ -151,7 +151,11 @@ impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCode
     }
 
     #[inline(always)]
-    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], one: V::Integers) -> V::Integers {
+    unsafe fn codes(
+        ready: Self,
+        [first, second]: [OddBf16<V::Integers>; 2],
+        one: V::Integers,
+    ) -> V::Integers {
         let rule = &ready.0;
         // SAFETY: the caller's promise.
         unsafe {
@@ -192,18 +196,18 @@ impl PowerCodes {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn words<V: Vector>(&self, half: Upper<V::Integers>) -> V::Integers {
+    unsafe fn words<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> V::Integers {
         let rule = &self.0;
         // SAFETY: the caller's promise.
         unsafe {
-            let magnitude = V::and(half.odd, V::splat16(!TOP_WORD));
+            let magnitude = V::and(bf16.odd, V::splat16(!TOP_WORD));
             let rounded = V::shr16::<{ MANTISSA }>(V::add16(magnitude, V::splat16(rule.half)));
             let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
             let code = V::choose16(is_lowest, V::splat16(0), rounded);
             let overflows = V::above16(code, V::splat16(rule.max_code));
             let code = V::choose16(overflows, V::splat16(rule.overflow), code);
             // Zero, and a set sign.
-            let outside = V::above16(V::splat16(1), half.odd);
+            let outside = V::above16(V::splat16(1), bf16.odd);
             let code = V::choose16(outside, V::splat16(rule.outside), code);
             V::choose16(V::above16(magnitude, V::splat16(INFINITY)), V::splat16(rule.nan), code)
         }
@@ -219,7 +223,11 @@ impl<V: Vector> Codes<V> for PowerCodes {
     }
 
     #[inline(always)]
-    unsafe fn codes(ready: Self, [first, second]: [Upper<V::Integers>; 2], _one: V::Integers) -> V::Integers {
+    unsafe fn codes(
+        ready: Self,
+        [first, second]: [OddBf16<V::Integers>; 2],
+        _one: V::Integers,
+    ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe { V::unzip8(ready.words::<V>(first), ready.words::<V>(second)).0 }
     }
@@ -235,24 +243,24 @@ pub(super) fn stage<V: Vector, F: Floats>(
     if let Some(rule) = PowerRule::new(&spec, &request.options, request.rounding()) {
         return Some(boxed(vectors, source, PowerCodes(rule)));
     }
-    let rule = UpperRule::new(&spec, &request.options, request.rounding())?;
+    let rule = OddBf16Rule::new(&spec, &request.options, request.rounding())?;
     if !F::SHIFTED || !rule.nearest_even {
         return None;
     }
     with_nibbles!(vectors.level(), vectors => match sign_of(&rule) {
-        sign::TOP => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::TOP }, true>(rule)),
-        sign::SIGNLESS_ZERO => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
-        _ => boxed(vectors, super::upper_source::UpperHalves, FloatCodes::<{ sign::BELOW }, true>(rule)),
+        sign::TOP => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::TOP }, true>(rule)),
+        sign::SIGNLESS_ZERO => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
+        _ => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::BELOW }, true>(rule)),
     })
 }
 
 /// The stage from float32 in any rounding.
 pub(super) fn rounded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
-    let rule = UpperRule::new(&request.target.float()?, &request.options, request.rounding())?;
+    let rule = OddBf16Rule::new(&request.target.float()?, &request.options, request.rounding())?;
     Some(match sign_of(&rule) {
-        sign::TOP => boxed(vectors, Singles, FloatCodes::<{ sign::TOP }, false>(rule)),
-        sign::SIGNLESS_ZERO => boxed(vectors, Singles, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
-        _ => boxed(vectors, Singles, FloatCodes::<{ sign::BELOW }, false>(rule)),
+        sign::TOP => boxed(vectors, F32Source, FloatCodes::<{ sign::TOP }, false>(rule)),
+        sign::SIGNLESS_ZERO => boxed(vectors, F32Source, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
+        _ => boxed(vectors, F32Source, FloatCodes::<{ sign::BELOW }, false>(rule)),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Floats to integers of up to 64 bits, but for the longest without a sign: truncated, clamped, NaN giving 0.
 
-use super::upper_source::Floats;
+use super::float_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::Conversions;
@@ -94,8 +94,8 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToIntegers<F, true> {
         let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the trait's contract.
         unsafe {
-            let (a, b) = (floats.doubles::<V>(a), floats.doubles::<V>(b));
-            let (c, d) = (floats.doubles::<V>(c), floats.doubles::<V>(d));
+            let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
+            let (c, d) = (floats.f64s::<V>(c), floats.f64s::<V>(d));
             let first = V::truncated64([a[0], a[1], b[0], b[1]]);
             let second = V::truncated64([c[0], c[1], d[0], d[1]]);
             [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]

@@ -15,9 +15,9 @@ impl Conversions for Avx2 {
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
             arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
         }
-        fn truncated_doubles(source: *const u8) -> arch::__m256i {
-            let low = truncated_doubles(source);
-            arch::_mm256_set_m128i(truncated_doubles(source.add(Self::BYTES)), low)
+        fn truncated_f64(source: *const u8) -> arch::__m256i {
+            let low = truncated_f64(source);
+            arch::_mm256_set_m128i(truncated_f64(source.add(Self::BYTES)), low)
         }
         fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
             let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
@@ -26,12 +26,12 @@ impl Conversions for Avx2 {
             let bound = Self::splat32((HALF_WIDTH.to_bits() >> 32) as u32);
             let small = arch::_mm256_cmpgt_epi32(bound, largest);
             const UPPER: i32 = 0b1010_1010;
-            if arch::_mm256_movemask_ps(Self::singles(small)) & UPPER == UPPER {
+            if arch::_mm256_movemask_ps(Self::from_bits(small)) & UPPER == UPPER {
                 return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
             }
             [truncated_any(a[0]), truncated_any(a[1]), truncated_any(a[2]), truncated_any(a[3])]
         }
-        fn doubles(a: arch::__m256) -> [arch::__m256i; 2] {
+        fn to_f64(a: arch::__m256) -> [arch::__m256i; 2] {
             let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
             let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
             [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
@@ -139,7 +139,7 @@ unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
 /// # Safety
 /// AVX2, and four doubles at the pointer.
 #[inline(always)]
-unsafe fn truncated_doubles(source: *const u8) -> arch::__m128i {
+unsafe fn truncated_f64(source: *const u8) -> arch::__m128i {
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm256_loadu_pd(source.cast());

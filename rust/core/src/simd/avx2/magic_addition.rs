@@ -7,16 +7,16 @@ use crate::simd::magic_addition::MagicAddition;
 use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::__m256i;
-type Singles = arch::__m256;
+type F32s = arch::__m256;
 
 impl MagicAddition for Avx2 {
     operations! {
-        fn rounded_by_addition(a: Singles, smallest_anchor_factor: [Integers; 3]) -> Integers {
+        fn rounded_by_addition(a: F32s, smallest_anchor_factor: [Integers; 3]) -> Integers {
             let [smallest, anchor, factor] = smallest_anchor_factor;
             let power = arch::_mm256_and_si256(Self::bits(a), Self::splat32(f32::INFINITY.to_bits()));
             let power = arch::_mm256_max_epu32(power, smallest);
-            let anchor = Self::singles(arch::_mm256_add_epi32(power, anchor));
-            let sum = arch::_mm256_fmadd_ps(a, Self::singles(factor), anchor);
+            let anchor = Self::from_bits(arch::_mm256_add_epi32(power, anchor));
+            let sum = arch::_mm256_fmadd_ps(a, Self::from_bits(factor), anchor);
             Self::bits(arch::_mm256_sub_ps(sum, anchor))
         }
         fn shr32(a: Integers, count: u32) -> Integers {
@@ -24,16 +24,16 @@ impl MagicAddition for Avx2 {
         }
         fn pack_u16(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi32(a, b) }
         fn pack_u8(low: Integers, high: Integers) -> Integers { arch::_mm256_packus_epi16(low, high) }
-        fn signs(a: [Singles; 4]) -> Integers {
+        fn signs(a: [F32s; 4]) -> Integers {
             let [a, b, c, d] = a;
             let low = arch::_mm256_packs_epi32(Self::bits(a), Self::bits(b));
             arch::_mm256_packs_epi16(low, arch::_mm256_packs_epi32(Self::bits(c), Self::bits(d)))
         }
-        fn nan8(a: [Singles; 4]) -> Integers {
+        fn nan8(a: [F32s; 4]) -> Integers {
             let [a, b, c, d] = a;
             Self::signs([is_nan(a, a), is_nan(b, b), is_nan(c, c), is_nan(d, d)])
         }
-        fn any_nan_of_four(a: [Singles; 4]) -> bool {
+        fn any_nan_of_four(a: [F32s; 4]) -> bool {
             let [a, b, c, d] = a;
             arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))) != 0
         }
@@ -48,7 +48,7 @@ impl MagicAddition for Avx2 {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn is_nan(a: Singles, b: Singles) -> Singles {
+unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
     // SAFETY: the caller's promise.
     unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
 }

@@ -10,7 +10,7 @@ use crate::simd::vector::{Nibbles, Vector, operations, up_above_middle};
 pub(crate) struct Avx2(pub(in crate::simd) Level);
 
 type Integers = arch::__m256i;
-type Singles = arch::__m256;
+type F32s = arch::__m256;
 
 /// The order of 64-bit lanes after two registers have been packed into one, half by half.
 const UNPACKED: i32 = 0b11_01_10_00;
@@ -20,7 +20,7 @@ unsafe impl Vector for Avx2 {
     const BYTES: usize = 32;
     const STREAMS: bool = true;
     type Integers = Integers;
-    type Singles = Singles;
+    type F32s = F32s;
     // All bits of a lane, or none.
     type Mask8 = Integers;
     type Mask16 = Integers;
@@ -103,34 +103,34 @@ unsafe impl Vector for Avx2 {
         fn choose16(mask: Integers, yes: Integers, no: Integers) -> Integers {
             arch::_mm256_blendv_epi8(no, yes, mask)
         }
-        fn bits(a: Singles) -> Integers { arch::_mm256_castps_si256(a) }
-        fn singles(a: Integers) -> Singles { arch::_mm256_castsi256_ps(a) }
-        fn load_upper(source: *const u8) -> Singles {
+        fn bits(a: F32s) -> Integers { arch::_mm256_castps_si256(a) }
+        fn from_bits(a: Integers) -> F32s { arch::_mm256_castsi256_ps(a) }
+        fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::_mm256_cvtepu16_epi32(arch::_mm_loadu_si128(source.cast()));
             arch::_mm256_castsi256_ps(arch::_mm256_slli_epi32::<16>(wide))
         }
-        fn load_halves(source: *const u8) -> Singles {
+        fn load_f16(source: *const u8) -> F32s {
             arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(source.cast()))
         }
-        fn load_doubles(source: *const u8) -> Singles {
-            let cut = Self::load_middling_doubles(source);
+        fn load_f64(source: *const u8) -> F32s {
+            let cut = Self::load_f64_midrange(source);
             // In the order of numbers with a sign, so that those below the smallest are above all others.
             let magnitude = Self::and(Self::bits(cut), Self::splat32(FIRST_SIGN - 1));
             let above = arch::_mm256_add_epi32(magnitude, Self::splat32(FIRST_SIGN - SMALLEST_NORMAL));
             let beyond = arch::_mm256_cmpgt_epi32(above, Self::splat32(FIRST_SIGN + NORMAL_NUMBERS - 1));
-            let beyond = arch::_mm256_movemask_ps(Self::singles(beyond));
+            let beyond = arch::_mm256_movemask_ps(Self::from_bits(beyond));
             if beyond != 0 && beyond & !zeros(source) != 0 {
-                let low = odd_single(arch::_mm256_loadu_pd(source.cast()));
-                return arch::_mm256_set_m128(odd_single(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast())), low);
+                let low = odd_f32(arch::_mm256_loadu_pd(source.cast()));
+                return arch::_mm256_set_m128(odd_f32(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast())), low);
             }
             cut
         }
-        fn load_middling_doubles(source: *const u8) -> Singles {
-            arch::_mm256_set_m128(short_single(source.add(Self::BYTES)), short_single(source))
+        fn load_f64_midrange(source: *const u8) -> F32s {
+            arch::_mm256_set_m128(sticky_f32(source.add(Self::BYTES)), sticky_f32(source))
         }
-        fn product(a: Singles, b: Singles) -> Singles { arch::_mm256_mul_ps(a, b) }
-        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm256_fmadd_ps(a, b, c) }
-        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+        fn product(a: F32s, b: F32s) -> F32s { arch::_mm256_mul_ps(a, b) }
+        fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::_mm256_fmadd_ps(a, b, c) }
+        fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm256_mul_ps(a, b);
             let error = arch::_mm256_fmsub_ps(a, b, product);
             // Not where it is NaN: the product of an infinity is exact.
@@ -144,17 +144,17 @@ unsafe impl Vector for Avx2 {
             let odd = arch::_mm256_or_si256(arch::_mm256_add_epi32(bits, less), one);
             arch::_mm256_castsi256_ps(odd)
         }
-        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
-            let low = double_product_to_odd(arch::_mm256_castps256_ps128(a), b);
-            let high = double_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
+        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
+            let low = f64_product_to_odd(arch::_mm256_castps256_ps128(a), b);
+            let high = f64_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
             arch::_mm256_set_m128(high, low)
         }
-        fn double_product(a: Singles, b: f64) -> Singles {
-            let low = double_product(arch::_mm256_castps256_ps128(a), b);
-            let high = double_product(arch::_mm256_extractf128_ps::<1>(a), b);
+        fn f64_product(a: F32s, b: f64) -> F32s {
+            let low = f64_product(arch::_mm256_castps256_ps128(a), b);
+            let high = f64_product(arch::_mm256_extractf128_ps::<1>(a), b);
             arch::_mm256_set_m128(high, low)
         }
-        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
             let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
             let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
             let near = arch::_mm256_cmpeq_epi32(there, zero);
@@ -165,21 +165,21 @@ unsafe impl Vector for Avx2 {
             // Whether every bit of the second is one of the first.
             arch::_mm256_testc_si256(is_zero, near) == 0
         }
-        fn any_subnormal(a: Singles) -> bool {
+        fn any_subnormal(a: F32s) -> bool {
             let bits = arch::_mm256_castps_si256(a);
             let exponent = arch::_mm256_and_si256(bits, arch::_mm256_set1_epi32(0x7f80_0000));
             let small = arch::_mm256_cmpeq_epi32(exponent, arch::_mm256_setzero_si256());
             let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
             arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), small) == 0
         }
-        fn with_last_bit(a: Singles) -> Singles {
+        fn with_last_bit(a: F32s) -> F32s {
             let bits = arch::_mm256_castps_si256(a);
             let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
             let exponent = arch::_mm256_and_si256(bits, infinity);
             let finite = arch::_mm256_cmpgt_epi32(infinity, exponent);
             arch::_mm256_castsi256_ps(arch::_mm256_or_si256(bits, arch::_mm256_srli_epi32::<31>(finite)))
         }
-        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+        fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm256_castps_si256(a), arch::_mm256_set1_epi32(i32::MIN));
@@ -188,13 +188,13 @@ unsafe impl Vector for Avx2 {
             let nan = Self::or_masked(nan, bits, mask);
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
-        fn nearest_upper(a: Singles, b: Singles, one: Integers) -> Integers {
+        fn nearest_bf16(a: F32s, b: F32s, one: Integers) -> Integers {
             let (low, high) = by_turns(a, b);
-            nearest_upper_by_turns(low, high, one)
+            nearest_bf16_by_turns(low, high, one)
         }
-        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+        fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is right but where the first time made a middle.
-            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
             let (low, high) = by_turns(a, b);
             let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
             let nan = Self::bits(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b));
@@ -202,16 +202,16 @@ unsafe impl Vector for Avx2 {
             if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
                 return None;
             }
-            Some(nearest_upper_by_turns(low, high, one))
+            Some(nearest_bf16_by_turns(low, high, one))
         }
-        fn any_nan(a: Singles, b: Singles) -> bool {
+        fn any_nan(a: F32s, b: F32s) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
         }
-        fn any_differ(a: Singles, b: Singles) -> bool {
+        fn any_differ(a: F32s, b: F32s) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
         }
         fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
-        fn canonical(a: Singles, nan: Integers) -> Integers {
+        fn canonical(a: F32s, nan: Integers) -> Integers {
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
             let sign = arch::_mm256_set1_epi32(i32::MIN);
             let bits = arch::_mm256_castps_si256(a);
@@ -221,7 +221,7 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+    unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
         // SAFETY: the trait's contract.
         unsafe {
             let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
@@ -239,7 +239,7 @@ unsafe impl Vector for Avx2 {
 
 impl Nibbles for Avx2 {
     operations! {
-        fn load_words(source: *const u8) -> Integers {
+        fn load_u8_as_u16(source: *const u8) -> Integers {
             arch::_mm256_cvtepu8_epi16(arch::_mm_loadu_si128(source.cast()))
         }
         fn load_nibbles(table: &[u8; 16]) -> Integers {
@@ -248,7 +248,7 @@ impl Nibbles for Avx2 {
         fn lookup_nibbles(table: Integers, indices: Integers) -> Integers {
             arch::_mm256_shuffle_epi8(table, indices)
         }
-        fn upper_halves(words: Integers) -> [Integers; 2] {
+        fn u16_to_upper_u32(words: Integers) -> [Integers; 2] {
             let low = arch::_mm256_cvtepu16_epi32(arch::_mm256_castsi256_si128(words));
             let high = arch::_mm256_cvtepu16_epi32(arch::_mm256_extracti128_si256::<1>(words));
             [arch::_mm256_slli_epi32::<16>(low), arch::_mm256_slli_epi32::<16>(high)]
@@ -278,7 +278,7 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn by_turns(a: Singles, b: Singles) -> (Integers, Integers) {
+unsafe fn by_turns(a: F32s, b: F32s) -> (Integers, Integers) {
     const SECOND: i32 = 0b1010_1010;
     // SAFETY: the caller's promise.
     unsafe {
@@ -293,7 +293,7 @@ unsafe fn by_turns(a: Singles, b: Singles) -> (Integers, Integers) {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn nearest_upper_by_turns(low: Integers, high: Integers, one: Integers) -> Integers {
+unsafe fn nearest_bf16_by_turns(low: Integers, high: Integers, one: Integers) -> Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
@@ -309,7 +309,7 @@ unsafe fn nearest_upper_by_turns(low: Integers, high: Integers, one: Integers) -
 /// # Safety
 /// AVX2, and four doubles at the pointer.
 #[inline(always)]
-unsafe fn short_single(source: *const u8) -> arch::__m128 {
+unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
     const LOWER: i32 = 0b01_01_01_01;
     // SAFETY: the caller's promise.
     unsafe {
@@ -325,7 +325,7 @@ unsafe fn short_single(source: *const u8) -> arch::__m128 {
 /// # Safety
 /// AVX2, and as many doubles at the pointer.
 #[inline(always)]
-unsafe fn nearest_singles(source: *const u8) -> Singles {
+unsafe fn nearest_f32(source: *const u8) -> F32s {
     // SAFETY: the caller's promise.
     unsafe {
         let low = arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.cast()));
@@ -341,7 +341,7 @@ unsafe fn nearest_singles(source: *const u8) -> Singles {
 /// # Safety
 /// AVX2, and as many doubles at the pointer.
 #[inline(always)]
-unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let (a, b) =
@@ -376,12 +376,12 @@ unsafe fn zeros(source: *const u8) -> i32 {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn double_product(a: arch::__m128, b: f64) -> arch::__m128 {
+unsafe fn f64_product(a: arch::__m128, b: f64) -> arch::__m128 {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
         let product = arch::_mm256_mul_pd(wide, b);
-        arch::_mm256_cvtpd_ps(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
+        arch::_mm256_cvtpd_ps(odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product)))
     }
 }
 
@@ -390,12 +390,12 @@ unsafe fn double_product(a: arch::__m128, b: f64) -> arch::__m128 {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn double_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
+unsafe fn f64_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
         let product = arch::_mm256_mul_pd(wide, b);
-        odd_single(odd_double(product, arch::_mm256_fmsub_pd(wide, b, product)))
+        odd_f32(odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product)))
     }
 }
 
@@ -404,7 +404,7 @@ unsafe fn double_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn odd_double(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d {
+unsafe fn odd_f64(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d {
     // SAFETY: the caller's promise.
     unsafe {
         let zero = arch::_mm256_setzero_pd();
@@ -425,13 +425,13 @@ unsafe fn odd_double(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m2
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn odd_single(a: arch::__m256d) -> arch::__m128 {
+unsafe fn odd_f32(a: arch::__m256d) -> arch::__m128 {
     // SAFETY: the caller's promise.
     unsafe {
         let narrow = arch::_mm256_cvtpd_ps(a);
         let error = arch::_mm256_sub_pd(a, arch::_mm256_cvtps_pd(narrow));
         let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_pd());
-        let (inexact, signs) = (upper_halves(inexact), upper_halves(error));
+        let (inexact, signs) = (upper_u32s(inexact), upper_u32s(error));
         let bits = arch::_mm_castps_si128(narrow);
         let away = arch::_mm_srai_epi32::<31>(arch::_mm_xor_si128(bits, signs));
         let less = arch::_mm_and_si128(inexact, away);
@@ -445,7 +445,7 @@ unsafe fn odd_single(a: arch::__m256d) -> arch::__m128 {
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn upper_halves(a: arch::__m256d) -> arch::__m128i {
+unsafe fn upper_u32s(a: arch::__m256d) -> arch::__m128i {
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm256_castpd_ps(a);

@@ -14,14 +14,14 @@ impl Conversions for Avx512 {
             let above = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_GE_OQ }>(a, arch::_mm512_set1_ps(TOO_LARGE));
             arch::_mm512_mask_mov_epi32(whole, above, arch::_mm512_set1_epi32(i32::MAX))
         }
-        fn truncated_doubles(source: *const u8) -> arch::__m512i {
-            let low = arch::_mm512_castsi256_si512(truncated_doubles(source));
-            arch::_mm512_inserti64x4::<1>(low, truncated_doubles(source.add(Self::BYTES)))
+        fn truncated_f64(source: *const u8) -> arch::__m512i {
+            let low = arch::_mm512_castsi256_si512(truncated_f64(source));
+            arch::_mm512_inserti64x4::<1>(low, truncated_f64(source.add(Self::BYTES)))
         }
         fn truncated64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
             [truncated64(a[0]), truncated64(a[1]), truncated64(a[2]), truncated64(a[3])]
         }
-        fn doubles(a: arch::__m512) -> [arch::__m512i; 2] {
+        fn to_f64(a: arch::__m512) -> [arch::__m512i; 2] {
             let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(a));
             let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(a));
             [arch::_mm512_castpd_si512(low), arch::_mm512_castpd_si512(high)]
@@ -75,7 +75,7 @@ unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
 /// # Safety
 /// AVX-512, and eight doubles at the pointer.
 #[inline(always)]
-unsafe fn truncated_doubles(source: *const u8) -> arch::__m256i {
+unsafe fn truncated_f64(source: *const u8) -> arch::__m256i {
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm512_loadu_pd(source.cast());

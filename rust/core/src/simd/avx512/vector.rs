@@ -36,7 +36,7 @@ static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
 static ODD_BYTES: [u8; 64] = bytes(every_second(1));
 
 type Integers = arch::__m512i;
-type Singles = arch::__m512;
+type F32s = arch::__m512;
 
 /// Towards zero, and without exceptions.
 const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
@@ -46,7 +46,7 @@ unsafe impl Vector for Avx512 {
     const BYTES: usize = 64;
     const STREAMS: bool = true;
     type Integers = Integers;
-    type Singles = Singles;
+    type F32s = F32s;
     type Mask8 = arch::__mmask64;
     type Mask16 = arch::__mmask32;
 
@@ -123,36 +123,36 @@ unsafe impl Vector for Avx512 {
         fn choose16(mask: Self::Mask16, yes: Integers, no: Integers) -> Integers {
             arch::_mm512_mask_blend_epi16(mask, no, yes)
         }
-        fn bits(a: Singles) -> Integers { arch::_mm512_castps_si512(a) }
-        fn singles(a: Integers) -> Singles { arch::_mm512_castsi512_ps(a) }
-        fn load_upper(source: *const u8) -> Singles {
+        fn bits(a: F32s) -> Integers { arch::_mm512_castps_si512(a) }
+        fn from_bits(a: Integers) -> F32s { arch::_mm512_castsi512_ps(a) }
+        fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::_mm512_cvtepu16_epi32(arch::_mm256_loadu_si256(source.cast()));
             arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(wide))
         }
-        fn load_halves(source: *const u8) -> Singles {
+        fn load_f16(source: *const u8) -> F32s {
             arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(source.cast()))
         }
-        fn load_doubles(source: *const u8) -> Singles {
-            let cut = Self::load_middling_doubles(source);
+        fn load_f64(source: *const u8) -> F32s {
+            let cut = Self::load_f64_midrange(source);
             const ZERO_OR_SUBNORMAL: i32 = 0x02 | 0x04 | 0x20;
             let small = arch::_mm512_fpclass_ps_mask::<ZERO_OR_SUBNORMAL>(cut);
             if small != 0 {
                 let a = arch::_mm512_loadu_pd(source.cast());
                 let b = arch::_mm512_loadu_pd(source.add(Self::BYTES).cast());
                 if small & any_bits(a, b, i64::MAX) != 0 {
-                    let low = arch::_mm512_castsi256_si512(odd_single(a, 0));
-                    return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_single(b, 0)));
+                    let low = arch::_mm512_castsi256_si512(odd_f32(a, 0));
+                    return arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, odd_f32(b, 0)));
                 }
             }
             cut
         }
-        fn load_middling_doubles(source: *const u8) -> Singles {
-            let low = arch::_mm512_castps256_ps512(short_single(source));
-            arch::_mm512_insertf32x8::<1>(low, short_single(source.add(Self::BYTES)))
+        fn load_f64_midrange(source: *const u8) -> F32s {
+            let low = arch::_mm512_castps256_ps512(sticky_f32(source));
+            arch::_mm512_insertf32x8::<1>(low, sticky_f32(source.add(Self::BYTES)))
         }
-        fn nearest_upper_of_doubles(source: *const u8, one: Integers) -> Option<Integers> {
+        fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is right but where the first time made a middle.
-            let (a, b) = (nearest_singles(source), nearest_singles(source.add(2 * Self::BYTES)));
+            let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
             let doubtful = middle != 0 || Self::any_nan(a, b);
@@ -161,9 +161,9 @@ unsafe impl Vector for Avx512 {
             }
             Some(up_above_middle::<Self>(low, high, one))
         }
-        fn product(a: Singles, b: Singles) -> Singles { arch::_mm512_mul_ps(a, b) }
-        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::_mm512_fmadd_ps(a, b, c) }
-        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+        fn product(a: F32s, b: F32s) -> F32s { arch::_mm512_mul_ps(a, b) }
+        fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::_mm512_fmadd_ps(a, b, c) }
+        fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
             let error = arch::_mm512_fmsub_ps(a, b, product);
             // Not where it is NaN: the product of an infinity is exact.
@@ -172,36 +172,36 @@ unsafe impl Vector for Avx512 {
             let odd = arch::_mm512_mask_or_epi32(bits, inexact, bits, arch::_mm512_set1_epi32(1));
             arch::_mm512_castsi512_ps(odd)
         }
-        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
-            let low = double_product_to_odd(arch::_mm512_castps512_ps256(a), b);
-            let high = double_product_to_odd(arch::_mm512_extractf32x8_ps::<1>(a), b);
+        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
+            let low = f64_product_to_odd(arch::_mm512_castps512_ps256(a), b);
+            let high = f64_product_to_odd(arch::_mm512_extractf32x8_ps::<1>(a), b);
             let low = arch::_mm512_castsi256_si512(low);
             arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high))
         }
-        fn double_product(a: Singles, b: f64) -> Singles {
-            let low = double_product(arch::_mm512_castps512_ps256(a), b);
-            let high = double_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
+        fn f64_product(a: F32s, b: f64) -> F32s {
+            let low = f64_product(arch::_mm512_castps512_ps256(a), b);
+            let high = f64_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
             let low = arch::_mm512_castps256_ps512(low);
             arch::_mm512_insertf32x8::<1>(low, high)
         }
-        fn any_nan(a: Singles, b: Singles) -> bool {
+        fn any_nan(a: F32s, b: F32s) -> bool {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
         }
         fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
-        fn any_differ(a: Singles, b: Singles) -> bool {
+        fn any_differ(a: F32s, b: F32s) -> bool {
             arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
         }
-        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
             let bits = arch::_mm512_castps_si512(a);
             let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
             let magnitude = arch::_mm512_set1_epi32(i32::MAX);
             arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
         }
-        fn any_subnormal(a: Singles) -> bool {
+        fn any_subnormal(a: F32s) -> bool {
             const SUBNORMAL: i32 = 0x20;
             arch::_mm512_fpclass_ps_mask::<SUBNORMAL>(a) != 0
         }
-        fn with_last_bit(a: Singles) -> Singles {
+        fn with_last_bit(a: F32s) -> F32s {
             const QUIET: i32 = 0x01;
             const INFINITE: i32 = 0x08 | 0x10;
             const SIGNALLING: i32 = 0x80;
@@ -210,7 +210,7 @@ unsafe impl Vector for Avx512 {
             let odd = arch::_mm512_mask_or_epi32(bits, !special, bits, arch::_mm512_set1_epi32(1));
             arch::_mm512_castsi512_ps(odd)
         }
-        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+        fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
@@ -218,7 +218,7 @@ unsafe impl Vector for Avx512 {
             let result = Self::or_masked(magnitude, bits, sign);
             arch::_mm512_mask_blend_epi32(is_nan, result, Self::or_masked(nan, bits, mask))
         }
-        fn canonical(a: Singles, nan: Integers) -> Integers {
+        fn canonical(a: F32s, nan: Integers) -> Integers {
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
             // Of the first, what the second has, and the third.
@@ -227,7 +227,7 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+    unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
         // SAFETY: the trait's contract.
         unsafe {
             let low = arch::_mm512_cvtps_ph::<ROUNDING>(a);
@@ -249,7 +249,7 @@ unsafe impl Vector for Avx512 {
 /// # Safety
 /// AVX-512, and eight doubles at the pointer.
 #[inline(always)]
-unsafe fn short_single(source: *const u8) -> arch::__m256 {
+unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm512_loadu_si512(source.cast());
@@ -264,7 +264,7 @@ unsafe fn short_single(source: *const u8) -> arch::__m256 {
 /// # Safety
 /// AVX-512, and as many doubles at the pointer.
 #[inline(always)]
-unsafe fn nearest_singles(source: *const u8) -> Singles {
+unsafe fn nearest_f32(source: *const u8) -> F32s {
     // SAFETY: the caller's promise.
     unsafe {
         let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
@@ -278,7 +278,7 @@ unsafe fn nearest_singles(source: *const u8) -> Singles {
 /// # Safety
 /// AVX-512, and as many doubles at the pointer.
 #[inline(always)]
-unsafe fn any_lost(singles: Singles, source: *const u8) -> bool {
+unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let (a, b) =
@@ -414,7 +414,7 @@ impl Tables for Avx512 {
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn double_product(a: arch::__m256, b: f64) -> arch::__m256 {
+unsafe fn f64_product(a: arch::__m256, b: f64) -> arch::__m256 {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
@@ -433,7 +433,7 @@ unsafe fn double_product(a: arch::__m256, b: f64) -> arch::__m256 {
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
+unsafe fn f64_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
@@ -441,7 +441,7 @@ unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
         let error = arch::_mm512_fmsub_pd(wide, b, product);
         // Not where it is NaN: the product of an infinity is exact.
         let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
-        odd_single(product, inexact)
+        odd_f32(product, inexact)
     }
 }
 
@@ -450,7 +450,7 @@ unsafe fn double_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn odd_single(a: arch::__m512d, inexact: arch::__mmask8) -> arch::__m256i {
+unsafe fn odd_f32(a: arch::__m512d, inexact: arch::__mmask8) -> arch::__m256i {
     // SAFETY: the caller's promise.
     unsafe {
         let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a);

@@ -12,7 +12,7 @@ type Integers = arch::uint8x16_t;
 impl Conversions for Neon {
     operations! {
         fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }
-        fn truncated_doubles(source: *const u8) -> Integers {
+        fn truncated_f64(source: *const u8) -> Integers {
             let low = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
             let high = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
             arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
@@ -20,7 +20,7 @@ impl Conversions for Neon {
         fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
             a.map(|part| arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(part))))
         }
-        fn doubles(a: arch::float32x4_t) -> [Integers; 2] {
+        fn to_f64(a: arch::float32x4_t) -> [Integers; 2] {
             [arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a)]
                 .map(|half| arch::vreinterpretq_u8_f64(half))
         }

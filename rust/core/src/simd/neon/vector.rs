@@ -15,7 +15,7 @@ use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operat
 pub(crate) struct Neon(pub(in crate::simd) Level);
 
 type Integers = arch::uint8x16_t;
-type Singles = arch::float32x4_t;
+type F32s = arch::float32x4_t;
 type Words = arch::uint16x8_t;
 
 const SIGN: u32 = 1 << 31;
@@ -27,7 +27,7 @@ unsafe impl Vector for Neon {
     // whole lines are written.
     const STREAMS: bool = false;
     type Integers = Integers;
-    type Singles = Singles;
+    type F32s = F32s;
     // All bits of a lane, or none.
     type Mask8 = Integers;
     type Mask16 = Words;
@@ -98,36 +98,36 @@ unsafe impl Vector for Neon {
         fn choose16(mask: Words, yes: Integers, no: Integers) -> Integers {
             arch::vbslq_u8(bytes(mask), yes, no)
         }
-        fn any_nan(a: Singles, b: Singles) -> bool {
+        fn any_nan(a: F32s, b: F32s) -> bool {
             arch::vminvq_u32(arch::vandq_u32(arch::vceqq_f32(a, a), arch::vceqq_f32(b, b))) == 0
         }
-        fn any_differ(a: Singles, b: Singles) -> bool {
+        fn any_differ(a: F32s, b: F32s) -> bool {
             arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
         }
         fn any16(mask: Words) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
-        fn bits(a: Singles) -> Integers { arch::vreinterpretq_u8_f32(a) }
-        fn singles(a: Integers) -> Singles { arch::vreinterpretq_f32_u8(a) }
-        fn load_upper(source: *const u8) -> Singles {
+        fn bits(a: F32s) -> Integers { arch::vreinterpretq_u8_f32(a) }
+        fn from_bits(a: Integers) -> F32s { arch::vreinterpretq_f32_u8(a) }
+        fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::vmovl_u16(arch::vreinterpret_u16_u8(arch::vld1_u8(source)));
             arch::vreinterpretq_f32_u32(arch::vshlq_n_u32::<16>(wide))
         }
-        fn load_halves(source: *const u8) -> Singles {
+        fn load_f16(source: *const u8) -> F32s {
             let halves = arch::vld1_u8(source);
-            let singles: Singles;
+            let singles: F32s;
             // The instruction reads one register and writes another; FPCR is the default one.
             asm!("fcvtl {singles:v}.4s, {halves:v}.4h", singles = lateout(vreg) singles, halves = in(vreg) halves,
                 options(pure, nomem, nostack, preserves_flags));
             singles
         }
-        fn load_doubles(source: *const u8) -> Singles {
+        fn load_f64(source: *const u8) -> F32s {
             let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
             let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
             // The machine rounds to odd itself.
             arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
         }
-        fn product(a: Singles, b: Singles) -> Singles { arch::vmulq_f32(a, b) }
-        fn product_sum(a: Singles, b: Singles, c: Singles) -> Singles { arch::vfmaq_f32(c, a, b) }
-        fn product_to_odd(a: Singles, b: Singles) -> Singles {
+        fn product(a: F32s, b: F32s) -> F32s { arch::vmulq_f32(a, b) }
+        fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::vfmaq_f32(c, a, b) }
+        fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::vmulq_f32(a, b);
             let error = arch::vfmaq_f32(arch::vnegq_f32(product), a, b);
             // Not where it is NaN: the product of an infinity is exact.
@@ -139,33 +139,33 @@ unsafe impl Vector for Neon {
             let one = arch::vshrq_n_u32::<31>(inexact);
             arch::vreinterpretq_f32_u32(arch::vorrq_u32(arch::vaddq_u32(bits, less), one))
         }
-        fn double_product_to_odd(a: Singles, b: f64) -> Singles {
+        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
             // Rounding to odd once more is an instruction.
             let low = arch::vcvtx_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
             arch::vcvtx_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
         }
-        fn double_product(a: Singles, b: f64) -> Singles {
+        fn f64_product(a: F32s, b: f64) -> F32s {
             let low = arch::vcvt_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
             arch::vcvt_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
         }
-        fn any_clear(a: Singles, added: Integers, clear: Integers) -> bool {
+        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
             let sum = arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), arch::vreinterpretq_u32_u8(added));
             let near = arch::vceqzq_u32(arch::vandq_u32(sum, arch::vreinterpretq_u32_u8(clear)));
             arch::vmaxvq_u32(arch::vbicq_u32(near, arch::vceqzq_f32(a))) != 0
         }
-        fn any_subnormal(a: Singles) -> bool {
+        fn any_subnormal(a: F32s) -> bool {
             let magnitude = arch::vandq_u32(arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(!SIGN));
             // Zero wraps around.
             let least = arch::vsubq_u32(magnitude, arch::vdupq_n_u32(1));
             let largest_subnormal = arch::vdupq_n_u32(0x007f_ffff);
             arch::vmaxvq_u32(arch::vcltq_u32(least, largest_subnormal)) != 0
         }
-        fn with_last_bit(a: Singles) -> Singles {
+        fn with_last_bit(a: F32s) -> F32s {
             let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));
             let finite = arch::vcltq_u32(arch::vandq_u32(bits, infinity), infinity);
             arch::vreinterpretq_f32_u32(arch::vorrq_u32(bits, arch::vshrq_n_u32::<31>(finite)))
         }
-        fn limited(a: Singles, limit_nan_mask: [Integers; 3]) -> Integers {
+        fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let (bits, sign) = (Self::bits(a), arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
             let magnitude = arch::vreinterpretq_u32_u8(arch::vbicq_u8(bits, sign));
@@ -174,7 +174,7 @@ unsafe impl Vector for Neon {
             let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
             arch::vbslq_u8(is_number, result, Self::or_masked(nan, bits, mask))
         }
-        fn canonical(a: Singles, nan: Integers) -> Integers {
+        fn canonical(a: F32s, nan: Integers) -> Integers {
             let bits = arch::vreinterpretq_u8_f32(a);
             let sign = arch::vandq_u8(bits, arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
             let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
@@ -186,7 +186,7 @@ unsafe impl Vector for Neon {
     unsafe fn fence() {}
 
     #[inline(always)]
-    unsafe fn halves<const ROUNDING: i32>(a: Singles, b: Singles) -> Integers {
+    unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
         let codes: Words;
         // SAFETY: the trait's contract. The instructions read and write registers only, the first while an operand of
         // the second is still to be read; FPCR is the default one.
@@ -220,15 +220,15 @@ fn bytes(a: Words) -> Integers {
 
 /// Codes of halves that were rounded to nearest, as the directed rounding of the singles they come from. NaN are left.
 #[inline(always)]
-fn directed<const ROUNDING: i32>(codes: Words, a: Singles, b: Singles) -> Integers {
-    let (low, high): (Singles, Singles);
+fn directed<const ROUNDING: i32>(codes: Words, a: F32s, b: F32s) -> Integers {
+    let (low, high): (F32s, F32s);
     // SAFETY: the instructions are part of aarch64. They read and write registers only, the first while the operand of the
     // second is still to be read; FPCR is the default one.
     unsafe {
         asm!("fcvtl {low:v}.4s, {codes:v}.4h", "fcvtl2 {high:v}.4s, {codes:v}.8h",
             low = out(vreg) low, high = lateout(vreg) high, codes = in(vreg) codes,
             options(pure, nomem, nostack, preserves_flags));
-        let beyond = |rounded: Singles, exact: Singles| match ROUNDING {
+        let beyond = |rounded: F32s, exact: F32s| match ROUNDING {
             rounding::TOWARDS_ZERO => arch::vcagtq_f32(rounded, exact),
             rounding::TOWARDS_POSITIVE => arch::vcltq_f32(rounded, exact),
             _ => arch::vcgtq_f32(rounded, exact),

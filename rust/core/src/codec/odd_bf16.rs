@@ -27,7 +27,7 @@ pub(crate) type BySign<T> = [T; 2];
 
 /// The constants of one target.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UpperRule {
+pub(crate) struct OddBf16Rule {
     /// The magnitude of half the smallest subnormal.
     pub(crate) lowest: u16,
     /// Brings normal values to the point.
@@ -58,7 +58,7 @@ pub(crate) struct UpperRule {
     pub(crate) nearest_even: bool,
 }
 
-impl UpperRule {
+impl OddBf16Rule {
     /// The constants, or `None` where this way does not apply.
     pub(crate) fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
         // Exponent fields.

@@ -1,6 +1,6 @@
 //! Floats of 16 and 32 bits to float32.
 
-use super::upper_source::{Floats, Singles};
+use super::float_source::{F32Source, Floats};
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
@@ -11,12 +11,12 @@ use crate::simd::Vector;
 
 /// From floats to singles with canonical NaN.
 #[derive(Clone, Copy)]
-struct ToSingles<F> {
+struct ToF32<F> {
     source: F,
     nan: u32,
 }
 
-impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
+impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, V::Integers);
 
@@ -38,20 +38,18 @@ impl<V: Vector, F: Floats> Step<V, 4> for ToSingles<F> {
 /// # Safety
 /// The level's features, and as many elements at the pointer.
 #[inline(always)]
-pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 4] {
+pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::F32s; 4] {
     let [a, b, c, d] = quarters::<V>(source, F::SIZE);
     // SAFETY: the caller's promise.
-    unsafe {
-        [floats.singles::<V>(a), floats.singles::<V>(b), floats.singles::<V>(c), floats.singles::<V>(d)]
-    }
+    unsafe { [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)] }
 }
 
-/// Singles with another in place of NaN, which are seldom.
+/// F32Source with another in place of NaN, which are seldom.
 ///
 /// # Safety
 /// The level's features.
 #[inline(always)]
-pub(super) unsafe fn canonical<V: Vector>(singles: [V::Singles; 4], nan: V::Integers) -> [V::Integers; 4] {
+pub(super) unsafe fn canonical<V: Vector>(singles: [V::F32s; 4], nan: V::Integers) -> [V::Integers; 4] {
     let [a, b, c, d] = singles;
     // SAFETY: the caller's promise.
     unsafe {
@@ -84,7 +82,7 @@ impl<V: Vector> Step<V, 4> for ToLimited {
     unsafe fn step(constants: Self::Ready, source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = four::<V, _>(Singles, source);
+            let [a, b, c, d] = four::<V, _>(F32Source, source);
             [
                 V::limited(a, constants),
                 V::limited(b, constants),
@@ -97,7 +95,7 @@ impl<V: Vector> Step<V, 4> for ToLimited {
 
 /// The stage to singles as they are, but for NaN.
 pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
-    InSteps::<V, _, 4>::boxed(vectors, ToSingles { source, nan: Binary32::QUIET_NAN })
+    InSteps::<V, _, 4>::boxed(vectors, ToF32 { source, nan: Binary32::QUIET_NAN })
 }
 
 /// The stage from float32 to itself, with magnitudes limited and another NaN.

@@ -1,6 +1,6 @@
 //! Words of 16 bits from float32: its upper half, or IEEE half precision.
 
-use super::upper_source::{Floats, pair};
+use super::float_source::{Floats, pair};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
@@ -57,7 +57,7 @@ impl Specials {
 ///
 /// # Safety
 /// The operation needs the level's features, and as many elements at the source.
-pub(super) trait Halves: Copy + Send + Sync + 'static {
+pub(super) trait U16Codes: Copy + Send + Sync + 'static {
     /// Codes, `one` being 1 in every word. With `CLAMP`, magnitudes are limited.
     unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -105,7 +105,7 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
 /// # Safety
 /// The level's features.
 #[inline(always)]
-pub(super) unsafe fn finish_words<V: Vector, const CLAMP: bool>(
+pub(super) unsafe fn finish_visible_nan<V: Vector, const CLAMP: bool>(
     specials: Specials,
     codes: V::Integers,
 ) -> V::Integers {
@@ -121,20 +121,20 @@ pub(super) unsafe fn finish_words<V: Vector, const CLAMP: bool>(
 /// # Safety
 /// The level's features, and as many elements at the pointer.
 #[inline(always)]
-unsafe fn middling_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::Singles; 2] {
+unsafe fn midrange_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::F32s; 2] {
     let second = source.wrapping_add(V::BYTES / 4 * F::SIZE);
     // SAFETY: the caller's promise.
-    unsafe { [floats.middling_singles::<V>(source), floats.middling_singles::<V>(second)] }
+    unsafe { [floats.f32s_midrange::<V>(source), floats.f32s_midrange::<V>(second)] }
 }
 
 /// IEEE half precision, in one of the [`rounding`]s.
 #[derive(Clone, Copy)]
-pub(super) struct IeeeCodes<const ROUNDING: i32>;
+pub(super) struct F16Codes<const ROUNDING: i32>;
 
 /// In the default one.
-pub(super) type NearestIeeeCodes = IeeeCodes<{ rounding::NEAREST_EVEN }>;
+pub(super) type NearestF16Codes = F16Codes<{ rounding::NEAREST_EVEN }>;
 
-impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
+impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
     #[inline(always)]
     unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -145,24 +145,24 @@ impl<const ROUNDING: i32> Halves for IeeeCodes<ROUNDING> {
         // SAFETY: the caller's promise.
         unsafe {
             let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
-                middling_pair::<V, F>(floats, source)
+                midrange_pair::<V, F>(floats, source)
             } else {
                 pair::<V, F>(floats, source)
             };
-            let codes = V::halves::<ROUNDING>(first, second);
+            let codes = V::to_f16::<ROUNDING>(first, second);
             if !V::any_nan(first, second) {
                 return limited::<V, CLAMP>(specials, codes);
             }
-            finish_words::<V, CLAMP>(specials, codes)
+            finish_visible_nan::<V, CLAMP>(specials, codes)
         }
     }
 }
 
-/// Upper halves in any rounding that is no matter of chance; with `NEAREST_EVEN` that is the rounding.
+/// OddBf16 halves in any rounding that is no matter of chance; with `NEAREST_EVEN` that is the rounding.
 #[derive(Clone, Copy)]
-pub(super) struct UpperCodes<const NEAREST_EVEN: bool>;
+pub(super) struct Bf16Codes<const NEAREST_EVEN: bool>;
 
-impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
+impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
     /// One more than what is cut to where what decides is above a bound.
     #[inline(always)]
     unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
@@ -173,7 +173,7 @@ impl<const NEAREST_EVEN: bool> Halves for UpperCodes<NEAREST_EVEN> {
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            if NEAREST_EVEN && let Some(codes) = floats.nearest_upper::<V>(source, one) {
+            if NEAREST_EVEN && let Some(codes) = floats.nearest_bf16::<V>(source, one) {
                 return limited::<V, CLAMP>(specials, codes);
             }
             let [first, second] = pair::<V, F>(floats, source);

@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use super::factor::AboveTies;
-use super::half_codes::{Halves, IeeeCodes, NearestIeeeCodes, Specials, UpperCodes, finish_words};
+use super::float_source::{F32Source, Floats};
 use super::shapes::Shape;
-use super::upper_source::{Floats, Singles};
+use super::u16_codes::{Bf16Codes, F16Codes, NearestF16Codes, Specials, U16Codes, finish_visible_nan};
 use super::vector_loop::{InSteps, Step};
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
@@ -14,13 +14,13 @@ use crate::simd::{Vector, rounding, unknown_one};
 
 /// From floats to words.
 #[derive(Clone, Copy)]
-struct ToWords<F, H, const CLAMP: bool> {
+struct ToU16<F, H, const CLAMP: bool> {
     source: F,
     specials: Specials,
     halves: PhantomData<H>,
 }
 
-impl<V: Vector, F: Floats, H: Halves, const CLAMP: bool> Step<V, 2> for ToWords<F, H, CLAMP> {
+impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<F, H, CLAMP> {
     const FROM: usize = F::SIZE;
     type Ready = (Self, V::Integers);
 
@@ -62,8 +62,8 @@ impl<V: Vector> Step<V, 2> for Recoded {
         // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
             [
-                finish_words::<V, true>(specials, V::load(source)),
-                finish_words::<V, true>(specials, V::load(source.add(V::BYTES))),
+                finish_visible_nan::<V, true>(specials, V::load(source)),
+                finish_visible_nan::<V, true>(specials, V::load(source.add(V::BYTES))),
             ]
         }
     }
@@ -75,21 +75,21 @@ pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<
 }
 
 /// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
-pub(super) fn to_upper<V: Vector, F: Floats>(
+pub(super) fn to_bf16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(words::<V, F, UpperCodes<true>, false>(vectors, source, usual_specials(request)?))
+    Some(words::<V, F, Bf16Codes<true>, false>(vectors, source, usual_specials(request)?))
 }
 
 /// The stage to IEEE halves, likewise.
-pub(super) fn to_ieee<V: Vector, F: Floats>(
+pub(super) fn to_f16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(words::<V, F, NearestIeeeCodes, false>(vectors, source, usual_specials(request)?))
+    Some(words::<V, F, NearestF16Codes, false>(vectors, source, usual_specials(request)?))
 }
 
 fn usual_specials(request: &Request) -> Option<Specials> {
@@ -105,30 +105,30 @@ pub(super) fn rounded_stage<V: Vector>(
 ) -> Option<Box<dyn Stage>> {
     let specials = Specials::of(request)?;
     match (target, request.rounding()) {
-        (_, Rounding::Stochastic) | (Shape::Single, _) => None,
-        (Shape::UpperHalf, _) => Some(words::<V, _, UpperCodes<false>, true>(vectors, Singles, specials)),
-        (Shape::IeeeHalf, Rounding::NearestEven) => {
-            Some(words::<V, _, NearestIeeeCodes, true>(vectors, Singles, specials))
+        (_, Rounding::Stochastic) | (Shape::F32, _) => None,
+        (Shape::Bf16, _) => Some(words::<V, _, Bf16Codes<false>, true>(vectors, F32Source, specials)),
+        (Shape::F16, Rounding::NearestEven) => {
+            Some(words::<V, _, NearestF16Codes, true>(vectors, F32Source, specials))
         }
-        (Shape::IeeeHalf, Rounding::NearestAway) => {
-            Some(words::<V, _, NearestIeeeCodes, true>(vectors, AboveTies(Singles), specials))
+        (Shape::F16, Rounding::NearestAway) => {
+            Some(words::<V, _, NearestF16Codes, true>(vectors, AboveTies(F32Source), specials))
         }
-        (Shape::IeeeHalf, Rounding::TowardsZero) => {
-            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_ZERO }>, true>(vectors, Singles, specials))
+        (Shape::F16, Rounding::TowardsZero) => {
+            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_ZERO }>, true>(vectors, F32Source, specials))
         }
-        (Shape::IeeeHalf, Rounding::TowardsPositive) => {
-            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, Singles, specials))
+        (Shape::F16, Rounding::TowardsPositive) => {
+            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, F32Source, specials))
         }
-        (Shape::IeeeHalf, Rounding::TowardsNegative) => {
-            Some(words::<V, _, IeeeCodes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, Singles, specials))
+        (Shape::F16, Rounding::TowardsNegative) => {
+            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, F32Source, specials))
         }
     }
 }
 
-fn words<V: Vector, F: Floats, H: Halves, const CLAMP: bool>(
+fn words<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool>(
     vectors: V,
     source: F,
     specials: Specials,
 ) -> Box<dyn Stage> {
-    InSteps::<V, _, 2>::boxed(vectors, ToWords::<F, H, CLAMP> { source, specials, halves: PhantomData })
+    InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, CLAMP> { source, specials, halves: PhantomData })
 }

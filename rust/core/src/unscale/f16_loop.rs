@@ -15,39 +15,39 @@ use crate::format::{FloatSpec, Specials};
 use crate::simd::{Rest, Vector, rounding, with_vectors};
 
 /// The loop from halves to singles or halves, if the level has one.
-pub(super) fn stage(source: &FloatSpec, single: bool, factor: f32, level: Level) -> Option<Box<dyn Loop>> {
+pub(super) fn stage(source: &FloatSpec, to_f32: bool, factor: f32, level: Level) -> Option<Box<dyn Loop>> {
     let FloatSpec { signed, exponent_bits, mantissa_bits, bias, specials } = *source;
-    let is_half = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
-    if !is_half {
+    let is_f16 = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
+    if !is_f16 {
         return None;
     }
-    with_vectors!(level, vectors => boxed(vectors, single, factor))
+    with_vectors!(level, vectors => boxed(vectors, to_f32, factor))
 }
 
-fn boxed<V: Vector>(vectors: V, single: bool, factor: f32) -> Box<dyn Loop> {
-    if single {
-        Box::new(Half::<V, true> { factor, vectors })
+fn boxed<V: Vector>(vectors: V, to_f32: bool, factor: f32) -> Box<dyn Loop> {
+    if to_f32 {
+        Box::new(F16Multiply::<V, true> { factor, vectors })
     } else {
-        Box::new(Half::<V, false> { factor, vectors })
+        Box::new(F16Multiply::<V, false> { factor, vectors })
     }
 }
 
 /// The loop on the level of these vectors, to singles or back to halves.
-struct Half<V, const SINGLE: bool> {
+struct F16Multiply<V, const TO_F32: bool> {
     factor: f32,
     vectors: V,
 }
 
-impl<V: Vector, const SINGLE: bool> Loop for Half<V, SINGLE> {
+impl<V: Vector, const TO_F32: bool> Loop for F16Multiply<V, TO_F32> {
     unsafe fn run(&self, _level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
         let Self { factor, vectors } = *self;
         // The level that the loop was made for.
         // SAFETY: the caller's promise.
-        unsafe { vectors.run(HalfLoop::<V, SINGLE> { factor, source, target, count, _vectors: vectors }) }
+        unsafe { vectors.run(F16Loop::<V, TO_F32> { factor, source, target, count, _vectors: vectors }) }
     }
 }
 
-struct HalfLoop<V, const SINGLE: bool> {
+struct F16Loop<V, const TO_F32: bool> {
     factor: f32,
     source: *const u8,
     target: *mut u8,
@@ -59,28 +59,28 @@ struct HalfLoop<V, const SINGLE: bool> {
 /// The most bytes of a register.
 const MOST: usize = 64;
 
-impl<V: Vector, const SINGLE: bool> HalfLoop<V, SINGLE> {
+impl<V: Vector, const TO_F32: bool> F16Loop<V, TO_F32> {
     /// Bytes of a result.
-    const SIZE: usize = if SINGLE { 4 } else { 2 };
+    const SIZE: usize = if TO_F32 { 4 } else { 2 };
 
     /// As many halves as a register has, times a factor; returns the larger of `most` and the bits of their magnitudes.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointers.
     #[inline(always)]
-    unsafe fn step(factor: V::Singles, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
+    unsafe fn step(factor: V::F32s, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
             // No closures: `map` and `fold` may stay functions that are not compiled for the level.
             let products = [
-                V::product(V::load_halves(source), factor),
-                V::product(V::load_halves(source.add(V::BYTES / 2)), factor),
+                V::product(V::load_f16(source), factor),
+                V::product(V::load_f16(source.add(V::BYTES / 2)), factor),
             ];
-            if SINGLE {
+            if TO_F32 {
                 V::store(target, V::bits(products[0]));
                 V::store(target.add(V::BYTES), V::bits(products[1]));
             } else {
-                V::store(target, V::halves::<{ rounding::NEAREST_EVEN }>(products[0], products[1]));
+                V::store(target, V::to_f16::<{ rounding::NEAREST_EVEN }>(products[0], products[1]));
             }
             let magnitude = V::splat32(!Binary32::SIGN);
             let first = V::max32(most, V::and(V::bits(products[0]), magnitude));
@@ -89,7 +89,7 @@ impl<V: Vector, const SINGLE: bool> HalfLoop<V, SINGLE> {
     }
 }
 
-impl<V: Vector, const SINGLE: bool> RawKernel for HalfLoop<V, SINGLE> {
+impl<V: Vector, const TO_F32: bool> RawKernel for F16Loop<V, TO_F32> {
     type Output = u32;
 
     #[inline(always)]
@@ -100,7 +100,7 @@ impl<V: Vector, const SINGLE: bool> RawKernel for HalfLoop<V, SINGLE> {
         // SAFETY: the vectors are there; the caller vouches for `count` elements at the pointers, and what is left of them
         // goes through room for a whole register.
         unsafe {
-            let factor = V::singles(V::splat32(factor.to_bits()));
+            let factor = V::from_bits(V::splat32(factor.to_bits()));
             let mut most = V::splat32(0);
             for i in (0..whole).step_by(lanes) {
                 most = Self::step(factor, most, source.add(2 * i), target.add(Self::SIZE * i));

@@ -3,8 +3,8 @@
 
 use std::mem::MaybeUninit;
 
-use super::to_single;
-use super::upper_source::Floats;
+use super::float_source::Floats;
+use super::to_f32;
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::kernels::stages::stage::{Span, Stage};
@@ -12,7 +12,7 @@ use crate::kernels::tile::{TILE, Tile};
 use crate::simd::Vector;
 
 /// Two stages, of which the first has results of float32.
-struct ThroughSingles {
+struct ThroughF32 {
     decode: Box<dyn Stage>,
     encode: Box<dyn Stage>,
     /// Bytes of a source element, and of a target element.
@@ -26,12 +26,12 @@ pub(super) fn stage<V: Vector, F: Floats>(
     encode: Box<dyn Stage>,
     target: Format,
 ) -> Box<dyn Stage> {
-    let (decode, sizes) = (to_single::stage(vectors, source), [F::SIZE, target.item_size()]);
-    Box::new(ThroughSingles { decode, encode, sizes })
+    let (decode, sizes) = (to_f32::stage(vectors, source), [F::SIZE, target.item_size()]);
+    Box::new(ThroughF32 { decode, encode, sizes })
 }
 
 // SAFETY: `encode` does, tile by tile.
-unsafe impl Stage for ThroughSingles {
+unsafe impl Stage for ThroughF32 {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut tile = MaybeUninit::<Tile<f32>>::uninit();
         let lanes = tile.as_mut_ptr().cast::<u8>();

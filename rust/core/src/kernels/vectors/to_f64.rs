@@ -1,7 +1,7 @@
 //! Floats of 16 and 32 bits to float64.
 
-use super::to_single::{canonical, four};
-use super::upper_source::Floats;
+use super::float_source::Floats;
+use super::to_f32::{canonical, four};
 use super::vector_loop::{InSteps, Step};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::stages::stage::Stage;
@@ -9,9 +9,9 @@ use crate::simd::Conversions;
 
 /// From floats to doubles with canonical NaN.
 #[derive(Clone, Copy)]
-struct ToDoubles<F>(F);
+struct ToF64<F>(F);
 
-impl<V: Conversions, F: Floats> Step<V, 8> for ToDoubles<F> {
+impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, V::Integers);
 
@@ -26,8 +26,8 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToDoubles<F> {
         // SAFETY: the trait's contract.
         unsafe {
             let [a, b, c, d] = canonical::<V>(four::<V, F>(floats, source), nan);
-            let (a, b) = (V::doubles(V::singles(a)), V::doubles(V::singles(b)));
-            let (c, d) = (V::doubles(V::singles(c)), V::doubles(V::singles(d)));
+            let (a, b) = (V::to_f64(V::from_bits(a)), V::to_f64(V::from_bits(b)));
+            let (c, d) = (V::to_f64(V::from_bits(c)), V::to_f64(V::from_bits(d)));
             [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
         }
     }
@@ -35,5 +35,5 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToDoubles<F> {
 
 /// The stage to doubles.
 pub(super) fn stage<V: Conversions, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
-    InSteps::<V, _, 8>::boxed(vectors, ToDoubles(source))
+    InSteps::<V, _, 8>::boxed(vectors, ToF64(source))
 }
