@@ -14,7 +14,7 @@ pub(super) struct Groups {
     pub(super) from: *const u8,
     pub(super) count: usize,
     /// Words of a group, [`CHANNELS`] at most.
-    pub(super) words: usize,
+    pub(super) elements: usize,
     /// Of which so many are taken, the first ones.
     pub(super) channels: usize,
     pub(super) to: *mut u8,
@@ -30,10 +30,10 @@ pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
     // SAFETY: the caller's promise.
     unsafe {
         match size {
-            1 => groups.of_words::<u8, 16>(level),
-            2 => groups.of_words::<u16, 8>(level),
-            4 => groups.of_words::<u32, 4>(level),
-            8 => groups.of_words::<u64, 2>(level),
+            1 => groups.of_elements::<u8, 16>(level),
+            2 => groups.of_elements::<u16, 8>(level),
+            4 => groups.of_elements::<u32, 4>(level),
+            8 => groups.of_elements::<u64, 2>(level),
             _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
         }
     }
@@ -42,14 +42,14 @@ pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
 impl Groups {
     /// # Safety
     /// As for [`deinterleave`]; words have this size.
-    unsafe fn of_words<T: Shuffle<N>, const N: usize>(self, level: Level) {
+    unsafe fn of_elements<T: Shuffle<N>, const N: usize>(self, level: Level) {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.words {
+            match self.elements {
                 2 => level.run_raw(Apart::<T, N, 2>(self, PhantomData)),
                 3 => level.run_raw(Apart::<T, N, 3>(self, PhantomData)),
                 CHANNELS => level.run_raw(Apart::<T, N, CHANNELS>(self, PhantomData)),
-                _ => unreachable!("groups have 2 to {CHANNELS} words"),
+                _ => unreachable!("groups have 2 to {CHANNELS} elements"),
             }
         }
     }
@@ -83,8 +83,8 @@ impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K>
             for channel in 0..channels {
                 // SAFETY: the promise of `deinterleave`'s caller for a word that is taken.
                 unsafe {
-                    let word = from.add(group * K + channel).read_unaligned();
-                    to(channel).add(group).write_unaligned(word);
+                    let element = from.add(group * K + channel).read_unaligned();
+                    to(channel).add(group).write_unaligned(element);
                 }
             }
         }
@@ -99,36 +99,36 @@ mod tests {
     #[test]
     fn every_size_and_number_of_words_and_channels_at_every_level() {
         for level in Level::available() {
-            for (size, words) in
-                [1, 2, 4, 8].into_iter().flat_map(|size| (2..=CHANNELS).map(move |words| (size, words)))
+            for (size, elements) in
+                [1, 2, 4, 8].into_iter().flat_map(|size| (2..=CHANNELS).map(move |elements| (size, elements)))
             {
                 for (count, channels) in [0, 1, 2, 3, 7, 16, 17, 40, 341]
                     .into_iter()
-                    .flat_map(|count| (1..=words).map(move |channels| (count, channels)))
+                    .flat_map(|count| (1..=elements).map(move |channels| (count, channels)))
                 {
-                    check(level, size, words, count, channels);
+                    check(level, size, elements, count, channels);
                 }
             }
         }
     }
 
-    fn check(level: Level, size: usize, words: usize, count: usize, channels: usize) {
+    fn check(level: Level, size: usize, elements: usize, count: usize, channels: usize) {
         // No byte more than has to be there: a tool that watches memory sees what is read beyond.
-        let bytes = (count * words).saturating_sub(words - channels) * size;
+        let bytes = (count * elements).saturating_sub(elements - channels) * size;
         let memory: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
         let to_stride = count * size + 5;
         let mut found = vec![0u8; channels * to_stride];
         let (to, stride) = (found.as_mut_ptr(), to_stride as isize);
-        let groups = Groups { from: memory.as_ptr(), count, words, channels, to, to_stride: stride };
+        let groups = Groups { from: memory.as_ptr(), count, elements, channels, to, to_stride: stride };
         // SAFETY: the vectors have these sizes.
         unsafe { deinterleave(level, size, groups) };
         let mut wanted = vec![0u8; channels * to_stride];
-        for (place, word) in memory.chunks_exact(size).enumerate() {
-            let (group, channel) = (place / words, place % words);
+        for (place, element) in memory.chunks_exact(size).enumerate() {
+            let (group, channel) = (place / elements, place % elements);
             if channel < channels {
-                wanted[channel * to_stride + group * size..][..size].copy_from_slice(word);
+                wanted[channel * to_stride + group * size..][..size].copy_from_slice(element);
             }
         }
-        assert_eq!(found, wanted, "{level:?} {size} {words} {count} {channels}");
+        assert_eq!(found, wanted, "{level:?} {size} {elements} {count} {channels}");
     }
 }

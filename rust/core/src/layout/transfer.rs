@@ -114,19 +114,19 @@ impl Shape {
 
     /// Whether elements that follow each other are in different rows, and so many that lines of them are worth it.
     fn is_crosswise(&self, swapped: bool) -> bool {
-        let is_word = self.size <= size_of::<u64>() && !swapped;
-        is_word && self.rows * self.size >= LINE && self.row_stride == self.size as isize
+        let is_element = self.size <= size_of::<u64>() && !swapped;
+        is_element && self.rows * self.size >= LINE && self.row_stride == self.size as isize
     }
 
     /// The groups of adjacent words whose channels the rows are, if that is what they are.
     fn groups(&self, (first, gaps): (*const u8, Gaps), to: *mut u8, swapped: bool) -> Option<Groups> {
         let size = self.size as isize;
-        let words =
-            usize::try_from(self.stride / size).ok().filter(|words| (2..=CHANNELS).contains(words))?;
-        let is_word = self.size <= size_of::<u64>() && !swapped && self.stride % size == 0;
+        let elements =
+            usize::try_from(self.stride / size).ok().filter(|elements| (2..=CHANNELS).contains(elements))?;
+        let is_element = self.size <= size_of::<u64>() && !swapped && self.stride % size == 0;
         let channels = self.rows;
-        let adjacent = self.row_stride.abs() == size && (2..=words).contains(&channels);
-        if !is_word || !adjacent || (channels < words && gaps == Gaps::Leave) {
+        let adjacent = self.row_stride.abs() == size && (2..=elements).contains(&channels);
+        if !is_element || !adjacent || (channels < elements && gaps == Gaps::Leave) {
             return None;
         }
         let (mut from, mut to, mut to_stride) = (first, to, self.row_size());
@@ -137,7 +137,7 @@ impl Shape {
             to = to.wrapping_offset(others * to_stride);
             to_stride = -to_stride;
         }
-        Some(Groups { from, count: self.count, words, channels, to, to_stride })
+        Some(Groups { from, count: self.count, elements, channels, to, to_stride })
     }
 
     /// Bytes of a row without gaps.

@@ -50,16 +50,16 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
         if lines < N || length < N {
             if lines < length {
                 for line in 0..lines {
-                    for word in 0..length {
+                    for element in 0..length {
                         // SAFETY: a word of one of the lines, for which the caller vouches.
-                        unsafe { self.word(line, word) };
+                        unsafe { self.element(line, element) };
                     }
                 }
             } else {
-                for word in 0..length {
+                for element in 0..length {
                     for line in 0..lines {
                         // SAFETY: a word of one of the lines, for which the caller vouches.
-                        unsafe { self.word(line, word) };
+                        unsafe { self.element(line, element) };
                     }
                 }
             }
@@ -67,8 +67,8 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
         }
         // What does not fill a square is moved with some that were moved before.
         for line in (0..lines).step_by(N).map(|line| line.min(lines - N)) {
-            for word in (0..length).step_by(N).map(|word| word.min(length - N)) {
-                let (from, to) = self.places(line, word);
+            for element in (0..length).step_by(N).map(|element| element.min(length - N)) {
+                let (from, to) = self.places(line, element);
                 // SAFETY: N lines of N words from here on are among those of the caller, at both ends.
                 unsafe { square::<T, N>((from, self.0.stride), (to, self.0.to_stride)) };
             }
@@ -79,10 +79,10 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
 impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
     /// Where a word of a line is, and where it goes.
     #[inline(always)]
-    fn places(&self, line: usize, word: usize) -> (*const u8, *mut u8) {
+    fn places(&self, line: usize, element: usize) -> (*const u8, *mut u8) {
         let Block { from, stride, to, to_stride, .. } = self.0;
-        let from = from.wrapping_offset(line as isize * stride + (word * size_of::<T>()) as isize);
-        (from, to.wrapping_offset(word as isize * to_stride + (line * size_of::<T>()) as isize))
+        let from = from.wrapping_offset(line as isize * stride + (element * size_of::<T>()) as isize);
+        (from, to.wrapping_offset(element as isize * to_stride + (line * size_of::<T>()) as isize))
     }
 
     /// Moves one word.
@@ -90,8 +90,8 @@ impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
     /// # Safety
     /// It is one of the block, at both ends.
     #[inline(always)]
-    unsafe fn word(&self, line: usize, word: usize) {
-        let (from, to) = self.places(line, word);
+    unsafe fn element(&self, line: usize, element: usize) {
+        let (from, to) = self.places(line, element);
         // SAFETY: the caller's promise.
         unsafe { to.cast::<T>().write_unaligned(from.cast::<T>().read_unaligned()) };
     }
@@ -134,9 +134,11 @@ mod tests {
                     transpose(level, size, from, (lines, length), to);
                 }
                 let mut wanted = vec![0u8; length * to_stride];
-                for (line, word) in (0..lines).flat_map(|line| (0..length).map(move |word| (line, word))) {
-                    let value = &memory[line * stride + word * size..][..size];
-                    wanted[word * to_stride + line * size..][..size].copy_from_slice(value);
+                for (line, element) in
+                    (0..lines).flat_map(|line| (0..length).map(move |element| (line, element)))
+                {
+                    let value = &memory[line * stride + element * size..][..size];
+                    wanted[element * to_stride + line * size..][..size].copy_from_slice(value);
                 }
                 assert_eq!(found, wanted, "{level:?} {size} {lines} {length}");
             }

@@ -215,15 +215,15 @@ impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64> {
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe {
-            let singles = self.source.f32s::<V>(source);
+            let f32s = self.source.f32s::<V>(source);
             if !THROUGH_F64 {
-                let product = V::product_to_odd(singles, self.f32_factor::<V>());
+                let product = V::product_to_odd(f32s, self.f32_factor::<V>());
                 // What has become zero is nearer to that than to any other.
                 if !V::any_subnormal(product) {
                     return product;
                 }
             }
-            V::f64_product_to_odd(singles, self.factor)
+            V::f64_product_to_odd(f32s, self.factor)
         }
     }
 }

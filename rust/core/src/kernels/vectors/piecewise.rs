@@ -97,7 +97,7 @@ const CODES: usize = 1 << 7;
 impl Piecewise {
     /// The cells of an IEEE format's words for a request that is like this but for its source, if they serve it. A factor
     /// above zero keeps words in their order: then these are cells of the words' products.
-    pub(super) fn of(words: &FloatSpec, request: &Request, level: Level) -> Option<Self> {
+    pub(super) fn of(source: &FloatSpec, request: &Request, level: Level) -> Option<Self> {
         let spec = request.target.float().filter(|_| request.target.item_size() == 1 && !request.tells)?;
         if !spec.signed || spec.specials == Specials::ExponentOnly {
             return None;
@@ -120,9 +120,9 @@ impl Piecewise {
         let codes = SpecialCodes::new(&spec, &request.options, rounding);
         let overflow = if away.is_some() { spec.max_code() } else { codes.overflow[0] };
         let last = [spec.max_code(), spec.max_code() + 1].into_iter().find(|&code| code == overflow)? as u16;
-        let mut room = [Threshold { word: 0, code: 0 }; CODES];
+        let mut room = [Threshold { input: 0, code: 0 }; CODES];
         let thresholds =
-            Thresholds { factor, words, target: spec, last, nearest, ties_go_up, found: &mut room };
+            Thresholds { factor, source, target: spec, last, nearest, ties_go_up, found: &mut room };
         let count = level.run(thresholds);
         let thresholds = &room[..count];
         let reached = thresholds.last()?.code;
@@ -133,7 +133,7 @@ impl Piecewise {
         };
         let byte = |codes: [u64; 2]| codes.map(|code| code as u8);
         let (infinity, infinity_codes, nan_codes) =
-            (words.infinity_code()? as u16, byte(codes.infinity), byte(codes.nan));
+            (source.infinity_code()? as u16, byte(codes.infinity), byte(codes.nan));
         let overflows = [reached, sign.negative(reached)];
         let last_regular = match (away.is_none() && infinity_codes == overflows, nan_codes == overflows) {
             (true, true) => SIGN - 1,
@@ -151,9 +151,9 @@ impl Piecewise {
 
     /// The code of a word, as vectors find it.
     #[cfg(test)]
-    pub(super) fn code(&self, word: u16) -> u8 {
-        let magnitude = word & !SIGN;
-        let negative = word != magnitude;
+    pub(super) fn code(&self, input: u16) -> u8 {
+        let magnitude = input & !SIGN;
+        let negative = input != magnitude;
         let Special { last_regular, infinity, infinity_codes, nan_codes } = self.special;
         if magnitude > last_regular {
             return if magnitude > infinity { nan_codes } else { infinity_codes }[usize::from(negative)];
@@ -172,7 +172,7 @@ impl Piecewise {
     fn from_thresholds(thresholds: &[Threshold], sign: Sign, special: Special) -> Option<Self> {
         let last = thresholds.last()?;
         // Smaller ones are too many.
-        let fits = |bits: &u32| usize::from((last.word - thresholds[0].word) >> bits) < INTERVALS;
+        let fits = |bits: &u32| usize::from((last.input - thresholds[0].input) >> bits) < INTERVALS;
         let sizes = || (1..=u8::BITS).rev().take_while(fits);
         let once = sizes().find_map(|bits| Some((cut::<1>(thresholds, bits)?, bits)));
         let (Cut { codes, bounds: [bounds, more], lowest }, bits) =
@@ -182,7 +182,7 @@ impl Piecewise {
             bounds,
             more_bounds: once.is_none().then_some(more),
             lowest,
-            limit: last.word,
+            limit: last.input,
             factor: 1 << (u8::BITS - bits),
             sign,
             away: None,
@@ -203,13 +203,13 @@ struct Cut {
 /// each.
 fn cut<const UPS: usize>(thresholds: &[Threshold], bits: u32) -> Option<Cut> {
     let size = 1u16 << bits;
-    let lowest = (thresholds[0].word - 1) & !(size - 1);
-    let place = |word: u16| (usize::from((word - lowest) >> bits), (word - lowest) & (size - 1));
+    let lowest = (thresholds[0].input - 1) & !(size - 1);
+    let place = |input: u16| (usize::from((input - lowest) >> bits), (input - lowest) & (size - 1));
     let mut found = Cut { codes: [0; INTERVALS], bounds: [[u8::MAX; INTERVALS]; 2], lowest };
     // The cell that was begun last, the code so far, and how far it has gone up.
     let (mut here, mut code, mut ups) = (0, 0, 0);
     for up in thresholds {
-        let (interval, rest) = place(up.word);
+        let (interval, rest) = place(up.input);
         if interval >= INTERVALS {
             return None;
         }

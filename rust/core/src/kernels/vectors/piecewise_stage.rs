@@ -30,12 +30,12 @@ fn of_odd_bf16(request: &Request, level: Level) -> Option<Piecewise> {
 }
 
 /// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
-pub(super) fn of_16_bits(request: &Request, words: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+pub(super) fn of_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     if request.scaled && request.count < Count::Many {
         return None;
     }
     with_tables!(level, vectors: V => {
-        let piecewise = &Piecewise::of(&words, request, level)?;
+        let piecewise = &Piecewise::of(&spec, request, level)?;
         match piecewise.more_bounds {
             None => signed::<V, _, ONCE>(vectors, piecewise, Bf16Source),
             Some(_) if piecewise.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, piecewise, Bf16Source),

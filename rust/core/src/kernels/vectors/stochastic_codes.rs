@@ -180,11 +180,11 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn limited<V: StochasticOps>(rule: &Rule, words: V::Integers) -> V::Integers {
+unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let magnitude = V::and(words, V::splat16(!TOP));
-        V::or_masked(V::min16(magnitude, V::splat16(rule.limit as u16)), words, V::splat16(TOP))
+        let magnitude = V::and(codes, V::splat16(!TOP));
+        V::or_masked(V::min16(magnitude, V::splat16(rule.limit as u16)), codes, V::splat16(TOP))
     }
 }
 

@@ -85,10 +85,10 @@ impl<V: StochasticOps> Ready<V> {
         // SAFETY: the caller's promise; each quarter of the elements lies in a quarter of their bytes.
         unsafe {
             // Words have signs on top.
-            let (mut sums, words);
+            let (mut sums, signs);
             if F::SHIFTED {
-                words = [V::load(source), V::load(source.add(V::BYTES))];
-                let (low, high) = (V::and(words[0], V::splat16(!TOP)), V::and(words[1], V::splat16(!TOP)));
+                signs = [V::load(source), V::load(source.add(V::BYTES))];
+                let (low, high) = (V::and(signs[0], V::splat16(!TOP)), V::and(signs[1], V::splat16(!TOP)));
                 if V::any16(V::above16(V::max16(low, high), V::splat16(INFINITY))) {
                     return Block::General;
                 }
@@ -106,7 +106,7 @@ impl<V: StochasticOps> Ready<V> {
                     return Block::General;
                 }
                 sums = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
-                words = if F::SIZE == 2 {
+                signs = if F::SIZE == 2 {
                     [V::load(source), V::load(source.add(V::BYTES))]
                 } else {
                     [V::unzip16(sums[0], sums[1]).1, V::unzip16(sums[2], sums[3]).1]
@@ -125,7 +125,7 @@ impl<V: StochasticOps> Ready<V> {
             if WHOLE && V::any_have(sums, self.below_code) {
                 return Block::General;
             }
-            Block::Results(R::results(&self.rule, sums, words, F::SHIFTED))
+            Block::Results(R::results(&self.rule, sums, signs, F::SHIFTED))
         }
     }
 }

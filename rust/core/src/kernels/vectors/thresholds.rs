@@ -19,14 +19,14 @@ pub(super) const SIGN: u16 = 1 << 15;
 /// A word whose code is not that of the word before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Threshold {
-    pub(super) word: u16,
+    pub(super) input: u16,
     pub(super) code: u8,
 }
 
 /// Looks for the first word of each code.
 pub(super) struct Thresholds<'a> {
     pub(super) factor: f64,
-    pub(super) words: &'a FloatSpec,
+    pub(super) source: &'a FloatSpec,
     pub(super) target: FloatSpec,
     /// The last code.
     pub(super) last: u16,
@@ -43,44 +43,44 @@ impl Kernel for Thresholds<'_> {
 
     #[inline(always)]
     fn run(self) -> usize {
-        let Self { factor, words, target, last, nearest, ties_go_up, found } = self;
-        let (inverse, infinity) = (1.0 / factor, (u32::from(SIGN) - (1 << words.mantissa_bits)) as u16);
+        let Self { factor, source, target, last, nearest, ties_go_up, found } = self;
+        let (inverse, infinity) = (1.0 / factor, (u32::from(SIGN) - (1 << source.mantissa_bits)) as u16);
         // Between two codes is a code of a format with one more bit.
         let ties = FloatSpec { mantissa_bits: target.mantissa_bits + 1, ..target };
         let bound = |code: u16| number(&ties, 2 * code - u16::from(nearest));
-        let word_below = |code: u16| below(words, bound(code) * inverse).min(infinity);
+        let input_below = |code: u16| below(source, bound(code) * inverse).min(infinity);
         // Piecewise are so large at least, or too many.
         let size =
-            (word_below(last).saturating_sub(word_below(1)) / INTERVALS as u16 + 1).next_power_of_two();
-        let (binade, normal) = (1 << target.mantissa_bits, 1 << words.mantissa_bits);
+            (input_below(last).saturating_sub(input_below(1)) / INTERVALS as u16 + 1).next_power_of_two();
+        let (binade, normal) = (1 << target.mantissa_bits, 1 << source.mantissa_bits);
         for code in 1..=last {
             // Twice the tie of a code of the binade below, and twice its words, as long as both are normal.
-            let half = if code > 2 * binade { found[usize::from(code - binade - 1)].word } else { 0 };
-            let word = if half > normal {
+            let half = if code > 2 * binade { found[usize::from(code - binade - 1)].input } else { 0 };
+            let input = if half > normal {
                 infinity.min(half + normal)
             } else {
                 let tie = bound(code);
-                let reaches = |word: u16| {
-                    let beyond = number(words, word).mul_add(factor, -tie);
+                let reaches = |input: u16| {
+                    let beyond = number(source, input).mul_add(factor, -tie);
                     beyond > 0.0 || (beyond == 0.0 && (ties_go_up || code.is_multiple_of(2)))
                 };
-                let mut word = word_below(code);
-                while word > 0 && reaches(word - 1) {
-                    word -= 1;
+                let mut input = input_below(code);
+                while input > 0 && reaches(input - 1) {
+                    input -= 1;
                 }
-                while word < infinity && !reaches(word) {
-                    word += 1;
+                while input < infinity && !reaches(input) {
+                    input += 1;
                 }
-                word
+                input
             };
-            if word == infinity {
+            if input == infinity {
                 return usize::from(code - 1);
             }
             // Of five steps in two cells, three are in one.
-            if code > 4 && word - found[usize::from(code - 5)].word < size {
+            if code > 4 && input - found[usize::from(code - 5)].input < size {
                 return 0;
             }
-            found[usize::from(code - 1)] = Threshold { word, code: code as u8 };
+            found[usize::from(code - 1)] = Threshold { input, code: code as u8 };
         }
         usize::from(last)
     }
@@ -156,14 +156,14 @@ mod tests {
 
     /// Compares the cells of a request, if it has some, with what becomes of every word; tells whether it has.
     fn has_right_piecewise(request: &Request) -> bool {
-        let words = request.source.float().unwrap();
-        let Some(piecewise) = Piecewise::of(&words, request, Level::PORTABLE) else { return false };
+        let source = request.source.float().unwrap();
+        let Some(piecewise) = Piecewise::of(&source, request, Level::PORTABLE) else { return false };
         let Request { source, target, options, factor, .. } = *request;
         let pair = (source, target);
         let scalar = Scalar::new(pair, &options, request.rounding(), factor.unwrap_or(1.0)).unwrap();
-        for word in 0..=u16::MAX {
-            let (code, wanted) = (piecewise.code(word), scalar.convert(u64::from(word)).code as u8);
-            assert_eq!(code, wanted, "{word:#x} {request:?}");
+        for input in 0..=u16::MAX {
+            let (code, wanted) = (piecewise.code(input), scalar.convert(u64::from(input)).code as u8);
+            assert_eq!(code, wanted, "{input:#x} {request:?}");
         }
         true
     }

@@ -196,7 +196,7 @@ impl PowerCodes {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn words<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> V::Integers {
+    unsafe fn codes16<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> V::Integers {
         let rule = &self.0;
         // SAFETY: the caller's promise.
         unsafe {
@@ -229,7 +229,7 @@ impl<V: Vector> Codes<V> for PowerCodes {
         _one: V::Integers,
     ) -> V::Integers {
         // SAFETY: the caller's promise.
-        unsafe { V::unzip8(ready.words::<V>(first), ready.words::<V>(second)).0 }
+        unsafe { V::unzip8(ready.codes16::<V>(first), ready.codes16::<V>(second)).0 }
     }
 }
 

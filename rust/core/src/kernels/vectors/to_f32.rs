@@ -49,8 +49,8 @@ pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) ->
 /// # Safety
 /// The level's features.
 #[inline(always)]
-pub(super) unsafe fn canonical<V: Vector>(singles: [V::F32s; 4], nan: V::Integers) -> [V::Integers; 4] {
-    let [a, b, c, d] = singles;
+pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) -> [V::Integers; 4] {
+    let [a, b, c, d] = f32s;
     // SAFETY: the caller's promise.
     unsafe {
         if V::any_nan(a, b) || V::any_nan(c, d) {

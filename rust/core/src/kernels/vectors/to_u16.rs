@@ -37,8 +37,8 @@ impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<
         // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
         unsafe {
             [
-                H::words::<V, F, CLAMP>(specials, floats, source, one),
-                H::words::<V, F, CLAMP>(specials, floats, second, one),
+                H::codes16::<V, F, CLAMP>(specials, floats, source, one),
+                H::codes16::<V, F, CLAMP>(specials, floats, second, one),
             ]
         }
     }
@@ -80,7 +80,7 @@ pub(super) fn to_bf16<V: Vector, F: Floats>(
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(words::<V, F, Bf16Codes<true>, false>(vectors, source, usual_specials(request)?))
+    Some(boxed::<V, F, Bf16Codes<true>, false>(vectors, source, usual_specials(request)?))
 }
 
 /// The stage to IEEE halves, likewise.
@@ -89,7 +89,7 @@ pub(super) fn to_f16<V: Vector, F: Floats>(
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(words::<V, F, NearestF16Codes, false>(vectors, source, usual_specials(request)?))
+    Some(boxed::<V, F, NearestF16Codes, false>(vectors, source, usual_specials(request)?))
 }
 
 fn usual_specials(request: &Request) -> Option<Specials> {
@@ -106,26 +106,26 @@ pub(super) fn rounded_stage<V: Vector>(
     let specials = Specials::of(request)?;
     match (target, request.rounding()) {
         (_, Rounding::Stochastic) | (Shape::F32, _) => None,
-        (Shape::Bf16, _) => Some(words::<V, _, Bf16Codes<false>, true>(vectors, F32Source, specials)),
+        (Shape::Bf16, _) => Some(boxed::<V, _, Bf16Codes<false>, true>(vectors, F32Source, specials)),
         (Shape::F16, Rounding::NearestEven) => {
-            Some(words::<V, _, NearestF16Codes, true>(vectors, F32Source, specials))
+            Some(boxed::<V, _, NearestF16Codes, true>(vectors, F32Source, specials))
         }
         (Shape::F16, Rounding::NearestAway) => {
-            Some(words::<V, _, NearestF16Codes, true>(vectors, AboveTies(F32Source), specials))
+            Some(boxed::<V, _, NearestF16Codes, true>(vectors, AboveTies(F32Source), specials))
         }
         (Shape::F16, Rounding::TowardsZero) => {
-            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_ZERO }>, true>(vectors, F32Source, specials))
+            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_ZERO }>, true>(vectors, F32Source, specials))
         }
         (Shape::F16, Rounding::TowardsPositive) => {
-            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, F32Source, specials))
+            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, F32Source, specials))
         }
         (Shape::F16, Rounding::TowardsNegative) => {
-            Some(words::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, F32Source, specials))
+            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, F32Source, specials))
         }
     }
 }
 
-fn words<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool>(
+fn boxed<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool>(
     vectors: V,
     source: F,
     specials: Specials,

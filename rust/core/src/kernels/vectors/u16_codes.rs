@@ -59,7 +59,7 @@ impl Specials {
 /// The operation needs the level's features, and as many elements at the source.
 pub(super) trait U16Codes: Copy + Send + Sync + 'static {
     /// Codes, `one` being 1 in every word. With `CLAMP`, magnitudes are limited.
-    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+    unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
         floats: F,
         source: *const u8,
@@ -136,7 +136,7 @@ pub(super) type NearestF16Codes = F16Codes<{ rounding::NEAREST_EVEN }>;
 
 impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
     #[inline(always)]
-    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+    unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
         floats: F,
         source: *const u8,
@@ -165,7 +165,7 @@ pub(super) struct Bf16Codes<const NEAREST_EVEN: bool>;
 impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
     /// One more than what is cut to where what decides is above a bound.
     #[inline(always)]
-    unsafe fn words<V: Vector, F: Floats, const CLAMP: bool>(
+    unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
         floats: F,
         source: *const u8,

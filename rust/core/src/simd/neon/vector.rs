@@ -16,7 +16,7 @@ pub(crate) struct Neon(pub(in crate::simd) Level);
 
 type Integers = arch::uint8x16_t;
 type F32s = arch::float32x4_t;
-type Words = arch::uint16x8_t;
+type U16s = arch::uint16x8_t;
 
 const SIGN: u32 = 1 << 31;
 
@@ -30,7 +30,7 @@ unsafe impl Vector for Neon {
     type F32s = F32s;
     // All bits of a lane, or none.
     type Mask8 = Integers;
-    type Mask16 = Words;
+    type Mask16 = U16s;
 
     fn level(self) -> Level {
         self.0
@@ -55,25 +55,25 @@ unsafe impl Vector for Neon {
             arch::vorrq_u8(a, arch::vandq_u8(b, mask))
         }
         fn add8(a: Integers, b: Integers) -> Integers { arch::vaddq_u8(a, b) }
-        fn add16(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u16(words(a), words(b))) }
+        fn add16(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u16(u16s(a), u16s(b))) }
         fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::vqaddq_u8(a, b) }
         fn sub_saturated8(a: Integers, b: Integers) -> Integers { arch::vqsubq_u8(a, b) }
         fn sub_saturated16(a: Integers, b: Integers) -> Integers {
-            bytes(arch::vqsubq_u16(words(a), words(b)))
+            bytes(arch::vqsubq_u16(u16s(a), u16s(b)))
         }
         fn min8(a: Integers, b: Integers) -> Integers { arch::vminq_u8(a, b) }
-        fn min16(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u16(words(a), words(b))) }
-        fn max16(a: Integers, b: Integers) -> Integers { bytes(arch::vmaxq_u16(words(a), words(b))) }
+        fn min16(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u16(u16s(a), u16s(b))) }
+        fn max16(a: Integers, b: Integers) -> Integers { bytes(arch::vmaxq_u16(u16s(a), u16s(b))) }
         fn max32(a: Integers, b: Integers) -> Integers {
             let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
             arch::vreinterpretq_u8_u32(arch::vmaxq_u32(a, b))
         }
-        fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(words(a), words(b))) }
+        fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(u16s(a), u16s(b))) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
-            bytes(arch::vshlq_u16(words(a), arch::vreinterpretq_s16_u8(counts)))
+            bytes(arch::vshlq_u16(u16s(a), arch::vreinterpretq_s16_u8(counts)))
         }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
-            (bytes(arch::vuzp1q_u16(words(a), words(b))), bytes(arch::vuzp2q_u16(words(a), words(b))))
+            (bytes(arch::vuzp1q_u16(u16s(a), u16s(b))), bytes(arch::vuzp2q_u16(u16s(a), u16s(b))))
         }
         fn unzip8(a: Integers, b: Integers) -> (Integers, Integers) {
             (arch::vuzp1q_u8(a, b), arch::vuzp2q_u8(a, b))
@@ -89,13 +89,13 @@ unsafe impl Vector for Neon {
             let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u64_u8(lanes));
             arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
         }
-        fn above16(a: Integers, b: Integers) -> Words {
+        fn above16(a: Integers, b: Integers) -> U16s {
             arch::vcgtq_s16(arch::vreinterpretq_s16_u8(a), arch::vreinterpretq_s16_u8(b))
         }
         fn top8(a: Integers) -> Integers { arch::vcltzq_s8(arch::vreinterpretq_s8_u8(a)) }
-        fn join(low: Words, high: Words) -> Integers { arch::vuzp1q_u8(bytes(low), bytes(high)) }
+        fn join(low: U16s, high: U16s) -> Integers { arch::vuzp1q_u8(bytes(low), bytes(high)) }
         fn choose8(mask: Integers, yes: Integers, no: Integers) -> Integers { arch::vbslq_u8(mask, yes, no) }
-        fn choose16(mask: Words, yes: Integers, no: Integers) -> Integers {
+        fn choose16(mask: U16s, yes: Integers, no: Integers) -> Integers {
             arch::vbslq_u8(bytes(mask), yes, no)
         }
         fn any_nan(a: F32s, b: F32s) -> bool {
@@ -104,7 +104,7 @@ unsafe impl Vector for Neon {
         fn any_differ(a: F32s, b: F32s) -> bool {
             arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
         }
-        fn any16(mask: Words) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
+        fn any16(mask: U16s) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
         fn bits(a: F32s) -> Integers { arch::vreinterpretq_u8_f32(a) }
         fn from_bits(a: Integers) -> F32s { arch::vreinterpretq_f32_u8(a) }
         fn load_bf16(source: *const u8) -> F32s {
@@ -187,7 +187,7 @@ unsafe impl Vector for Neon {
 
     #[inline(always)]
     unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
-        let codes: Words;
+        let codes: U16s;
         // SAFETY: the trait's contract. The instructions read and write registers only, the first while an operand of
         // the second is still to be read; FPCR is the default one.
         unsafe {
@@ -202,25 +202,25 @@ unsafe impl Vector for Neon {
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
         // SAFETY: the trait's contract. To the left by less than nothing, which the compiler knows to be a shift by a
         // constant.
-        unsafe { bytes(arch::vshlq_u16(words(a), arch::vdupq_n_s16(-(COUNT as i16)))) }
+        unsafe { bytes(arch::vshlq_u16(u16s(a), arch::vdupq_n_s16(-(COUNT as i16)))) }
     }
 }
 
 #[inline(always)]
-fn words(a: Integers) -> Words {
+fn u16s(a: Integers) -> U16s {
     // SAFETY: the instructions are part of aarch64.
     unsafe { arch::vreinterpretq_u16_u8(a) }
 }
 
 #[inline(always)]
-fn bytes(a: Words) -> Integers {
+fn bytes(a: U16s) -> Integers {
     // SAFETY: the instructions are part of aarch64.
     unsafe { arch::vreinterpretq_u8_u16(a) }
 }
 
 /// Codes of halves that were rounded to nearest, as the directed rounding of the singles they come from. NaN are left.
 #[inline(always)]
-fn directed<const ROUNDING: i32>(codes: Words, a: F32s, b: F32s) -> Integers {
+fn directed<const ROUNDING: i32>(codes: U16s, a: F32s, b: F32s) -> Integers {
     let (low, high): (F32s, F32s);
     // SAFETY: the instructions are part of aarch64. They read and write registers only, the first while the operand of the
     // second is still to be read; FPCR is the default one.
@@ -245,7 +245,7 @@ fn directed<const ROUNDING: i32>(codes: Words, a: F32s, b: F32s) -> Integers {
             rounding::TOWARDS_POSITIVE => arch::vorrq_u16(arch::vcltzq_s16(signed), arch::vdupq_n_u16(1)),
             _ => arch::vorrq_u16(arch::vcgezq_s16(signed), arch::vdupq_n_u16(1)),
         };
-        bytes(arch::vaddq_u16(codes, arch::vandq_u16(words(beyond.0), step)))
+        bytes(arch::vaddq_u16(codes, arch::vandq_u16(u16s(beyond.0), step)))
     }
 }
 
@@ -281,8 +281,8 @@ impl Tables for Neon {
         }
         fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
             let [a, b, c, d] = planes;
-            let (low, high) = (words(arch::vzip1q_u8(a, b)), words(arch::vzip2q_u8(a, b)));
-            let (next_low, next_high) = (words(arch::vzip1q_u8(c, d)), words(arch::vzip2q_u8(c, d)));
+            let (low, high) = (u16s(arch::vzip1q_u8(a, b)), u16s(arch::vzip2q_u8(a, b)));
+            let (next_low, next_high) = (u16s(arch::vzip1q_u8(c, d)), u16s(arch::vzip2q_u8(c, d)));
             [
                 bytes(arch::vzip1q_u16(low, next_low)),
                 bytes(arch::vzip2q_u16(low, next_low)),
@@ -356,7 +356,7 @@ fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices
 fn behind_zeros16(zero: Integers, a: Integers, lower: bool) -> Integers {
     // SAFETY: the instructions are part of aarch64.
     unsafe {
-        let (zero, a) = (words(zero), words(a));
+        let (zero, a) = (u16s(zero), u16s(a));
         bytes(if lower { arch::vzip1q_u16(zero, a) } else { arch::vzip2q_u16(zero, a) })
     }
 }
