@@ -21,7 +21,7 @@ use crate::format::Kind;
 use crate::kernels::request::{Choice, Request, pivot_spec};
 use crate::kernels::stages::assemble;
 use crate::kernels::stages::stage::{Scale, Stage};
-use crate::kernels::stages::{cut, from_float};
+use crate::kernels::stages::{from_float, wrap};
 use crate::kernels::stages::{from_integer, integer};
 use crate::kernels::tables::lookup;
 use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
@@ -109,7 +109,7 @@ impl Route {
             if wraps && !request.tells {
                 let pair = (source, target);
                 self.encode =
-                    cut::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
+                    wrap::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
             }
             if self.encode.is_none() {
                 self.encode = integer::stage(source, target, options.overflow);

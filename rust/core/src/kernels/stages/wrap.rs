@@ -7,14 +7,14 @@ use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 
 /// The constants of one pair.
-struct Cut<S, const TRUTH: bool> {
+struct Wrap<S, const TRUTH: bool> {
     value: IntegerValue<S>,
     code_mask: u8,
 }
 
-struct CutLoop<S, const TRUTH: bool>(IntegerValue<S>, u8, Span);
+struct WrapLoop<S, const TRUTH: bool>(IntegerValue<S>, u8, Span);
 
-impl<S: Lane + Storage, const TRUTH: bool> RawKernel for CutLoop<S, TRUTH> {
+impl<S: Lane + Storage, const TRUTH: bool> RawKernel for WrapLoop<S, TRUTH> {
     type Output = ();
 
     #[inline(always)]
@@ -27,18 +27,19 @@ impl<S: Lane + Storage, const TRUTH: bool> RawKernel for CutLoop<S, TRUTH> {
                 let code = source.add(i).read_unaligned();
                 // Only what is stored in a byte has bits to spare.
                 let whole = if size_of::<S>() == 1 { value.of(code) } else { code };
-                let cut = if TRUTH { u8::from(whole != S::ZERO) } else { whole.to_u64() as u8 & code_mask };
-                target.add(i).write(cut);
+                let wrapped =
+                    if TRUTH { u8::from(whole != S::ZERO) } else { whole.to_u64() as u8 & code_mask };
+                target.add(i).write(wrapped);
             }
         }
     }
 }
 
 // SAFETY: the loop writes one result for each element.
-unsafe impl<S: Lane + Storage, const TRUTH: bool> Stage for Cut<S, TRUTH> {
+unsafe impl<S: Lane + Storage, const TRUTH: bool> Stage for Wrap<S, TRUTH> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
-        unsafe { level.run_raw(CutLoop::<S, TRUTH>(self.value, self.code_mask, span)) };
+        unsafe { level.run_raw(WrapLoop::<S, TRUTH>(self.value, self.code_mask, span)) };
     }
 }
 
@@ -46,8 +47,8 @@ fn from<S: Lane + Storage>(source: Format, target: Format) -> Box<dyn Stage> {
     let value = IntegerValue::new(source.row());
     let code_mask = u8::MAX >> (u8::BITS - target.row().bits);
     match target.kind() {
-        Kind::Bool => Box::new(Cut::<S, true> { value, code_mask }),
-        _ => Box::new(Cut::<S, false> { value, code_mask }),
+        Kind::Bool => Box::new(Wrap::<S, true> { value, code_mask }),
+        _ => Box::new(Wrap::<S, false> { value, code_mask }),
     }
 }
 
