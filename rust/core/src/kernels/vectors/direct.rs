@@ -5,8 +5,8 @@
 
 #![deny(unsafe_code)]
 
-use super::enclosed::{Enclosed, Factor};
 use super::equal_factor::equal_factor;
+use super::error_free_product::{ErrorFreeProduct, Factor};
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::magic_addition;
@@ -138,7 +138,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         return if is_f32 {
             to_f32(vectors, request, Rounded { source, factor: as_f32 })
         } else {
-            enclosed(vectors, request, source, factor)
+            error_free_product(vectors, request, source, factor)
         };
     }
     // Their smallest subnormal is far above what a product of singles loses.
@@ -196,7 +196,7 @@ fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
 }
 
 /// With a factor that no float32 holds, to float32.
-fn enclosed<V: Vector, F: Floats>(
+fn error_free_product<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
@@ -204,9 +204,11 @@ fn enclosed<V: Vector, F: Floats>(
 ) -> Option<Box<dyn Stage>> {
     let significant = request.source.float()?.mantissa_bits + 1;
     match Factor::new(factor) {
-        Some(factor) if F::SIZE == 4 => to_f32(vectors, request, Enclosed::<F, false> { source, factor }),
+        Some(factor) if F::SIZE == 4 => {
+            to_f32(vectors, request, ErrorFreeProduct::<F, false> { source, factor })
+        }
         Some(factor) if factor.is_decided(significant, vectors.level()) => {
-            to_f32(vectors, request, Enclosed::<F, true> { source, factor })
+            to_f32(vectors, request, ErrorFreeProduct::<F, true> { source, factor })
         }
         _ => to_f32(vectors, request, Wide { source, factor }),
     }

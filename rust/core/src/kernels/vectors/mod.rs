@@ -3,8 +3,8 @@
 //! `vector_loop` is the loop of all of them.
 
 pub(crate) mod direct;
-pub(crate) mod enclosed;
 pub(crate) mod equal_factor;
+pub(crate) mod error_free_product;
 pub(crate) mod factor;
 pub(crate) mod float_source;
 pub(crate) mod lane_draws;

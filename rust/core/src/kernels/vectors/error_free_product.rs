@@ -75,12 +75,12 @@ impl Kernel for Undecided {
 
 /// Floats times such a factor. Unless `TRIED`, it is looked at each whether it is decided.
 #[derive(Clone, Copy)]
-pub(super) struct Enclosed<F, const TRIED: bool> {
+pub(super) struct ErrorFreeProduct<F, const TRIED: bool> {
     pub(super) source: F,
     pub(super) factor: Factor,
 }
 
-impl<F: Floats, const TRIED: bool> Floats for Enclosed<F, TRIED> {
+impl<F: Floats, const TRIED: bool> Floats for ErrorFreeProduct<F, TRIED> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
