@@ -1,7 +1,7 @@
-//! Pairs that whole vectors take from source to target in one step, where the level has vectors.
+//! Chooses the vector stage from one float format to another, on levels with vectors.
 //!
-//! Formats are found by their layout: float32, float32 with a shorter mantissa, and the half that machines convert
-//! themselves on one side; those and floats of 8 bits or fewer on the other.
+//! Formats are recognised by their layout. Sources are float32, bf16 and float16 (and the float64 lanes of a pivot);
+//! targets are these and floats of 8 bits or fewer.
 
 #![deny(unsafe_code)]
 
@@ -25,18 +25,18 @@ use crate::kernels::request::{Count, Request, pivot_format};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, with_vectors};
 
-/// The stage from source to target on a level, if there is one.
+/// Makes the stage from source to target on a level, if there is one.
 pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     with_vectors!(level, vectors => on(vectors, request))?
 }
 
-/// The stage from lanes of float32, or of float64, to floats of 16 bits or fewer on a level, if there is one. What the
-/// lanes come from does not matter, if only they are as good as exact.
+/// Makes the stage from lanes of float32 or float64 to floats of 16 bits or fewer on a level, if there is one. The
+/// lanes are exact or rounded to odd, so where they come from makes no difference.
 pub(crate) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     if request.tells || request.target.item_size() > 2 {
         return None;
     }
-    // From here on they are what is cast.
+    // From here on the lanes are the source.
     let source = pivot_format::<P>()?;
     let request = Request { source, scaled: false, factor: None, ..*request };
     if P::MANTISSA == Binary64::MANTISSA {
@@ -72,7 +72,7 @@ fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     }
 }
 
-/// From float32, with any options.
+/// Makes the stage from float32, with any options.
 fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     usual(vectors, request, F32Source).or_else(|| match shape_of(&request.target.float()?) {
         Some(Shape::F32) => to_f32::limited_stage(vectors, request),
@@ -82,9 +82,9 @@ fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> 
     })
 }
 
-/// In one loop with the usual options, else through float32.
+/// Makes one loop for the default options, else two through float32.
 fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    // Shifting is all there is to do, which the compiler's own loop does best.
+    // bf16 to float32 is a shift, which the compiler vectorises best by itself.
     let shifts = F::SHIFTED && request.keeps_specials();
     if shifts && shape_of(&request.target.float()?) == Some(Shape::F32) {
         return None;
@@ -92,7 +92,7 @@ fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Optio
     usual(vectors, request, source).or_else(|| through(vectors, request, source))
 }
 
-/// With the options that most casts have.
+/// Makes the loop for the default options.
 fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     match shape_of(&request.target.float()?) {
         Some(Shape::F32) if request.keeps_specials() => Some(to_f32::stage(vectors, source)),
@@ -103,9 +103,9 @@ fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opti
     }
 }
 
-/// To bytes, in the best way of a level.
+/// Makes the fastest stage of a level to a target of 8 bits or fewer.
 fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    // IEEE halves have cells of their own.
+    // float16 has a table of its own.
     let has_piecewise = F::SIZE != F16Source::SIZE || F::SHIFTED;
     let piecewise =
         if has_piecewise { piecewise_stage::of_bf16(request, source, vectors.level()) } else { None };
@@ -114,13 +114,13 @@ fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Op
         .or_else(|| to_byte::stage(vectors, request, source))
 }
 
-/// Through a tile of float32, which are as good as exact.
+/// Makes a stage through a tile of float32, which hold the source exactly or rounded to odd.
 fn through<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     let as_f32 = Request { source: pivot_format::<Binary32>()?, scaled: false, factor: None, ..*request };
     Some(through_f32::stage(vectors, source, from_f32(vectors, &as_f32)?, request.target))
 }
 
-/// With one factor for all, which is not so extreme that products are.
+/// Makes the stage with one factor for all elements, if the factor is normal in float32 and the rounding is to nearest.
 fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     let (target, factor) = (request.target.float()?, request.factor?);
     let as_f32 = factor as f32;
@@ -134,14 +134,14 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         if request.rounding() != Rounding::NearestEven {
             return None;
         }
-        // The machine's own product is rounded once, and to where it goes.
+        // The machine rounds the product once, to float32, which is the target.
         return if is_f32 {
             to_f32(vectors, request, Rounded { source, factor: as_f32 })
         } else {
             error_free_product(vectors, request, source, factor)
         };
     }
-    // Their smallest subnormal is far above what a product of singles loses.
+    // The target's smallest subnormal is far above what a float32 product loses.
     let is_coarse = target.specials != Specials::ExponentOnly
         && target.bias + (target.mantissa_bits as i32) < Binary32::BIAS as i32 / 2;
     if shape.is_none() && !is_coarse {
@@ -157,7 +157,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         let stage = usual(vectors, request, decided);
         return stage.or_else(|| through(vectors, request, decided));
     }
-    // OddBf16 halves are rounded to odd first.
+    // bf16 inputs of a table are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
     let bits = match request.count {
         Count::Few => 0,
@@ -166,7 +166,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let source_spec = request.source.float().filter(|spec| spec.mantissa_bits < bits);
     let Some(equal) = source_spec.and_then(|spec| equal_factor(&spec, grid, factor)) else {
-        // What tiny products are off by is lost.
+        // The error of subnormal products is below anything that the target keeps.
         return if is_f32 && shape != Some(Shape::Bf16) {
             through(vectors, request, Times::<F, false> { source, factor })
         } else {
@@ -186,7 +186,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))
 }
 
-/// To float32, with any options.
+/// Makes the stage to float32, with any options.
 fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     if request.keeps_specials() {
         Some(to_f32::stage(vectors, source))
@@ -195,7 +195,7 @@ fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     }
 }
 
-/// With a factor that no float32 holds, to float32.
+/// Makes the stage to float32 with a factor that float32 does not hold.
 fn error_free_product<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,

@@ -1,20 +1,21 @@
-//! For sources of few significant bits: a factor of fewer bits whose products round to the same results.
+//! Replaces a float64 factor by a float32 one whose products round to the same results, for sources of few significant
+//! bits.
 //!
-//! Of a product, a result depends on the two neighbours it lies between on a grid, results and the ties between them, or
-//! on which of them it is. With few bits in the source there are few products to look at, all of them alike but for an
-//! exponent; and a factor near the one asked for can be found whose products, once rounded to float32, lie where those
-//! of the other do exactly.
+//! A result depends only on where the exact product lies on the grid of results and of ties between them: on a grid
+//! point, or between which two. A source of few bits has few significands, and exponents make no difference. So all
+//! products can be tested, and a nearby factor is taken if its products, rounded to float32, have the same places on
+//! the grid as the exact ones.
 
 #![deny(unsafe_code)]
 
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::format::FloatSpec;
 
-/// The factor for a source, and a grid of this many bits after the first, if one is found. Products
-/// with it, rounded to nearest, are right but where they are subnormal in float32.
+/// Finds such a factor for a source and a grid of `grid` bits after the leading one. Its products, rounded to nearest,
+/// give the right results unless they are subnormal in float32.
 pub(super) fn equal_factor(source: &FloatSpec, grid: u32, factor: f64) -> Option<f32> {
     let bits = source.mantissa_bits + 1;
-    debug_assert!(bits < u64::BITS - Binary64::MANTISSA, "products with a float64 are words");
+    debug_assert!(bits < u64::BITS - Binary64::MANTISSA, "products with a float64 fit in 64 bits");
     // As a number from 1 to 2, in units of its last place.
     let implicit = 1u64 << Binary64::MANTISSA;
     let exact = factor.to_bits() & (implicit - 1) | implicit;
@@ -36,13 +37,14 @@ pub(super) fn equal_factor(source: &FloatSpec, grid: u32, factor: f64) -> Option
     (as_f32.is_normal() && f64::from(as_f32) == found).then_some(as_f32)
 }
 
-/// Whether two factors' products with a significand lie alike on a grid, the second one after rounding to float32.
+/// Returns whether two factors' products with a significand have the same place on a grid, the second one after
+/// rounding to float32.
 fn are_equal(significand: u64, exact: u64, other: u64, grid: u32) -> bool {
     let (product, other) = (significand * exact, significand * other);
     let below = product.ilog2() - grid;
     let fraction = |number: u64| number & ((1 << below) - 1) != 0;
     let lies_alike = product >> below == other >> below && fraction(product) == fraction(other);
-    // Rounding takes nothing to the grid.
+    // Rounding to float32 must not move a product onto the grid.
     let rounded = (other as f32).to_bits();
     let stays = (rounded & ((1 << (Binary32::MANTISSA - grid)) - 1) != 0) == fraction(other);
     lies_alike && stays

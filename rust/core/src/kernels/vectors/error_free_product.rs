@@ -1,46 +1,46 @@
-//! Floats times a factor that no float32 holds, rounded to float32 once.
+//! Floats times a float64 factor, rounded to float32 once, without float64 arithmetic for most elements.
 //!
-//! The factor is taken apart: a float32 a little nearer to zero, and what it lacks, which two float32 enclose. Products
-//! with both, of which only the sum of the larger part is rounded where it matters, enclose the exact one. Where they are
-//! the same float32, that is the result (the rounding test of Ziv, "Fast evaluation of elementary mathematical functions
-//! with correctly rounded last bit", 1991); where not, which is seldom, float64 decides. Sources of few significant bits
-//! are tried beforehand.
+//! The factor is split into a float32 slightly nearer to zero and a remainder, which two float32 bound from below and
+//! above. The two fused sums with them bound the exact product. If both round to the same float32, that is the result
+//! (the rounding test of Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit",
+//! 1991); otherwise, which is rare, float64 decides. For sources of few significant bits all significands are tested
+//! beforehand.
 //!
 //! ```text
-//! lacks    the factor less its first part, of the same sign, so that zeros and infinities stay what they are
+//! lacks    factor - first, of the same sign, so that zeros and infinities are preserved
 //! low      x * (lacks less a margin), rounded; the margin is 2^-42 of the factor
 //! high     x * (lacks plus the margin), rounded
 //! result   x * first + low, and x * first + high, each rounded once
 //! ```
-//! The products with what lacks are off by 2^-24 of themselves, which is 2^-46 of the exact product at most, or, where
-//! they are subnormal, by 2^-150: less than the margin if the exact product is 2^-107 or more.
+//! The products with the remainder have a relative error of 2^-24, at most 2^-46 of the exact product, or an absolute
+//! one of 2^-150 where they are subnormal: less than the margin if the exact product is at least 2^-107.
 
 use super::float_source::Floats;
 use crate::cpu::{Kernel, Level};
 use crate::simd::Vector;
 
-/// Of the factor.
+/// The margin, relative to the factor.
 const MARGIN: f64 = 1.0 / (1u64 << 42) as f64;
 
-/// The bits of which one is set in every float32 of 2^-95 or more.
+/// Every float32 of at least 2^-95 has one of these bits set.
 const NOT_TINY: u32 = 3 << 29;
 
-/// Factors below this make numbers of 2^-95 too small.
+/// With smaller factors, products of 2^-95 would be below 2^-107 and so undecided.
 const LEAST: f64 = 1.0 / (1 << 11) as f64;
 
-/// The factor, taken apart.
+/// The parts of a factor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factor {
     first: f32,
-    /// The ends that enclose what it lacks.
+    /// The bounds of the remainder.
     lacks: [f32; 2],
     whole: f64,
 }
 
 impl Factor {
-    /// The parts of a factor whose magnitude is not too small.
+    /// Splits a factor; `None` if its magnitude is too small.
     pub(super) fn new(whole: f64) -> Option<Self> {
-        // Nearer to zero by more than the margin.
+        // Nearer to zero than the factor, by more than the margin.
         let first = (whole * (1.0 - 1.5 * 2f64.powi(-24))) as f32;
         let (lacks, margin) = (whole - f64::from(first), whole * MARGIN);
         let lacks = [lacks - margin, lacks + margin].map(|end| end as f32);
@@ -49,7 +49,7 @@ impl Factor {
         fits.then_some(Self { first, lacks, whole })
     }
 
-    /// Whether no product with a significand of so many bits needs float64 to decide.
+    /// Returns whether no product with a significand of so many bits needs float64 to decide.
     pub(super) fn is_decided(self, bits: u32, level: Level) -> bool {
         level.run(Undecided(self, bits)) == 0
     }
@@ -73,7 +73,7 @@ impl Kernel for Undecided {
     }
 }
 
-/// Floats times such a factor. Unless `TRIED`, it is looked at each whether it is decided.
+/// Floats times such a factor. `TRIED` says that all significands were tested, so that elements need no test.
 #[derive(Clone, Copy)]
 pub(super) struct ErrorFreeProduct<F, const TRIED: bool> {
     pub(super) source: F,

@@ -1,9 +1,9 @@
-//! Floats times one factor for all, on their way into vectors.
+//! Sources of floats multiplied by one factor as they are loaded.
 
 use super::float_source::{Floats, OddBf16, odd_bf16, pair};
 use crate::simd::{Vector, up_above_middle};
 
-/// Floats times a factor that float32 holds, rounded to nearest even: as float32, that is the product.
+/// Floats times a float32 factor, rounded to nearest even in float32.
 #[derive(Clone, Copy)]
 pub(super) struct Rounded<F> {
     pub(super) source: F,
@@ -23,7 +23,7 @@ impl<F: Floats> Floats for Rounded<F> {
     }
 }
 
-/// The same, where subnormal products are not good enough: those are rounded to odd.
+/// The same, except that registers with subnormal products are rounded to odd.
 #[derive(Clone, Copy)]
 pub(super) struct RoundedNormal<F> {
     pub(super) rounded: Rounded<F>,
@@ -43,7 +43,7 @@ impl<F: Floats> Floats for RoundedNormal<F> {
     }
 }
 
-/// Floats times a factor of any bits, rounded to nearest even as float32.
+/// Floats times a float64 factor, rounded once to nearest even in float32.
 #[derive(Clone, Copy)]
 pub(super) struct Wide<F> {
     pub(super) source: F,
@@ -60,7 +60,7 @@ impl<F: Floats> Floats for Wide<F> {
     }
 }
 
-/// Which numbers are near a tie between two results: some of their bits, after something has been added, are clear.
+/// A test for numbers near a tie between two results: after `added` is added, the bits of `clear` are all zero.
 #[derive(Clone, Copy)]
 pub(super) struct Ties {
     added: u32,
@@ -68,23 +68,23 @@ pub(super) struct Ties {
 }
 
 impl Ties {
-    /// Of numbers that drop the lower half of their bits, and no more where they are subnormal.
+    /// For targets that drop the lower 16 bits, of subnormals too.
     pub(super) const OF_BF16: Self = Self { added: 1 << 15, clear: 0xffff };
-    /// Of numbers that drop 13 bits or more.
+    /// For targets that drop 13 bits or more.
     pub(super) const OF_F16: Self = Self { added: 0, clear: 0xfff };
-    /// Of numbers that drop 17 bits or more.
+    /// For targets that drop 17 bits or more.
     pub(super) const OF_BYTES: Self = Self { added: 0, clear: 0xffff };
 
-    /// Those of products whose factor has been rounded: factor and product are each off by half a unit of their last
-    /// place, which is up to two of the product's.
+    /// Widens the test for products with a rounded factor: factor and product are each off by half a unit in the last
+    /// place, together at most two units of the product's.
     pub(super) fn of_rounded_factor(self) -> Self {
         const NEAR: u32 = 4;
         Self { added: self.added + NEAR, clear: self.clear & !(2 * NEAR - 1) }
     }
 }
 
-/// Floats times a factor as a format sees them that has these ties: by a product that is rounded anyhow, unless it is so
-/// near a tie that it may not tell on which side.
+/// Floats times a factor, for a target with these ties: a product in float32, unless it is so near a tie that its
+/// rounding may have crossed it; then one in float64.
 #[derive(Clone, Copy)]
 pub(super) struct Decided<F> {
     times: Times<F, true>,
@@ -98,7 +98,7 @@ impl<F: Floats> Decided<F> {
         Self { times: Times { source, factor }, ties }
     }
 
-    /// Two registers of products, rounded anyhow.
+    /// Returns two registers of products whose rounding is not exact.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
@@ -127,14 +127,14 @@ impl<F: Floats> Floats for Decided<F> {
         }
     }
 
-    /// By the lower halves of products, unless some are so near the middle that they may not tell on which side.
+    /// Rounds by the lower 16 bits of products; `None` if some are so near the middle that their side is unknown.
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            // In two's complement, the middle is the least.
+            // As signed 16-bit numbers, the middle 0x8000 is the smallest.
             let turned = V::add16(low, V::splat16(NEAR));
             let undecided = V::any16(V::above16(V::splat16(TOP + 2 * NEAR + 1), turned));
             if undecided || V::any_nan(first, second) {
@@ -145,18 +145,18 @@ impl<F: Floats> Floats for Decided<F> {
         }
     }
 
-    /// The same at the ends of lower halves.
+    /// Does the same for rounding to odd, where lower bits near zero are in doubt.
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
             let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
-            // In two's complement: zero is half a turn from the least.
+            // Adding the top bit makes zero the smallest signed number.
             let turned = V::add16(low, V::splat16(TOP + NEAR));
             let near = V::above16(V::splat16(TOP + 2 * NEAR + 1), turned);
             if V::any16(near) {
-                // But zero, infinity and NaN are what they are.
+                // Zeros, infinities and NaN are exact.
                 let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
                 let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
                 if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
@@ -168,15 +168,15 @@ impl<F: Floats> Floats for Decided<F> {
     }
 }
 
-/// Lower halves of float32 that are as near as this to zero, or to their middle, may be on the other side of it: factor
-/// and product are each off by half a unit of their last place, which is up to two of the product's.
+/// A product whose lower 16 bits are this near to zero or to the middle may belong to the other side: factor and
+/// product are each off by half a unit in the last place, together at most two units of the product's.
 const NEAR: u16 = 3;
 
 const TOP: u16 = 1 << 15;
 const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
-/// Floats with their last bit set, but for infinities and NaN: ties have become more than ties, and nothing else has
-/// come to another side of one.
+/// Floats with their last bit set, except infinities and NaN: ties come to lie above the middle, and no other number
+/// changes sides.
 #[derive(Clone, Copy)]
 pub(super) struct AboveTies<F>(pub(super) F);
 
@@ -190,7 +190,7 @@ impl<F: Floats> Floats for AboveTies<F> {
     }
 }
 
-/// Floats times a factor, rounded to odd. Unless by way of `THROUGH_F64`, the factor is a float32, and tiny products may be
+/// Floats times a factor, rounded to odd. Without `THROUGH_F64`, the factor is a float32, and subnormal products may be
 /// rounded to nearest.
 #[derive(Clone, Copy)]
 pub(super) struct Times<F, const THROUGH_F64: bool> {
@@ -218,7 +218,7 @@ impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64> {
             let f32s = self.source.f32s::<V>(source);
             if !THROUGH_F64 {
                 let product = V::product_to_odd(f32s, self.f32_factor::<V>());
-                // What has become zero is nearer to that than to any other.
+                // A product that became zero is nearer to zero than to any other result.
                 if !V::any_subnormal(product) {
                     return product;
                 }

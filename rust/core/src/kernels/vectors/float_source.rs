@@ -1,37 +1,37 @@
-//! Floats of 16 bits or more as vectors of upper halves, rounded to odd (see [`crate::codec::odd_bf16`]), or of singles.
+//! Loads floats of 16 bits or more as vectors of float32, or of bf16 rounded to odd (see [`crate::codec::odd_bf16`]).
 
 use crate::simd::{Conversions, Vector};
 
-/// A register of upper halves.
+/// A register of bf16.
 #[derive(Clone, Copy)]
 pub(super) struct OddBf16<I> {
-    /// The halves as they are: their signs, at least, are right.
+    /// The upper 16 bits, truncated: their signs are right.
     pub(super) cut: I,
-    /// The halves with a last bit that records what was cut off.
+    /// The same rounded to odd: the last bit records whether anything was cut off.
     pub(super) odd: I,
 }
 
-/// Where singles or their upper halves come from.
+/// A source of float32 or bf16 vectors.
 ///
 /// # Safety
 /// Each operation needs the level's features, and as many elements at the pointer as it gives.
 pub(super) trait Floats: Copy + Send + Sync + 'static {
     /// Bytes of an element.
     const SIZE: usize;
-    /// Whether they are singles but for a shift.
+    /// Whether a shift makes them float32.
     const SHIFTED: bool = false;
-    /// Whether some numbers but zero are below 2^-95.
+    /// Whether nonzero values below 2^-95 exist.
     const TINY: bool = true;
-    /// A register of singles.
+    /// Loads a register of float32.
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s;
-    /// The same, for targets all of whose numbers are well within the normal ones of float32, and nearest roundings.
+    /// Does the same for rounding to nearest into targets whose values are all well within float32's normal range.
     #[inline(always)]
     unsafe fn f32s_midrange<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
         unsafe { self.f32s::<V>(source) }
     }
-    /// A register of words, the upper halves of singles rounded to nearest even, `one` being 1 in every word; none where
-    /// some are NaN, or need another look.
+    /// Loads a register of bf16 rounded to nearest even; `one` is 1 in every 16-bit lane. `None` if some are NaN or
+    /// need a slower way.
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
         // SAFETY: the trait's contract.
@@ -40,19 +40,19 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
             if V::any_nan(first, second) { None } else { Some(V::nearest_bf16(first, second, one)) }
         }
     }
-    /// A register of integers of 32 bits, as [`Conversions::truncated`] makes them.
+    /// Loads a register of 32-bit integers, as [`Conversions::truncated`] makes them.
     #[inline(always)]
     unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
         // SAFETY: the trait's contract.
         unsafe { V::truncated(self.f32s::<V>(source)) }
     }
-    /// Two registers of doubles.
+    /// Loads two registers of float64.
     #[inline(always)]
     unsafe fn f64s<V: Conversions>(&self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe { V::to_f64(self.f32s::<V>(source)) }
     }
-    /// A register of upper halves; `one` is 1 in every word.
+    /// Loads a register of bf16; `one` is 1 in every 16-bit lane.
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
@@ -60,7 +60,7 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     }
 }
 
-/// Two registers of singles.
+/// Loads two registers of float32.
 ///
 /// # Safety
 /// The level's features, and as many elements at the pointer.
@@ -70,7 +70,7 @@ pub(super) unsafe fn pair<V: Vector, F: Floats>(floats: F, source: *const u8) ->
     unsafe { [floats.f32s::<V>(source), floats.f32s::<V>(source.add(V::BYTES / 4 * F::SIZE))] }
 }
 
-/// The upper halves of two registers of singles.
+/// Returns two registers of float32 as one of bf16.
 ///
 /// # Safety
 /// The level's features.
@@ -83,7 +83,7 @@ pub(super) unsafe fn odd_bf16<V: Vector>(
     unsafe { round_to_odd::<V>(V::unzip16(V::bits(first), V::bits(second)), one) }
 }
 
-/// The upper halves of words below and words above.
+/// Rounds to odd, from registers of the lower and of the upper 16 bits.
 ///
 /// # Safety
 /// The level's features.
@@ -116,7 +116,7 @@ impl Floats for F32Source {
     }
 }
 
-/// float32 with the upper half of its bits.
+/// bf16: the upper 16 bits of a float32.
 #[derive(Clone, Copy)]
 pub(super) struct Bf16Source;
 
@@ -138,7 +138,7 @@ impl Floats for Bf16Source {
     }
 }
 
-/// IEEE half precision.
+/// float16.
 #[derive(Clone, Copy)]
 pub(super) struct F16Source;
 
@@ -153,7 +153,7 @@ impl Floats for F16Source {
     }
 }
 
-/// float64, rounded to odd: whatever has two bits less than float32 is rounded correctly from it.
+/// float64 rounded to odd in float32: rounding from there to two bits fewer is correct.
 #[derive(Clone, Copy)]
 pub(super) struct F64Source;
 

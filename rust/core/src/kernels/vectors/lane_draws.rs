@@ -3,19 +3,19 @@
 use crate::codec::random::{GOLDEN, Keys, MULTIPLIERS};
 use crate::simd::StochasticOps;
 
-/// What the draws of four registers start from.
+/// The indices of four registers of draws.
 #[derive(Clone, Copy)]
 pub(super) struct Draws<V: StochasticOps> {
-    /// The indices of the first register, spread, and with their key.
+    /// The indices of the first register, spread and combined with the key.
     spread: V::Integers,
-    /// From there to each of the others.
+    /// Offsets of the other registers.
     offsets: [V::Integers; 3],
-    /// From there to the next four registers.
+    /// Offset of the next four registers.
     stride: V::Integers,
     key: V::Integers,
 }
 
-/// The multiples of the number that spreads indices: of all, and of the even ones.
+/// Multiples of the golden constant by all lane numbers, and by twice those.
 const LANES: [[u32; 16]; 2] = {
     let mut lanes = [[0; 16]; 2];
     let mut lane = 0;
@@ -28,7 +28,8 @@ const LANES: [[u32; 16]; 2] = {
 };
 
 impl<V: StochasticOps> Draws<V> {
-    /// Those of indices with lower halves from `first` on; if `paired`, every second register has the odd ones of two.
+    /// Prepares the indices whose lower 32 bits count from `first`; with `paired`, registers 1 and 3 hold the odd ones
+    /// of pairs.
     ///
     /// # Safety
     /// The level's features.
@@ -52,7 +53,7 @@ impl<V: StochasticOps> Draws<V> {
         }
     }
 
-    /// The draws of a register; unless `WHOLE`, with lower halves of no use.
+    /// Returns the draws of a register; unless `WHOLE`, only their upper 16 bits are valid.
     ///
     /// # Safety
     /// The level's features.
@@ -70,7 +71,7 @@ impl<V: StochasticOps> Draws<V> {
         }
     }
 
-    /// Those of the next four registers.
+    /// Moves on to the next four registers.
     ///
     /// # Safety
     /// The level's features.

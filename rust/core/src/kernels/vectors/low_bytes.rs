@@ -1,5 +1,5 @@
-//! Integers of 32 and 64 bits to those of 8 or fewer, wrapped: their lowest bytes, on levels without long tables,
-//! where the compiler's own loop takes more instructions.
+//! Integers of 32 and 64 bits to those of 8 or fewer, wrapped: their lowest bytes. For levels without long tables,
+//! where the compiler's own loop has more instructions.
 
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::cpu::Level;
@@ -12,7 +12,7 @@ use crate::simd::{Conversions, Vector, with_nibbles};
 struct LowBytes<const SIZE: usize>(u8);
 
 impl<const SIZE: usize> LowBytes<SIZE> {
-    /// The lower 32 bits of a register's worth of such lanes.
+    /// Loads the lower 32 bits of as many elements as a register has 32-bit lanes.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
@@ -51,14 +51,14 @@ impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
     }
 }
 
-/// From this many elements on, registers pay.
+/// Fewer elements are faster one by one.
 const FEWEST: usize = 1 << 8;
 
-/// Registers by one stage, and what does not fill another by a loop over elements: that takes less than to fill it up.
+/// Converts whole registers by one stage and the remaining elements one by one, which is faster than to pad a register.
 struct ThenElements {
     registers: Box<dyn Stage>,
     elements: Box<dyn Stage>,
-    /// How many elements a register takes.
+    /// Elements per register.
     step: usize,
     /// Bytes of a source element.
     size: usize,
@@ -88,7 +88,8 @@ unsafe impl Stage for ThenElements {
     }
 }
 
-/// The stage for a pair of integer formats on a level that has no instruction for it, from one for single elements.
+/// Makes the stage for a pair of integer formats on a level that has no instruction for it, around the one for single
+/// elements.
 pub(crate) fn stage(
     (source, target): (Format, Format),
     level: Level,

@@ -1,14 +1,14 @@
-//! Floats to 8 bits or fewer by *sums*, on levels without long tables: the machine rounds what is added to a number so
-//! large that but a few bits of it are left.
+//! Floats to 8 bits or fewer by *magic-number addition*, on levels without long tables: adding a large number makes the
+//! machine round away the bits below that number's last place.
 //!
 //! ```text
-//! power    the exponent of the float, or that of the target's smallest normal number
-//! anchor   one and a half times the power whose last bit is worth what the target's last one is worth at that exponent
-//! rounded  (float + anchor) - anchor: the first sum is rounded to nearest even, the second is exact
-//! code     the upper bits of rounded, from the target's last one on
+//! power    2^exponent of the float, at least the target's smallest normal number
+//! anchor   1.5 times the power of two whose last place is the target's last place at that exponent
+//! rounded  (float + anchor) - anchor: the sum is rounded to nearest even, the difference is exact
+//! code     the bits of rounded, from the target's last place up
 //! ```
-//! All of it happens so far below that the target's smallest normal number is that of float32: what is subnormal there
-//! has the bits that its code has, as all others have. Where codes end, larger ones are brought down to the last.
+//! Values are first scaled by a power of two that makes the target's smallest normal number float32's: then subnormal
+//! results too have the bits of their codes. Codes above the largest are clamped to it.
 
 use super::float_source::Floats;
 use super::to_byte::{sign, sign_of, with_signs};
@@ -25,13 +25,13 @@ use crate::simd::{MagicAddition, with_nibbles};
 /// The constants of one target.
 #[derive(Clone, Copy)]
 struct Grid {
-    /// The bits of its smallest normal number.
+    /// The bits of the target's smallest normal number.
     smallest: u32,
-    /// Added to the bits of a power, they make an anchor, far below.
+    /// Added to the bits of a power, gives the scaled anchor.
     anchor: u32,
-    /// By how much that is below.
+    /// The power of two by which values are scaled.
     factor: f32,
-    /// Bits of a mantissa that it does not have.
+    /// Mantissa bits of float32 that the target lacks.
     shift: u32,
 }
 
@@ -40,13 +40,13 @@ impl Grid {
     fn new(spec: &FloatSpec) -> Option<Self> {
         const MANTISSA: u32 = Binary32::MANTISSA;
         const HALF: u32 = 1 << (MANTISSA - 1);
-        // Exponents: of its smallest normal number, and by how much that goes down.
+        // Exponents of the target's smallest normal number, and of the scaling.
         let smallest = 1 - spec.bias;
         let down = f32::MIN_EXP - 1 - smallest;
         let shift = MANTISSA.checked_sub(spec.mantissa_bits)?;
-        // Anchors of infinities are finite, and the factor is normal.
+        // These bounds keep the anchors of infinities finite, and the factor normal.
         let anchored = down + (shift as i32) < 0 && smallest <= 0;
-        // Ties go to even codes, which are not even multiples where there is no mantissa.
+        // Without a mantissa, even codes are not even multiples, so ties would go wrong.
         (anchored && spec.mantissa_bits > 0).then(|| Self {
             smallest: 2f32.powi(smallest).to_bits(),
             anchor: ((down + shift as i32) << MANTISSA).cast_unsigned().wrapping_add(HALF),
@@ -56,7 +56,7 @@ impl Grid {
     }
 }
 
-/// From floats to bytes, whose signs are of a kind that [`sign`] tells.
+/// Floats to codes of 8 bits; `SIGN`, one of [`sign`], is the place of their signs.
 #[derive(Clone, Copy)]
 struct MagicCodes<F, const SIGN: u8> {
     source: F,
@@ -79,8 +79,8 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
     unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
         let Self { source: floats, grid: Grid { shift, .. }, rule } = this;
         let [a, b, c, d] = quarters::<V>(source, F::SIZE);
-        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. Not by `map`, into
-        // whose closures instructions of a level are not inlined.
+        // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. No `map`: the
+        // instructions of a level are not inlined into closures.
         unsafe {
             let (a, b) = (floats.f32s_midrange::<V>(a), floats.f32s_midrange::<V>(b));
             let (c, d) = (floats.f32s_midrange::<V>(c), floats.f32s_midrange::<V>(d));
@@ -105,9 +105,9 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
     }
 }
 
-/// The stage on a level, if this is its way, and the target's.
+/// Makes the stage on a level without long tables, if the target and the rounding permit it.
 pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
-    // OddBf16 halves are there without any work, and twice as many in a register.
+    // bf16 needs no conversion, and a register holds twice as many: other stages are faster.
     if F::SHIFTED || request.rounding() != Rounding::NearestEven {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Pairs that whole registers take from source to target in one step, on levels that have the instructions.
-//! `direct` says which of two floats, `native` which of what the machine converts itself (to integers and float64 too);
-//! `vector_loop` is the loop of all of them.
+//! Conversions of a register of elements at a time, on levels with vectors. `direct` chooses those between two floats,
+//! `native` those that the machine has instructions for (to integers and float64 too); `vector_loop` is the loop that
+//! all of them share.
 
 pub(crate) mod direct;
 pub(crate) mod equal_factor;

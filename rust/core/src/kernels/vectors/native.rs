@@ -1,4 +1,4 @@
-//! What machines convert themselves, under default options: floats to integers, and to float64.
+//! Conversions that machines have instructions for, under default options: floats to integers and to float64.
 
 #![deny(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::kernels::request::pivot_spec;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Conversions, with_vectors};
 
-/// The stage from floats on a level, if it has one.
+/// Makes the stage from floats on a level, if there is one.
 pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<dyn Stage>> {
     let spec = source.float()?;
     with_vectors!(level, vectors => on(vectors, &spec, target))?
@@ -39,7 +39,7 @@ fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Optio
     }
 }
 
-/// Through float32, as seldom as it is asked for.
+/// Makes a stage through float32: these pairs are too rare for a loop of their own.
 fn through<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
     Some(through_f32::stage(vectors, source, to(vectors, F32Source, target)?, target))
 }

@@ -1,19 +1,21 @@
-//! Words of 16 bits to bytes by *cells*: what becomes of every word, in two short tables.
+//! Codes of 16 bits to codes of 8 bits by a *piecewise lookup table*: two short tables with an entry per interval of
+//! inputs.
 //!
-//! The words are floats of 16 bits, or upper halves of float32 (see [`crate::codec::odd_bf16`]). Their magnitudes are cut
-//! into cells of `2^k` neighbours, so small that within one the code goes up at most once, or twice:
+//! The inputs are floats of 16 bits, or bf16 rounded to odd (see [`crate::codec::odd_bf16`]). Their magnitudes are
+//! divided into intervals of `2^k` neighbours, so small that each contains at most one or two thresholds at which the
+//! code increases:
 //!
 //! ```text
-//! distance   magnitude, at most that from which on all overflow, less the first of the lowest cell, or 0
-//! cell       distance >> k
+//! distance   min(magnitude, first that overflows) - first of the lowest interval, or 0
+//! interval   distance >> k
 //! rest       the bits below, moved to the top of a byte
-//! code       codes[cell], plus one if the rest is above bounds[cell], and one more if it is above more_bounds[cell]
+//! code       codes[interval], + 1 if rest > bounds[interval], + 1 if rest > more_bounds[interval]
 //! ```
-//! Signs are put on top, and infinities and NaN replaced, where they are not what overflows become. Whether a pair of
-//! formats is like that under some options shows in the steps where codes go up ([`super::thresholds`]).
+//! The sign is then inserted, and infinities and NaN get codes of their own where these differ from the code of
+//! overflows. Whether such a table serves a pair of formats follows from its thresholds ([`super::thresholds`]).
 //!
-//! Roundings towards an infinity take the cells of the one towards zero. What is rounded away from zero is one more than
-//! what the word before it is cut to: `code(word) = cut(word - 1) + 1`, but for zero.
+//! Roundings towards an infinity use the table of truncation: away from zero, `code(input) = truncated(input - 1) + 1`
+//! for all inputs but zero.
 
 #![deny(unsafe_code)]
 
@@ -38,7 +40,7 @@ pub(super) enum Sign {
 }
 
 impl Sign {
-    /// The code of a negative word, from that of its magnitude.
+    /// Returns the code of a negative input, from that of its magnitude.
     pub(super) fn negative(self, code: u8) -> u8 {
         match self {
             Self::SignlessZero if code == 0 => 0,
@@ -48,40 +50,40 @@ impl Sign {
     }
 }
 
-/// That words of one sign are rounded away from zero, and those of the other towards it.
+/// Inputs of one sign are rounded away from zero, those of the other towards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Away {
-    /// Of which sign: its bit.
+    /// Whether the negative ones are rounded away from zero.
     pub(super) negative: bool,
-    /// Codes are no greater.
+    /// The largest code.
     pub(super) most: u8,
-    /// Some would be.
+    /// Whether `code + 1` can exceed it.
     pub(super) limits: bool,
 }
 
-/// What becomes of words.
+/// The table of one target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piecewise {
     pub(super) codes: [u8; INTERVALS],
-    /// The rests that round up are above these.
+    /// A rest above this bound adds one to the code.
     pub(super) bounds: [u8; INTERVALS],
-    /// The rests that round up once more are above these, if there are such.
+    /// A rest above this bound adds one more, in tables with two thresholds per interval.
     pub(super) more_bounds: Option<[u8; INTERVALS]>,
-    /// The first word of the lowest cell.
+    /// The first input of the lowest interval.
     pub(super) lowest: u16,
-    /// The last word that differs from those before.
+    /// The last threshold; larger inputs have the same code.
     pub(super) limit: u16,
-    /// Moves the number of a cell to the upper byte.
+    /// Shifts the interval's index into the upper byte, by multiplication.
     pub(super) factor: u16,
     pub(super) sign: Sign,
     pub(super) away: Option<Away>,
     pub(super) special: Special,
 }
 
-/// What becomes of infinities and NaN.
+/// The codes of infinities and NaN.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Special {
-    /// The largest magnitude that the tables are right for.
+    /// The largest magnitude for which the tables are right.
     pub(super) last_regular: u16,
     /// The magnitude of infinity; above it are NaN.
     pub(super) infinity: u16,
@@ -91,18 +93,18 @@ pub(super) struct Special {
     pub(super) nan_codes: [u8; 2],
 }
 
-/// The most codes of a sign.
+/// Codes of one sign, at most.
 const CODES: usize = 1 << 7;
 
 impl Piecewise {
-    /// The cells of an IEEE format's words for a request that is like this but for its source, if they serve it. A factor
-    /// above zero keeps words in their order: then these are cells of the words' products.
+    /// Makes the table from the codes of an IEEE format to the target of a request, whose own source is ignored; `None`
+    /// if no table serves it. A positive factor keeps inputs in their order, so a table can include it.
     pub(super) fn of(source: &FloatSpec, request: &Request, level: Level) -> Option<Self> {
         let spec = request.target.float().filter(|_| request.target.item_size() == 1 && !request.tells)?;
         if !spec.signed || spec.specials == Specials::ExponentOnly {
             return None;
         }
-        // As normal as that, no product comes near the ends of float64's range.
+        // With a factor that is normal in float32, no product comes near the ends of float64's range.
         let is_usual = |factor: &f64| *factor > 0.0 && (*factor as f32).is_normal();
         let factor = if request.scaled { request.factor.filter(is_usual)? } else { 1.0 };
         let rounding = request.rounding();
@@ -149,7 +151,7 @@ impl Piecewise {
         (request.scaled || piecewise.more_bounds.is_none()).then_some(Self { away, ..piecewise })
     }
 
-    /// The code of a word, as vectors find it.
+    /// Returns the code of an input, as vectors compute it.
     #[cfg(test)]
     pub(super) fn code(&self, input: u16) -> u8 {
         let magnitude = input & !SIGN;
@@ -168,10 +170,10 @@ impl Piecewise {
         if negative { self.sign.negative(code) } else { code }
     }
 
-    /// From the words where codes go up, and how far.
+    /// Makes the table from the thresholds.
     fn from_thresholds(thresholds: &[Threshold], sign: Sign, special: Special) -> Option<Self> {
         let last = thresholds.last()?;
-        // Smaller ones are too many.
+        // Smaller intervals would be too many for the table.
         let fits = |bits: &u32| usize::from((last.input - thresholds[0].input) >> bits) < INTERVALS;
         let sizes = || (1..=u8::BITS).rev().take_while(fits);
         let once = sizes().find_map(|bits| Some((cut::<1>(thresholds, bits)?, bits)));
@@ -191,7 +193,7 @@ impl Piecewise {
     }
 }
 
-/// What becomes of every cell, and the first word of the lowest.
+/// The entries of every interval, and the first input of the lowest.
 #[derive(Clone, Copy)]
 struct Cut {
     codes: [u8; INTERVALS],
@@ -199,14 +201,14 @@ struct Cut {
     lowest: u16,
 }
 
-/// Piecewise of `2^bits` words, from the one with the word before the first step on, if codes go up by at most `UPS` in
-/// each.
+/// Makes intervals of `2^bits` inputs, from the one that contains the input before the first threshold; `None` if one
+/// of them has more than `UPS` thresholds.
 fn cut<const UPS: usize>(thresholds: &[Threshold], bits: u32) -> Option<Cut> {
     let size = 1u16 << bits;
     let lowest = (thresholds[0].input - 1) & !(size - 1);
     let place = |input: u16| (usize::from((input - lowest) >> bits), (input - lowest) & (size - 1));
     let mut found = Cut { codes: [0; INTERVALS], bounds: [[u8::MAX; INTERVALS]; 2], lowest };
-    // The cell that was begun last, the code so far, and how far it has gone up.
+    // The current interval, the code so far, and the thresholds in this interval so far.
     let (mut here, mut code, mut ups) = (0, 0, 0);
     for up in thresholds {
         let (interval, rest) = place(up.input);

@@ -1,4 +1,4 @@
-//! Floats of 16 and 32 bits to bytes by [`Piecewise`], on levels with tables.
+//! Floats of 16 and 32 bits to bytes by a [`Piecewise`] lookup table, on levels with tables.
 
 use super::float_source::{Bf16Source, F32Source, Floats, OddBf16};
 use super::piecewise::{Piecewise, Sign, Special};
@@ -12,24 +12,26 @@ use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Tables, with_tables};
 
-/// The stage from upper halves to the target of a request, if it has cells in which codes go up once.
+/// Makes the stage from bf16 to the target of a request, if a table with one threshold per interval serves it.
 pub(super) fn of_bf16<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
     with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_odd_bf16(request, level)?, source))?
 }
 
-/// The stage from float32 to the target of a request, if it has cells in which some codes are rounded away from zero.
+/// Makes the stage from float32 to the target of a request whose rounding is away from zero for one sign, if a table
+/// serves it.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_odd_bf16(request, level)?, F32Source))?
 }
 
-/// The cells of upper halves, for what becomes of them: a factor is the source's.
+/// Makes the table from bf16 codes to the target of a request, whose factor is already in the source.
 fn of_odd_bf16(request: &Request, level: Level) -> Option<Piecewise> {
-    // One bit to round by, one for what was cut off.
+    // The target leaves two bits of bf16's mantissa: one to round by, one that records what was cut off.
     request.target.float().filter(|spec| spec.mantissa_bits + 2 <= MANTISSA)?;
     Piecewise::of(&bf16_spec(), &Request { scaled: false, factor: None, ..*request }, level)
 }
 
-/// The stage from words of a format, times the factor of a request, if any, to its target, if it has cells.
+/// Makes the stage from codes of a format of 16 bits, times the factor of a request, if any, to its target, if a table
+/// serves it.
 pub(super) fn of_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     if request.scaled && request.count < Count::Many {
         return None;
@@ -44,7 +46,7 @@ pub(super) fn of_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Op
     })?
 }
 
-/// The stage of cells in which codes go up so.
+/// Makes the stage of a table whose intervals are of the kind `UPS`.
 fn signed<V: Tables, F: Floats, const UPS: u8>(
     vectors: V,
     piecewise: &Piecewise,
@@ -58,7 +60,7 @@ fn signed<V: Tables, F: Floats, const UPS: u8>(
         Sign::SignlessZero => {
             Some(boxed(vectors, source, PiecewiseCodes::<{ sign::SIGNLESS_ZERO }, UPS>(*piecewise)))
         }
-        // Formats of so few bits have no cells in which codes go up twice.
+        // Formats of so few bits have no intervals with two thresholds.
         Sign::Below(_) if UPS < TWICE => {
             Some(boxed(vectors, source, PiecewiseCodes::<{ sign::BELOW }, UPS>(*piecewise)))
         }
@@ -66,21 +68,20 @@ fn signed<V: Tables, F: Floats, const UPS: u8>(
     }
 }
 
-/// In a cell, codes go up once at most; or they do, and those of one sign are rounded away from zero; or they go up
-/// twice at most.
+/// Kinds of intervals: one threshold at most; the same, with one sign rounded away from zero; two thresholds at most.
 const ONCE: u8 = 0;
 const AWAY: u8 = 1;
 const TWICE: u8 = 2;
-/// The same in cells of no more words than a nibble has numbers: bytes have room for two bounds.
+/// Two thresholds at most, in intervals of 16 inputs or fewer: one byte holds both bounds.
 const TWICE_IN_FEW: u8 = 3;
 
 const NIBBLE: u32 = 4;
 
-/// Piecewise whose signs are of a kind, and in which codes go up in a way.
+/// A table, by the place of its codes' signs ([`sign`]) and the kind of its intervals.
 #[derive(Clone, Copy)]
 struct PiecewiseCodes<const SIGN_KIND: u8, const UPS: u8>(Piecewise);
 
-/// Piecewise in registers.
+/// A table in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: Tables> {
     codes: V::ShortTable,
@@ -90,19 +91,19 @@ struct Ready<V: Tables> {
     limit: V::Integers,
     factor: V::Integers,
     last_regular: V::Integers,
-    /// Words that are rounded away from zero are negative.
+    /// Negative inputs are those rounded away from zero.
     flips: bool,
-    /// The most that codes are, if some would be more.
+    /// The largest code, where some would be larger.
     most: V::Integers,
     limits: bool,
     sign: u8,
-    /// Whether infinities or NaN are not what overflows become.
+    /// Whether infinities or NaN have codes of their own, which differ from the code of overflows.
     is_special: bool,
     special: Special,
 }
 
 impl<V: Tables> Ready<V> {
-    /// The numbers of the cells of magnitudes, with the rests behind the point.
+    /// Returns the interval of each magnitude in the upper byte, and its offset within the interval in the lower one.
     ///
     /// # Safety
     /// The level's features.
@@ -115,7 +116,7 @@ impl<V: Tables> Ready<V> {
         }
     }
 
-    /// Which words are rounded away from zero, and magnitudes from which these are one less.
+    /// Returns which inputs are rounded away from zero, and their magnitudes less one (the others' as they are).
     ///
     /// # Safety
     /// The level's features.
@@ -123,14 +124,14 @@ impl<V: Tables> Ready<V> {
     unsafe fn away(&self, bf16: OddBf16<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
         // SAFETY: the caller's promise.
         unsafe {
-            // With their sign the right way round, they are what is above zero.
+            // After the sign is flipped where needed, these inputs are the positive ones.
             let turned = if self.flips { V::add16(bf16.odd, V::splat16(SIGN)) } else { bf16.odd };
             let away = V::above16(turned, V::splat16(0));
             (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
         }
     }
 
-    /// Puts infinities and NaN right.
+    /// Replaces the codes of infinities and NaN.
     ///
     /// # Safety
     /// The level's features.
@@ -214,7 +215,7 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<
                 code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, interval)), code);
             }
             if UPS == TWICE_IN_FEW {
-                // The lower nibbles of rests are zero, so that those of bounds do not matter.
+                // Offsets have zeros in their lower nibble, so the lower nibble of a bound does not matter.
                 let bound = V::mul16(bound, V::splat16(1 << NIBBLE));
                 code = V::increment8(V::above8(rest, bound), code);
             }

@@ -1,4 +1,4 @@
-//! Floats whose layout vectors know.
+//! The float layouts that vectors have operations for.
 
 #![deny(unsafe_code)]
 
@@ -6,7 +6,7 @@ use crate::codec::pivot::Binary32;
 use crate::format::{FloatSpec, Specials};
 use crate::kernels::request::pivot_spec;
 
-/// A layout that vectors take apart and put together.
+/// A layout that vectors load and store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     F32,
@@ -18,17 +18,17 @@ fn spec_16(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
     FloatSpec { signed: true, exponent_bits, mantissa_bits, bias, specials: Specials::Ieee }
 }
 
-/// The layout of upper halves of float32.
+/// Returns the layout of bf16.
 pub(super) fn bf16_spec() -> FloatSpec {
     spec_16(8, 7, 127)
 }
 
-/// The layout that machines convert themselves.
+/// Returns the layout of float16.
 pub(super) fn f16_spec() -> FloatSpec {
     spec_16(5, 10, 15)
 }
 
-/// The layout of a format, if vectors know it.
+/// Returns the layout of a format, if vectors have operations for it.
 pub(super) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
     let known =
         [(Shape::F32, pivot_spec::<Binary32>()), (Shape::Bf16, bf16_spec()), (Shape::F16, f16_spec())];

@@ -1,4 +1,4 @@
-//! The codes of the rounding by chance, from sums (see [`super::stochastic_stage`]).
+//! Codes from the sums of stochastic rounding (see [`super::stochastic_stage`]).
 
 use super::shapes::Shape;
 use super::shapes::shape_of;
@@ -13,15 +13,15 @@ use crate::simd::StochasticOps;
 /// The constants of one target.
 #[derive(Clone, Copy)]
 pub(super) struct Rule {
-    /// Bits that are dropped.
+    /// Bits dropped from the mantissa.
     pub(super) dropped: u32,
     /// The smallest normal result.
     pub(super) smallest: f32,
-    /// The code of what is just below it, but for its exponent.
+    /// Subtracted from codes: the exponents below the smallest normal result's.
     pub(super) rebias: u32,
     /// The code of overflows.
     pub(super) limit: u32,
-    /// OddBf16 halves whose magnitudes, but for zero, are not above this need whole draws.
+    /// Inputs of 16 bits with a nonzero magnitude up to this need all 32 bits of a draw.
     pub(super) tiny: u16,
     /// Zero has no sign.
     pub(super) signless_zero: bool,
@@ -37,7 +37,7 @@ impl Rule {
         // The exponent field of the smallest normal.
         let lowest = Binary32::BIAS + 1 - i64::from(spec.bias);
         let limit = codes.infinity[0];
-        // U16Codes are multiples of 2^-24: if no more than the top 16 bits of a draw lie above that, none is too small.
+        // float16 values are multiples of 2^-24: if the top 16 bits of a draw reach no lower, none is too small.
         let is_f16 = shape_of(&source) == Some(Shape::F16);
         let has_room = spec.bias + spec.mantissa_bits as i32 >= 9;
         let applies = rounding == Rounding::Stochastic
@@ -65,14 +65,14 @@ impl Rule {
 const TOP: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
 
-/// What becomes of sums.
+/// Makes results from sums.
 ///
 /// # Safety
 /// The operation needs the level's features.
 pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'static {
-    /// Whether results have the exponents of singles, and signs need not be taken apart.
+    /// Whether results have float32's exponents, so that signs need no separate handling.
     const SHIFTED: bool = false;
-    /// Codes, in the order of memory, from sums, and words with their signs on top.
+    /// Returns codes in memory order, from sums, and registers of 16-bit lanes with the signs on top.
     unsafe fn results(
         rule: &Rule,
         sums: [V::Integers; 4],
@@ -81,13 +81,13 @@ pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'st
     ) -> [V::Integers; SIZE];
 }
 
-/// Codes of a byte.
+/// Codes of 8 bits.
 pub(super) struct ByteCodes;
 
 /// Codes of 16 bits.
 pub(super) struct U16Codes;
 
-/// OddBf16 halves of singles.
+/// bf16 codes.
 pub(super) struct Bf16Codes;
 
 impl<V: StochasticOps> Results<V, 1> for ByteCodes {
@@ -112,7 +112,7 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
     }
 }
 
-/// Codes from the upper halves of sums.
+/// Returns codes from the upper 16 bits of sums.
 ///
 /// # Safety
 /// The level's features.
@@ -161,7 +161,7 @@ impl<V: StochasticOps> Results<V, 2> for Bf16Codes {
     }
 }
 
-/// The code of a sum, without a sign.
+/// Returns the code of a sum, without its sign.
 ///
 /// # Safety
 /// The level's features.
@@ -175,7 +175,7 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
     }
 }
 
-/// Words whose magnitudes are limited.
+/// Returns codes of 16 bits with magnitudes limited.
 ///
 /// # Safety
 /// The level's features.
@@ -188,7 +188,8 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
     }
 }
 
-/// The upper halves of four registers; if they are `paired`, of every second one between those before.
+/// Returns the upper 16 bits of the lanes of four registers; `paired` says that registers 1 and 3 hold the odd elements
+/// of pairs.
 ///
 /// # Safety
 /// The level's features.

@@ -1,20 +1,21 @@
-//! Floats of 16 and 32 bits to narrower ones in the rounding by chance, draws and all, in registers.
+//! Floats of 16 and 32 bits to narrower ones, rounded stochastically: draws are computed in registers too.
 //!
 //! ```text
 //! draw     as crate::codec::random has it, for as many lanes as a register has
-//! places   the bits of a magnitude; below the smallest normal result, as many last places of that as it holds
+//! places   the bits of a magnitude; below the smallest normal result, in units of that result's last place
 //! sum      places + as many of the draw's top bits as there are bits to drop
-//! code     (sum >> bits dropped) - the exponents below the result's, but no more than what overflows become
+//! code     min((sum >> bits dropped) - rebias, code of overflows)
 //! ```
-//! That is what the general route computes (see [`crate::codec::stochastic`]) unless
-//! * places were cut off, and those that are left make, with the draw, all ones below the code: a carry from what was cut
-//!   off would reach it;
-//! * or it is NaN.
+//! This equals the general route (see [`crate::codec::stochastic`]) unless
+//! * bits were cut off, and the remaining ones and the draw sum to all ones below the code: a carry from the bits that
+//!   were cut off would change the code;
+//! * or the element is NaN.
 //!
-//! Both are seldom, and left to the general route, a register at a time.
+//! Registers with such elements, which are rare, are left to the general route.
 //!
-//! Sources of 16 bits end with zeros, where no carry comes from: the top 16 bits of their draws are enough, which the last
-//! step of a draw leaves alone. Unless they are so small that other bits lie there: then the whole draws are taken.
+//! Sources of 16 bits have zeros in the lower half of a float32, which cause no carry: the top 16 bits of each draw are
+//! enough, and the last step of a draw does not change them. Tiny values, which have other bits there, need all 32
+//! bits.
 
 use std::marker::PhantomData;
 
@@ -30,13 +31,13 @@ use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Span;
 use crate::simd::{StochasticOps, with_vectors};
 
-/// A cast that draws by itself.
+/// A conversion that computes its own draws.
 ///
 /// # Safety
-/// It asks `general` for elements of the span alone.
+/// It calls `general` for elements of the span only.
 pub(crate) unsafe trait StochasticStage: Send + Sync {
-    /// Casts the elements of a span, whose indices have one upper half, and lower ones from `first` on. `general` casts
-    /// some of them, so many from one on, in the general way.
+    /// Converts the elements of a span, whose indices share their upper 32 bits; the lower ones count from `first`.
+    /// `general(start, count)` converts some of them by the general route.
     ///
     /// # Safety
     /// The elements of the span are readable and writable, and source and target do not overlap.
@@ -47,7 +48,7 @@ const SIGN: u32 = 1 << 31;
 const TOP: u16 = 1 << 15;
 const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
-/// A rule in registers.
+/// The constants in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: StochasticOps> {
     rule: Rule,
@@ -70,7 +71,7 @@ impl<V: StochasticOps> Ready<V> {
         }
     }
 
-    /// The results of as many elements as a register has bytes, unless something of them is undecided.
+    /// Converts as many elements as a register has bytes, unless one of them is undecided.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
@@ -84,7 +85,7 @@ impl<V: StochasticOps> Ready<V> {
         let not_drawn = u32::BITS - self.rule.dropped;
         // SAFETY: the caller's promise; each quarter of the elements lies in a quarter of their bytes.
         unsafe {
-            // Words have signs on top.
+            // Of each element, the 16 bits with the sign on top.
             let (mut sums, signs);
             if F::SHIFTED {
                 signs = [V::load(source), V::load(source.add(V::BYTES))];
@@ -92,7 +93,7 @@ impl<V: StochasticOps> Ready<V> {
                 if V::any16(V::above16(V::max16(low, high), V::splat16(INFINITY))) {
                     return Block::General;
                 }
-                // Zeros come after all others.
+                // Subtracting one moves zeros behind all other magnitudes.
                 let less = V::splat16(u16::MAX);
                 let least = V::min16(V::add16(low, less), V::add16(high, less));
                 if !WHOLE && V::any_below16(least, V::splat16(self.rule.tiny)) {
@@ -130,16 +131,16 @@ impl<V: StochasticOps> Ready<V> {
     }
 }
 
-/// What a block came to.
+/// The outcome of a block.
 enum Block<T> {
     Results(T),
     /// All 32 bits of each draw are needed.
     NeedsWholeDraws,
-    /// The general route is.
+    /// The general route is needed.
     General,
 }
 
-/// The loop on one level.
+/// The conversion on one level.
 struct InBlocks<V, F, R, const SIZE: usize> {
     source: F,
     rule: Rule,
@@ -174,7 +175,7 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
             let mut start = 0;
             while start < count {
                 if count - start < V::BYTES {
-                    // Some of the last ones are cast again.
+                    // The last block overlaps the one before it.
                     start = count - V::BYTES;
                     draws = Draws::<V>::new(keys, first.wrapping_add(start as u32), F::SHIFTED);
                 }
@@ -201,7 +202,7 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
     }
 }
 
-// SAFETY: a block ends with the span, or before; a span that is shorter than one is asked for whole.
+// SAFETY: a block ends with the span, or before; a span shorter than a block is left to `general` whole.
 unsafe impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> StochasticStage
     for InBlocks<V, F, R, SIZE>
 {
@@ -212,7 +213,7 @@ unsafe impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize>
     }
 }
 
-/// What casts for a request by itself on a level, if there is something.
+/// Makes the conversion for a request on a level, if there is one.
 pub(crate) fn stochastic_stage(request: &Request, level: Level) -> Option<Box<dyn StochasticStage>> {
     let rule = Rule::new(request)?;
     with_vectors!(level, vectors => match shape_of(&request.source.float()?)? {

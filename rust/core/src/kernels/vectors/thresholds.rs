@@ -1,8 +1,8 @@
-//! Where codes of a byte go up along words of 16 bits, or along their products with a factor.
+//! Thresholds: the inputs of 16 bits, or their products with a factor, at which the code of 8 bits increases.
 //!
-//! A factor above zero keeps words in their order, so that codes go up along them, each at the first word whose product
-//! reaches the bound below that code. The bounds are few, a quotient is next to the first word of each, and whether a
-//! product reaches it is known exactly: the sign of a fused multiplication and subtraction is.
+//! A positive factor keeps inputs in their order, so codes increase along them, each at the first input whose product
+//! reaches the lower bound of that code. For each bound, a quotient gives an input near that place, and the search
+//! around it is exact, because the sign of a fused multiply-subtract is.
 
 #![deny(unsafe_code)]
 
@@ -10,29 +10,29 @@ use crate::codec::pivot::{Binary64, FloatPivot};
 use crate::cpu::Kernel;
 use crate::format::FloatSpec;
 
-/// The most cells that words are cut into.
+/// Intervals of a table.
 pub(crate) const INTERVALS: usize = 192;
 
-/// The sign bit of a word.
+/// The sign bit of an input.
 pub(super) const SIGN: u16 = 1 << 15;
 
-/// A word whose code is not that of the word before.
+/// An input whose code differs from that of the input before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Threshold {
     pub(super) input: u16,
     pub(super) code: u8,
 }
 
-/// Looks for the first word of each code.
+/// Finds the first input of each code.
 pub(super) struct Thresholds<'a> {
     pub(super) factor: f64,
     pub(super) source: &'a FloatSpec,
     pub(super) target: FloatSpec,
     /// The last code.
     pub(super) last: u16,
-    /// Codes go up halfway between numbers, and not at numbers.
+    /// Codes increase halfway between values of the target (rounding to nearest), rather than at values.
     pub(super) nearest: bool,
-    /// What is where codes go up has the upper one, below odd codes too.
+    /// A tie goes to the upper code, also below odd codes.
     pub(super) ties_go_up: bool,
     /// Room for as many as there are codes of a sign.
     pub(super) found: &'a mut [Threshold],
@@ -49,12 +49,12 @@ impl Kernel for Thresholds<'_> {
         let ties = FloatSpec { mantissa_bits: target.mantissa_bits + 1, ..target };
         let bound = |code: u16| number(&ties, 2 * code - u16::from(nearest));
         let input_below = |code: u16| below(source, bound(code) * inverse).min(infinity);
-        // Piecewise are so large at least, or too many.
+        // Intervals are at least this large: smaller ones would be too many.
         let size =
             (input_below(last).saturating_sub(input_below(1)) / INTERVALS as u16 + 1).next_power_of_two();
         let (binade, normal) = (1 << target.mantissa_bits, 1 << source.mantissa_bits);
         for code in 1..=last {
-            // Twice the tie of a code of the binade below, and twice its words, as long as both are normal.
+            // One binade up, bound and input are both doubled, as long as both are normal.
             let half = if code > 2 * binade { found[usize::from(code - binade - 1)].input } else { 0 };
             let input = if half > normal {
                 infinity.min(half + normal)
@@ -76,7 +76,7 @@ impl Kernel for Thresholds<'_> {
             if input == infinity {
                 return usize::from(code - 1);
             }
-            // Of five steps in two cells, three are in one.
+            // Of five thresholds in two intervals, three are in one, which is too many.
             if code > 4 && input - found[usize::from(code - 5)].input < size {
                 return 0;
             }
@@ -86,7 +86,7 @@ impl Kernel for Thresholds<'_> {
     }
 }
 
-/// What a code below infinity is worth, in a format whose codes go up along magnitudes.
+/// Returns the value of a code below infinity, in a format whose codes increase with magnitude.
 #[inline(always)]
 fn number(spec: &FloatSpec, code: u16) -> f64 {
     let (field, fraction) = (code >> spec.mantissa_bits, code & ((1 << spec.mantissa_bits) - 1));
@@ -95,7 +95,8 @@ fn number(spec: &FloatSpec, code: u16) -> f64 {
     f64::from(significand) * f64::from_bits(((exponent + Binary64::BIAS as i32) as u64) << Binary64::MANTISSA)
 }
 
-/// The code of the largest number of a format that is not above this one; or, beyond the range, infinity's or more.
+/// Returns the code of the largest value that is not above this number; infinity's code or more for numbers beyond the
+/// range.
 #[inline(always)]
 fn below(spec: &FloatSpec, number: f64) -> u16 {
     let bits = number.to_bits();
@@ -154,7 +155,7 @@ mod tests {
         Format::all().filter(|format| format.item_size() == 1 && format.float().is_some())
     }
 
-    /// Compares the cells of a request, if it has some, with what becomes of every word; tells whether it has.
+    /// Compares a request's table, if it has one, with the scalar code of every input; returns whether it has one.
     fn has_right_piecewise(request: &Request) -> bool {
         let source = request.source.float().unwrap();
         let Some(piecewise) = Piecewise::of(&source, request, Level::PORTABLE) else { return false };

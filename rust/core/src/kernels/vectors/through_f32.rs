@@ -1,5 +1,5 @@
-//! Floats to float32, and from there to a target: two loops over a tile that stays in the innermost cache, where a loop of
-//! their own would be compiled for each pair.
+//! Floats to float32, and from there to a target: two loops over a tile in the innermost cache, so that pairs need no
+//! loops of their own.
 
 use std::mem::MaybeUninit;
 
@@ -11,7 +11,7 @@ use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::{TILE, Tile};
 use crate::simd::Vector;
 
-/// Two stages, of which the first has results of float32.
+/// Two stages with float32 between them.
 struct ThroughF32 {
     decode: Box<dyn Stage>,
     encode: Box<dyn Stage>,
@@ -19,7 +19,7 @@ struct ThroughF32 {
     sizes: [usize; 2],
 }
 
-/// The stage from floats, given that from float32 to the target.
+/// Makes the stage from floats, given the stage from float32 to the target.
 pub(super) fn stage<V: Vector, F: Floats>(
     vectors: V,
     source: F,
@@ -30,7 +30,7 @@ pub(super) fn stage<V: Vector, F: Floats>(
     Box::new(ThroughF32 { decode, encode, sizes })
 }
 
-// SAFETY: `encode` does, tile by tile.
+// SAFETY: `encode` writes all results, tile by tile.
 unsafe impl Stage for ThroughF32 {
     unsafe fn run(&self, level: Level, span: Span) {
         let mut tile = MaybeUninit::<Tile<f32>>::uninit();

@@ -7,7 +7,7 @@ use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, unknown_one, with_nibbles};
 
-/// What makes a register of codes from two of upper halves.
+/// Makes a register of codes from two registers of bf16.
 ///
 /// # Safety
 /// The operation needs the level's features.
@@ -15,11 +15,11 @@ pub(super) trait Codes<V: Vector>: Copy + Send + Sync + 'static {
     /// What the loop keeps in registers.
     type Ready: Copy;
     unsafe fn ready(&self) -> Self::Ready;
-    /// In the order of [`Vector::unzip8`]; `one` is 1 in every byte.
+    /// Returns codes in the order of [`Vector::unzip8`]; `one` is 1 in every byte.
     unsafe fn codes(ready: Self::Ready, bf16s: [OddBf16<V::Integers>; 2], one: V::Integers) -> V::Integers;
 }
 
-/// From floats to codes.
+/// Floats to codes.
 #[derive(Clone, Copy)]
 struct ToBytes<F, C> {
     source: F,
@@ -58,7 +58,7 @@ pub(super) mod sign {
     pub(in crate::kernels::vectors) const BELOW: u8 = 2;
 }
 
-/// Which of them a rule says.
+/// Returns the one of a rule.
 pub(super) fn sign_of(rule: &OddBf16Rule) -> u8 {
     match (rule.sign, rule.signless_zero) {
         (TOP_BYTE, false) => sign::TOP,
@@ -67,7 +67,7 @@ pub(super) fn sign_of(rule: &OddBf16Rule) -> u8 {
     }
 }
 
-/// Magnitudes of codes with signs, which are the top bits of other bytes; `bit` is where they go if that is below.
+/// Inserts signs, the top bits of `tops`, into magnitudes of codes; `bit` is their place if it is below the top.
 ///
 /// # Safety
 /// The level's features.
@@ -90,12 +90,12 @@ pub(super) unsafe fn with_signs<V: Vector, const SIGN: u8>(
     }
 }
 
-/// Any format with a sign, as [`OddBf16Rule`] says; `SIGN` is one of [`sign`]. With `NEAREST_EVEN` that is the rounding,
-/// and signs do not differ in anything else.
+/// Codes of any format with a sign, by an [`OddBf16Rule`]; `SIGN` is one of [`sign`]. `NEAREST_EVEN` says that the
+/// rounding is the default one, which treats both signs alike.
 #[derive(Clone, Copy)]
 struct FloatCodes<const SIGN: u8, const NEAREST_EVEN: bool>(OddBf16Rule);
 
-/// A constant of the sign's.
+/// Chooses a constant by sign.
 macro_rules! by_sign {
     ($choose:ident, $splat:ident, $negative:expr, $pair:expr) => {
         V::$choose($negative, V::$splat($pair[1]), V::$splat($pair[0]))
@@ -107,7 +107,7 @@ const TOP_BYTE: u8 = 1 << 7;
 const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
-    /// Magnitudes, and codes with 8 bits after the point (and their sign, if it goes on top).
+    /// Returns magnitudes, and codes in fixed point with 8 fraction bits (with their sign, if it goes on top).
     ///
     /// # Safety
     /// The level's features.
@@ -130,7 +130,7 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
             let significand = V::or_masked(V::splat16(implicit), distance, V::splat16(implicit - 1));
             let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
             if !NEAREST_EVEN {
-                // However small, what is not zero counts, but less than half.
+                // Directed roundings see every nonzero value, however small, as a fraction below one half.
                 let too_small = V::above16(V::splat16(rule.lowest), magnitude);
                 fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
             }
@@ -188,7 +188,7 @@ impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCode
     }
 }
 
-/// Powers of two.
+/// Codes of powers of two (e8m0).
 #[derive(Clone, Copy)]
 struct PowerCodes(PowerRule);
 
@@ -206,7 +206,7 @@ impl PowerCodes {
             let code = V::choose16(is_lowest, V::splat16(0), rounded);
             let overflows = V::above16(code, V::splat16(rule.max_code));
             let code = V::choose16(overflows, V::splat16(rule.overflow), code);
-            // Zero, and a set sign.
+            // Zero and negative values are outside the range.
             let outside = V::above16(V::splat16(1), bf16.odd);
             let code = V::choose16(outside, V::splat16(rule.outside), code);
             V::choose16(V::above16(magnitude, V::splat16(INFINITY)), V::splat16(rule.nan), code)
@@ -233,7 +233,7 @@ impl<V: Vector> Codes<V> for PowerCodes {
     }
 }
 
-/// The stage in the default rounding: to powers of two, and from upper halves on levels without long tables.
+/// Makes the stage for the default rounding: to powers of two, and from bf16 on levels without long tables.
 pub(super) fn stage<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
@@ -254,7 +254,7 @@ pub(super) fn stage<V: Vector, F: Floats>(
     })
 }
 
-/// The stage from float32 in any rounding.
+/// Makes the stage from float32 in any rounding that is not stochastic.
 pub(super) fn rounded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let rule = OddBf16Rule::new(&request.target.float()?, &request.options, request.rounding())?;
     Some(match sign_of(&rule) {
@@ -264,7 +264,7 @@ pub(super) fn rounded_stage<V: Vector>(vectors: V, request: &Request) -> Option<
     })
 }
 
-/// The stage of a rule.
+/// Makes the stage of a rule.
 pub(super) fn boxed<V: Vector, F: Floats, C: Codes<V>>(vectors: V, source: F, codes: C) -> Box<dyn Stage> {
     InSteps::<V, _, 1>::boxed(vectors, ToBytes { source, codes })
 }

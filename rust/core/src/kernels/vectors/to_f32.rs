@@ -9,7 +9,7 @@ use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::Vector;
 
-/// From floats to singles with canonical NaN.
+/// Floats to float32 with canonical NaN.
 #[derive(Clone, Copy)]
 struct ToF32<F> {
     source: F,
@@ -33,7 +33,7 @@ impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
     }
 }
 
-/// Four registers of singles. Not by `map`, into whose closures instructions of a level are not inlined.
+/// Loads four registers of float32. No `map`: the instructions of a level are not inlined into closures.
 ///
 /// # Safety
 /// The level's features, and as many elements at the pointer.
@@ -44,7 +44,7 @@ pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) ->
     unsafe { [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)] }
 }
 
-/// F32Source with another in place of NaN, which are seldom.
+/// Replaces NaN, which are rare, by another.
 ///
 /// # Safety
 /// The level's features.
@@ -60,7 +60,7 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     }
 }
 
-/// float32 with magnitudes limited and another NaN.
+/// float32 to itself, with magnitudes limited and NaN replaced.
 #[derive(Clone, Copy)]
 struct ToLimited {
     limit: u32,
@@ -93,12 +93,12 @@ impl<V: Vector> Step<V, 4> for ToLimited {
     }
 }
 
-/// The stage to singles as they are, but for NaN.
+/// Makes the stage to float32 that changes NaN only.
 pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
     InSteps::<V, _, 4>::boxed(vectors, ToF32 { source, nan: Binary32::QUIET_NAN })
 }
 
-/// The stage from float32 to itself, with magnitudes limited and another NaN.
+/// Makes the stage from float32 to itself, with magnitudes limited and NaN replaced.
 pub(super) fn limited_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
     let [nan, negative_nan] = codes.nan.map(|code| code as u32);

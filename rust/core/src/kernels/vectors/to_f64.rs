@@ -7,7 +7,7 @@ use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::Conversions;
 
-/// From floats to doubles with canonical NaN.
+/// Floats to float64 with canonical NaN.
 #[derive(Clone, Copy)]
 struct ToF64<F>(F);
 
@@ -33,7 +33,7 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
     }
 }
 
-/// The stage to doubles.
+/// Makes the stage to float64.
 pub(super) fn stage<V: Conversions, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
     InSteps::<V, _, 8>::boxed(vectors, ToF64(source))
 }

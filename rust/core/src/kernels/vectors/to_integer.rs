@@ -1,23 +1,23 @@
-//! Floats to integers of up to 64 bits, but for the longest without a sign: truncated, clamped, NaN giving 0.
+//! Floats to integers of up to 64 bits, except uint64: truncated and clamped; NaN gives 0.
 
 use super::float_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::Conversions;
 
-/// From floats to integers, with a sign or without.
+/// Floats to integers, signed or unsigned.
 #[derive(Clone, Copy)]
 struct ToIntegers<F, const SIGNED: bool>(F);
 
 impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
-    /// Integers of 32 bits, four registers of them.
+    /// Returns four registers of 32-bit integers.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
     unsafe fn truncated_four<V: Conversions>(self, source: *const u8) -> [V::Integers; 4] {
         let [a, b, c, d] = quarters::<V>(source, F::SIZE);
-        // SAFETY: the caller's promise. Not by `map`, into whose closures instructions of a level are not inlined.
+        // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
             [
                 self.0.truncated::<V>(a),
@@ -103,7 +103,7 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToIntegers<F, true> {
     }
 }
 
-/// The stage to an integer of so many bits, with a sign or without.
+/// Makes the stage to an integer format.
 pub(super) fn stage<V: Conversions, F: Floats>(
     vectors: V,
     source: F,
@@ -113,7 +113,7 @@ pub(super) fn stage<V: Conversions, F: Floats>(
     match (bits, signed) {
         (8, true) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))),
         (8, false) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))),
-        // Sources of 16 bits go to wider ones through float32.
+        // Sources of 16 bits reach wider integers through float32.
         _ if F::SIZE == 2 => None,
         (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
         (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),

@@ -1,4 +1,4 @@
-//! float32, its upper half, and IEEE half precision to one another.
+//! float32 to bf16 and float16, and these two to each other.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, rounding, unknown_one};
 
-/// From floats to words.
+/// Floats to codes of 16 bits.
 #[derive(Clone, Copy)]
 struct ToU16<F, H, const CLAMP: bool> {
     source: F,
@@ -44,7 +44,7 @@ impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<
     }
 }
 
-/// From words to words of the same format, with magnitudes limited and another NaN.
+/// Codes of 16 bits to codes of the same format, with magnitudes limited and NaN replaced.
 #[derive(Clone, Copy)]
 struct Recoded(Specials);
 
@@ -69,12 +69,12 @@ impl<V: Vector> Step<V, 2> for Recoded {
     }
 }
 
-/// The stage from a format of 16 bits to itself.
+/// Makes the stage from a format of 16 bits to itself, where the options change values.
 pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     Some(InSteps::<V, _, 2>::boxed(vectors, Recoded(Specials::of(request)?)))
 }
 
-/// The stage from one source to upper halves in the default rounding, unless magnitudes are limited.
+/// Makes the stage to bf16 in the default rounding, unless magnitudes are limited.
 pub(super) fn to_bf16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
@@ -83,7 +83,7 @@ pub(super) fn to_bf16<V: Vector, F: Floats>(
     Some(boxed::<V, F, Bf16Codes<true>, false>(vectors, source, usual_specials(request)?))
 }
 
-/// The stage to IEEE halves, likewise.
+/// Makes the stage to float16 in the default rounding, unless magnitudes are limited.
 pub(super) fn to_f16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
@@ -97,7 +97,7 @@ fn usual_specials(request: &Request) -> Option<Specials> {
     Specials::of(request).filter(|specials| is_usual && !specials.limits())
 }
 
-/// The stage from float32 in any rounding that is no matter of chance, with magnitudes limited.
+/// Makes the stage from float32 in any rounding that is not stochastic, with magnitudes limited.
 pub(super) fn rounded_stage<V: Vector>(
     vectors: V,
     request: &Request,

@@ -1,4 +1,4 @@
-//! Words of 16 bits from float32: its upper half, or IEEE half precision.
+//! Codes of 16 bits from float32: bf16 or float16.
 
 use super::float_source::{Floats, pair};
 use crate::codec::encode::SpecialCodes;
@@ -6,31 +6,31 @@ use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
 use crate::simd::{Vector, rounding};
 
-/// What becomes of special values: the codes of the target's, in words.
+/// The special codes of a target of 16 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Specials {
     /// The magnitude of infinity.
     infinity: u16,
-    /// Magnitudes above are brought down to this.
+    /// Larger magnitudes are clamped to this.
     limit: u16,
-    /// NaN, and which bits of it are its sign's.
+    /// The bits of NaN, and of its sign.
     nan: u16,
     nan_sign: u16,
-    /// Lower halves above are rounded up, by sign.
+    /// By sign: lower 16 bits above this are rounded up.
     bound: [u16; 2],
-    /// The bit of the upper half that decides ties, if any does.
+    /// The bit of the upper 16 that decides ties; 0 if none does.
     even: u16,
 }
 
 const SIGN: u16 = 1 << 15;
 
 impl Specials {
-    /// Whether magnitudes are anything but infinite where they overflow.
+    /// Returns whether overflow gives another magnitude than infinity.
     pub(super) fn limits(&self) -> bool {
         self.limit != self.infinity
     }
 
-    /// Those of the target of a request.
+    /// Returns those of the target of a request.
     pub(super) fn of(request: &Request) -> Option<Self> {
         const NEVER: u16 = u16::MAX;
         let (spec, rounding) = (request.target.float()?, request.rounding());
@@ -53,12 +53,12 @@ impl Specials {
     }
 }
 
-/// What makes a register of words from floats.
+/// Makes a register of 16-bit codes from floats.
 ///
 /// # Safety
 /// The operation needs the level's features, and as many elements at the source.
 pub(super) trait U16Codes: Copy + Send + Sync + 'static {
-    /// Codes, `one` being 1 in every word. With `CLAMP`, magnitudes are limited.
+    /// Returns codes; `one` is 1 in every 16-bit lane. With `CLAMP`, magnitudes are limited.
     unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
         floats: F,
@@ -67,7 +67,7 @@ pub(super) trait U16Codes: Copy + Send + Sync + 'static {
     ) -> V::Integers;
 }
 
-/// Limits magnitudes of codes that may be infinite.
+/// Limits magnitudes of codes, infinite ones included.
 ///
 /// # Safety
 /// The level's features.
@@ -83,7 +83,7 @@ unsafe fn limited<V: Vector, const CLAMP: bool>(specials: Specials, codes: V::In
     }
 }
 
-/// Limits magnitudes, and gives NaN its code.
+/// Limits magnitudes, and gives NaN its code, by the floats that the codes come from.
 ///
 /// # Safety
 /// The level's features.
@@ -100,7 +100,7 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
     }
 }
 
-/// The same for words among which NaN is to be seen.
+/// Does the same by the codes alone, where NaN is still NaN in them.
 ///
 /// # Safety
 /// The level's features.
@@ -116,7 +116,7 @@ pub(super) unsafe fn finish_visible_nan<V: Vector, const CLAMP: bool>(
     }
 }
 
-/// Two registers of singles, for IEEE half precision rounded to nearest.
+/// Loads two registers of float32, for rounding to nearest float16.
 ///
 /// # Safety
 /// The level's features, and as many elements at the pointer.
@@ -127,11 +127,11 @@ unsafe fn midrange_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [
     unsafe { [floats.f32s_midrange::<V>(source), floats.f32s_midrange::<V>(second)] }
 }
 
-/// IEEE half precision, in one of the [`rounding`]s.
+/// float16 codes, in one of the [`rounding`]s.
 #[derive(Clone, Copy)]
 pub(super) struct F16Codes<const ROUNDING: i32>;
 
-/// In the default one.
+/// float16 codes in the default rounding.
 pub(super) type NearestF16Codes = F16Codes<{ rounding::NEAREST_EVEN }>;
 
 impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
@@ -158,12 +158,12 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
     }
 }
 
-/// OddBf16 halves in any rounding that is no matter of chance; with `NEAREST_EVEN` that is the rounding.
+/// bf16 codes in any rounding that is not stochastic; `NEAREST_EVEN` says that it is the default one.
 #[derive(Clone, Copy)]
 pub(super) struct Bf16Codes<const NEAREST_EVEN: bool>;
 
 impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
-    /// One more than what is cut to where what decides is above a bound.
+    /// Adds one to the truncated code where the dropped bits exceed a bound.
     #[inline(always)]
     unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -178,7 +178,7 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
             }
             let [first, second] = pair::<V, F>(floats, source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            // Threshold if the lower half is above the middle, or on it below an odd upper half.
+            // Up if the lower 16 bits are above the middle, or on it and the upper ones are odd.
             let (even, bound) = if NEAREST_EVEN {
                 (one, V::splat16(SIGN))
             } else {

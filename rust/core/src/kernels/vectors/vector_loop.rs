@@ -1,4 +1,4 @@
-//! The loop over whole registers, and over what is left of a span.
+//! The loop over whole registers, and over the elements that do not fill one.
 
 use std::mem::MaybeUninit;
 
@@ -6,28 +6,27 @@ use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::simd::{MOST_BYTES, Rest, Vector};
 
-/// The most bytes of an element.
+/// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
 
-/// From this many elements on, stores that do not straddle cache lines pay for an extra step.
+/// From this many elements on, aligned stores pay for an extra step.
 const ALIGN_FROM: usize = 1 << 12;
 
-/// From this many bytes read and written on, results go past the caches: they would not stay there, and what they are
-/// written over need not be read first. (Fewer than where a tile stands between, [`streaming::STREAM_FROM`]: here
-/// nothing is read twice.)
+/// From this many bytes read and written on, results bypass the caches, where they would not stay. (Fewer than
+/// [`streaming::STREAM_FROM`], which is for results that are first written to a tile.)
 ///
 /// [`streaming::STREAM_FROM`]: crate::layout::streaming::STREAM_FROM
 const STREAM_DIRECT_FROM: usize = 1 << 24;
 
-/// Where the four quarters of a register's elements begin, elements of `size` bytes. Without `map`: a closure that stays
-/// a function would be called for each register.
+/// Returns where the four quarters of a register's elements begin, each of `size` bytes. No `map`: the instructions of
+/// a level are not inlined into closures.
 #[inline(always)]
 pub(super) fn quarters<V: Vector>(source: *const u8, size: usize) -> [*const u8; 4] {
     let quarter = V::BYTES / 4 * size;
     [source, source.wrapping_add(quarter), source.wrapping_add(2 * quarter), source.wrapping_add(3 * quarter)]
 }
 
-/// What happens to as many elements as a register has bytes; results take `SIZE` bytes each.
+/// Converts as many elements as a register has bytes; results take `SIZE` bytes each.
 ///
 /// # Safety
 /// Every operation needs the level's features, and a step that many elements at the source.
@@ -37,7 +36,7 @@ pub(crate) trait Step<V: Vector, const SIZE: usize>: Copy + Send + Sync + 'stati
     /// What the loop keeps in registers.
     type Ready: Copy;
     unsafe fn ready(&self) -> Self::Ready;
-    /// The results, in the order of memory.
+    /// Returns the results in memory order.
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; SIZE];
 }
 
@@ -56,7 +55,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
 // SAFETY: whole registers and the parts before and after them are all elements.
 unsafe impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
     unsafe fn run(&self, _level: Level, span: Span) {
-        // The level that the stage was made for, whichever is in use by now.
+        // The vectors are those of the level that the stage was made for, whichever level is in use now.
         // SAFETY: the caller's promise.
         unsafe { self.vectors.run(StepLoop { step: self.step, span, _vectors: self.vectors }) };
     }
@@ -74,14 +73,14 @@ struct StepLoop<V, S, const SIZE: usize> {
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
-    /// Elements before the first at a multiple of a register's bytes; none where it does not pay, or there is none.
+    /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
     #[inline(always)]
     fn head(&self) -> usize {
         let bytes = self.span.target.align_offset(V::BYTES);
         if self.span.count >= ALIGN_FROM && bytes.is_multiple_of(SIZE) { bytes / SIZE } else { 0 }
     }
 
-    /// Elements that fill registers.
+    /// Converts elements that fill registers.
     ///
     /// # Safety
     /// The level's features, and elements from `start` to `end` at the pointers; with `STREAM`, the target's first is
@@ -102,7 +101,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
         }
     }
 
-    /// Fewer elements than that, by way of room that holds as many.
+    /// Converts fewer elements than fill a register, by way of padded buffers.
     ///
     /// # Safety
     /// The level's features, and `count` elements from `start` at the pointers.
@@ -113,7 +112,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
         let room = room.as_mut_ptr().cast::<u8>();
         let source = self.span.source.wrapping_add(start * S::FROM);
         let target = self.span.target.wrapping_add(start * SIZE);
-        // Bytes of a register, of so many in all.
+        // Bytes of one register, of so many in all.
         let bytes = |register: usize, all: usize| all.saturating_sub(register * V::BYTES).min(V::BYTES);
         // SAFETY: the caller's promise; there is room for the registers that a step reads, and they are filled.
         unsafe {

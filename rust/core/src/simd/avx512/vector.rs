@@ -10,7 +10,7 @@ use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operat
 pub(crate) struct Avx512(pub(in crate::simd) Level);
 
 /// Every second number from the first, for the permutation that takes from two registers.
-const fn every_second<const N: usize>(first: u16) -> [u16; N] {
+const fn every_other<const N: usize>(first: u16) -> [u16; N] {
     let mut indices = [0; N];
     let mut i = 0;
     while i < N {
@@ -30,10 +30,10 @@ const fn bytes(indices: [u16; 64]) -> [u8; 64] {
     all
 }
 
-static EVEN_WORDS: [u16; 32] = every_second(0);
-static ODD_WORDS: [u16; 32] = every_second(1);
-static EVEN_BYTES: [u8; 64] = bytes(every_second(0));
-static ODD_BYTES: [u8; 64] = bytes(every_second(1));
+static EVEN_WORDS: [u16; 32] = every_other(0);
+static ODD_WORDS: [u16; 32] = every_other(1);
+static EVEN_BYTES: [u8; 64] = bytes(every_other(0));
+static ODD_BYTES: [u8; 64] = bytes(every_other(1));
 
 type Integers = arch::__m512i;
 type F32s = arch::__m512;
