@@ -1,29 +1,29 @@
-//! Whether all codes lie within bounds: a look at the source, which finds nothing in most arrays.
+//! Checks that all codes lie within bounds: one fast pass over the source, which most arrays pass.
 
 use std::marker::PhantomData;
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::Storage;
 
-/// Bounds of codes, as numbers whose order is that of the values that are looked at.
+/// Bounds of codes, as numbers ordered as the values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeBounds {
-    /// The bits that are looked at.
+    /// The bits that are compared.
     pub(crate) mask: u64,
-    /// Bits that are turned over: the sign of integers.
+    /// Bits that are flipped: the sign of integers.
     pub(crate) flip: u64,
-    /// Taken from what that gives.
+    /// Subtracted from the result.
     pub(crate) base: u64,
-    /// The lowest that is within, but for 0, which always is. Above 1 only where nothing is flipped or taken away.
+    /// The lowest number within the bounds, except 0, which always is. Above 1 only where `flip` and `base` are 0.
     pub(crate) low: u64,
-    /// The highest.
+    /// The highest number within the bounds.
     pub(crate) high: u64,
     /// Bytes of a code.
     pub(crate) size: usize,
 }
 
 impl CodeBounds {
-    /// Whether all of `count` dense codes in native byte order are within.
+    /// Returns whether all of `count` dense codes in native byte order are within the bounds.
     ///
     /// # Safety
     /// They are readable.
@@ -58,11 +58,11 @@ impl CodeBounds {
     }
 }
 
-/// What numbers are found from codes, and compared with.
+/// Numbers are masked codes, compared with the highest.
 const PLAIN: u8 = 0;
-/// Also with the lowest.
+/// They are compared with the lowest too.
 const LOW: u8 = 1;
-/// Bits are turned over, and the base is taken away.
+/// They are flipped, and the base is subtracted.
 const ORDERED: u8 = 2;
 
 struct Holds<T, const WAY: u8>(CodeBounds, *const u8, usize, PhantomData<T>);
@@ -87,7 +87,7 @@ macro_rules! holds {
                     }
                     largest = largest.max(number);
                     if WAY == LOW {
-                        // The smaller the number, the larger its negation; but zero's is zero.
+                        // The smaller a nonzero number, the larger its negation; zero stays zero.
                         smallest = smallest.max(number.wrapping_neg());
                     }
                 }
@@ -99,8 +99,7 @@ macro_rules! holds {
 }
 holds!(u8 u16 u32 u64);
 
-/// The first number from `start` on and below `end` of which something is true that stays true for those after it; else
-/// `end`.
+/// Finds the first number in `start..end` for which a monotonic condition holds, by bisection; `end` if there is none.
 pub(crate) fn first_in(start: u64, end: u64, is_true: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (start, end);
     while low < high {

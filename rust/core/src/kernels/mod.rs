@@ -1,10 +1,10 @@
-//! The loops over dense elements. They know formats and options; they know no layout and no thread.
+//! Loops over dense elements. They know formats and options, but neither layouts nor threads.
 //!
-//! * [`request`]: what a conversion of elements is asked for.
-//! * [`stages`]: one number at a time, as the compiler takes them into vectors.
-//! * [`vectors`]: a register at a time, over [`crate::simd`].
-//! * [`tables`]: sources of a byte, by their code.
-//! * [`code_bounds`]: whether all codes lie within bounds.
+//! * [`request`]: what a conversion of elements is to do.
+//! * [`stages`]: loops over single elements, which the compiler vectorises.
+//! * [`vectors`]: loops over registers, written over [`crate::simd`].
+//! * [`tables`]: lookup tables for sources of one byte.
+//! * [`code_bounds`]: checks that all codes lie within bounds.
 
 pub(crate) mod code_bounds;
 pub(crate) mod request;

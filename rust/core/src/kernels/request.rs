@@ -1,4 +1,4 @@
-//! What a cast is asked for, and what follows from that alone.
+//! The request for a conversion between real formats, and what follows from it alone.
 
 #![deny(unsafe_code)]
 
@@ -8,37 +8,37 @@ use crate::codec::options::{NanRule, Options, Overflow, Rounding};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Format, Kind, Specials};
 
-/// What a route is asked for.
+/// A request for a route.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// A real format.
     pub(crate) source: Format,
     /// A real format.
     pub(crate) target: Format,
-    /// Overflow and NaN have results: what is refused is looked for beside.
+    /// Overflow and NaN have results here; elements to refuse are found by another check.
     pub(crate) options: Options,
     pub(crate) scaled: bool,
-    /// The scale of all elements, if there is one for all and it is known.
+    /// The one scale of all elements, if there is one.
     pub(crate) factor: Option<f64>,
-    /// Somebody asks what happened to single elements.
+    /// Whether the stages must write flags for each element.
     pub(crate) tells: bool,
-    /// How closely it pays to look at a factor.
+    /// The class of the number of elements: how much work a factor is worth.
     pub(crate) count: Count,
 }
 
-/// How many elements there are.
+/// Classes of numbers of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Count {
-    /// Too few for a closer look at a factor.
+    /// Too few for tables and searches that depend on the factor.
     Few,
-    /// Enough for tables of a factor.
+    /// Enough for tables that depend on the factor.
     Many,
-    /// Enough to look at each significand of a source of 16 bits.
+    /// Enough to test every significand of a source of 16 bits.
     Most,
 }
 
 impl Count {
-    /// The class of a number of elements.
+    /// Returns the class of a number of elements.
     pub(crate) fn of(elements: usize) -> Self {
         match elements {
             0..4096 => Self::Few,
@@ -48,7 +48,7 @@ impl Count {
     }
 }
 
-/// How wide the lanes between decoding and encoding are.
+/// The pivot between decoding and encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// float32's.
@@ -62,33 +62,33 @@ pub(crate) enum Choice {
 }
 
 impl Request {
-    /// For the two formats, and nothing besides.
+    /// The plain cast between two formats.
     pub(crate) fn plain(source: Format, target: Format) -> Self {
         let options = Options::default();
         Self { source, target, options, scaled: false, factor: None, tells: false, count: Count::Few }
     }
 
-    /// The rounding in force; the default one where there is nothing to round.
+    /// Returns the rounding in force; the default one where every value is exact.
     pub(crate) fn rounding(&self) -> Rounding {
         let rounding = self.options.rounding.unwrap_or(self.default_rounding());
         if self.widens() { self.default_rounding() } else { rounding }
     }
 
-    /// Whether every value of the source is one of the target.
+    /// Returns whether every value of the source is a value of the target.
     fn widens(&self) -> bool {
         let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
-        // The target's last exponent has no numbers; a source's may have.
+        // The target's largest exponent field holds no finite values; a source's may.
         let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
         let in_range = source.specials == Specials::Ieee || last(source) < last(target);
         !self.scaled && target.specials == Specials::Ieee && in_range && source.fits_in(&target)
     }
 
-    /// What numpy does.
+    /// Returns numpy's rounding.
     fn default_rounding(&self) -> Rounding {
         if self.target.float().is_some() { Rounding::NearestEven } else { Rounding::TowardsZero }
     }
 
-    /// Whether the language's own conversion of machine types is what is asked for.
+    /// Returns whether Rust's own conversion of machine types does what is requested.
     pub(crate) fn is_native(&self) -> bool {
         let clamps = self.options.overflow == Overflow::Saturate;
         // Conversions to floats need no clamp if they cannot reach beyond the range; float64 to float32 can.
@@ -97,36 +97,36 @@ impl Request {
             (Some(_), Some(_)) => self.keeps_specials(),
             _ => true,
         };
-        // There is nothing to round between integers, nor in whether a number is zero.
+        // Integers to integers, and anything to bool, need no rounding.
         let is_exact = self.integer_ends() || self.target.kind() == Kind::Bool;
         let rounds = is_exact || self.rounding() == self.default_rounding();
         in_range && rounds && !self.scaled && !self.tells
     }
 
-    /// Whether the target holds every integer of the source.
+    /// Returns whether the target holds every integer of the source.
     fn is_widening(&self) -> bool {
         let (source, target) = (self.source.integer_range(), self.target.integer_range());
         source.zip(target).is_some_and(|(source, target)| target.0 <= source.0 && source.1 <= target.1)
     }
 
-    /// Whether values of the target's own format pass through unchanged.
+    /// Returns whether values of the target's own format pass through unchanged.
     pub(crate) fn keeps_specials(&self) -> bool {
         let infinity = self.target.float().and_then(|spec| spec.infinity_code());
         let saturates = self.options.overflow == Overflow::Saturate && infinity.is_some();
         !saturates && self.options.nan != NanRule::Zero
     }
 
-    /// Whether the fast encoders may be used: nearest-even, and nobody asks for flags.
+    /// Returns whether the fast encoders may be used: nearest-even, and no flags.
     pub(crate) fn is_fast(&self) -> bool {
         self.rounding() == Rounding::NearestEven && !self.tells
     }
 
-    /// Whether both ends are integers or bools.
+    /// Returns whether both formats are integers or bools.
     pub(crate) fn integer_ends(&self) -> bool {
         self.source.integer_range().is_some() && self.target.integer_range().is_some()
     }
 
-    /// Which pivot the cast takes.
+    /// Chooses the pivot.
     pub(crate) fn choice(&self) -> Choice {
         let is_word = |format: Format| format.row().bits == 64 && format.integer_range().is_some();
         let wide_target = self.target.row().bits == 64;
@@ -134,7 +134,7 @@ impl Request {
             let exact = wide_target || is_word(self.source);
             return if exact { Choice::Exact } else { Choice::Wide };
         }
-        // Rounding to odd keeps what a direction needs to know, not what a probability is made of.
+        // Rounding to odd keeps enough for a direction, but not for a probability.
         let stochastic = self.rounding() == Rounding::Stochastic;
         if is_word(self.source) && (wide_target || stochastic) {
             let signed = self.source.kind() == Kind::Integer { signed: true };
@@ -151,7 +151,7 @@ impl Request {
     }
 }
 
-/// Whether every value of a format is a value of the pivot.
+/// Returns whether every value of a format is a value of the pivot.
 pub(crate) fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
     let pivot = pivot_spec::<P>();
     match format.kind() {
@@ -161,8 +161,8 @@ pub(crate) fn holds_exactly<P: FloatPivot>(format: Format) -> bool {
     }
 }
 
-/// Whether a format can be rounded to from the pivot's lanes: no wider, and no code below the pivot's normal range
-/// that is not a subnormal of its own.
+/// Returns whether the pivot's lanes can be rounded to a format: it is no wider, and its values below the pivot's
+/// normal range are subnormals of its own.
 fn rounds_from<P: FloatPivot>(format: Format) -> bool {
     match format.kind() {
         Kind::Float(spec) => spec.fits_in(&pivot_spec::<P>()) && spec.specials != Specials::ExponentOnly,
@@ -171,7 +171,7 @@ fn rounds_from<P: FloatPivot>(format: Format) -> bool {
     }
 }
 
-/// The pivot as a format.
+/// Returns the layout of the pivot.
 pub(crate) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
     FloatSpec {
         signed: true,
@@ -182,7 +182,7 @@ pub(crate) fn pivot_spec<P: FloatPivot>() -> FloatSpec {
     }
 }
 
-/// The format that is the pivot.
+/// Returns the format that is the pivot.
 pub(crate) fn pivot_format<P: FloatPivot>() -> Option<Format> {
     Format::all().find(|format| format.float() == Some(pivot_spec::<P>()))
 }

@@ -1,8 +1,8 @@
-//! Tiles: so many elements at a time stay in the innermost cache.
+//! Tiles: as many elements as stay in the innermost cache.
 
 #![deny(unsafe_code)]
 
-/// Elements that are handled together, small enough for all their scratch to stay in the innermost cache.
+/// Elements per tile: few enough for all their scratch memory to stay in the innermost cache.
 pub(crate) const TILE: usize = 1024;
 
 /// Aligned to a cache line, so that vectors never straddle two.

@@ -1,4 +1,4 @@
-//! Stages from formats: which decoder or encoder a row asks for, over which storage.
+//! Makes stages from formats: chooses the decoder or encoder of a row, and the size of its storage.
 
 #![deny(unsafe_code)]
 
@@ -18,12 +18,12 @@ use crate::format::{Format, Kind, Row};
 use crate::kernels::request::{Request, pivot_spec};
 use crate::plain::Plain;
 
-/// How an encoder becomes a stage that stores codes of so many bytes.
+/// Makes an encoder a stage that stores codes of `size` bytes.
 trait Maker<P: Pivot> {
     fn make<E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage>;
 }
 
-/// From lanes of a pivot.
+/// Encodes lanes of a pivot.
 struct Lanes;
 
 impl<P: Pivot<Bits: Plain>> Maker<P> for Lanes {
@@ -32,7 +32,7 @@ impl<P: Pivot<Bits: Plain>> Maker<P> for Lanes {
     }
 }
 
-/// From lanes that this takes apart, times scales, exactly.
+/// Encodes exact products of lanes, which the function takes apart, with scales.
 struct Exact(fn(u64) -> Factor);
 
 impl Maker<Product> for Exact {
@@ -41,7 +41,7 @@ impl Maker<Product> for Exact {
     }
 }
 
-/// The stage that does what a request asks for in fewer steps than the general one, if there is one.
+/// Makes the fast encoding stage for a request, if there is one.
 pub(crate) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
     let (rounding, size) = (request.rounding(), target.item_size());
@@ -76,7 +76,7 @@ impl Lanes {
     }
 }
 
-/// The same in the rounding by chance, to formats that treat all signs alike, or not.
+/// Makes the fast stochastic one; `ALIKE` says that the format treats all signs alike.
 fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
     let (spec, rounding, size) = (target.float()?, request.rounding(), target.item_size());
@@ -87,12 +87,12 @@ fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Op
     Some(Lanes.make_for::<P, _>(encoder, size))
 }
 
-/// The general encoding stage from lanes to a real format; it tells what happened.
+/// Makes the general encoding stage from lanes to a real format; it writes flags.
 pub(crate) fn encoder<P: Pivot<Bits: Plain>>(request: &Request) -> Option<Box<dyn Stage>> {
     general::<P, _>(request, Lanes)
 }
 
-/// The same from lanes of 64 bits times scales.
+/// Makes the general one from lanes of 64 bits times scales.
 pub(crate) fn product_encoder<P>(request: &Request) -> Option<Box<dyn Stage>>
 where
     P: Pivot<Bits = u64, Lane = u64>,
@@ -125,14 +125,14 @@ where
     })
 }
 
-/// Sizes of elements, as bits: those that a decoder is compiled for.
+/// Sizes of elements as bits of a set: those that a decoder is compiled for.
 const SIZE_1: usize = 1;
 const SIZE_2: usize = 2;
 const SIZE_4: usize = 4;
-/// As wide as lanes are.
+/// (As wide as lanes.)
 const SIZE_8: usize = 8;
 
-/// The decoding stage from a real format; `None` if the format is the pivot already.
+/// Makes the decoding stage from a real format; `None` if the format is the pivot itself.
 ///
 /// Integers wider than the pivot's significand are rounded to odd.
 pub(crate) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
@@ -155,7 +155,7 @@ pub(crate) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
         Kind::Integer { signed: false } if is_lane => {
             load::<P, _, SIZE_8>(source, OddIntegerDecoder::<P, false>::default())
         }
-        // float32 is a shorter way to float64 than 64-bit integers are.
+        // By way of float32 is shorter than by 64-bit integers.
         _ if *bits <= Binary32::MANTISSA => {
             let decoder = IntegerDecoder::<Binary32>::new(source.row());
             load::<P, _, { SIZE_1 | SIZE_2 }>(source, Through32::<P, _>::new(decoder))
@@ -164,7 +164,7 @@ pub(crate) fn decoder<P: FloatPivot>(source: Format) -> Option<Box<dyn Stage>> {
     }
 }
 
-/// The stage of a decoder from elements of one of these sizes, if they are no wider than lanes.
+/// Makes the stage of a decoder for elements of one of these sizes, if they are no wider than lanes.
 fn load<P: FloatPivot, D, const SIZES: usize>(source: Format, decoder: D) -> Option<Box<dyn Stage>>
 where
     D: Decoder<P::Lane> + 'static,

@@ -1,7 +1,7 @@
-//! float32 and float64 to each other and to integers, as the machine does it.
+//! float32 and float64 to each other and to integers, by the machine's own instructions.
 //!
-//! What the general route computes, from fewer instructions: hardware conversions, with NaN made canonical, and
-//! truncation into integers, clamped, NaN giving 0.
+//! The results are those of the general route: conversions with canonical NaN, and truncation into integers, clamped;
+//! NaN gives 0.
 
 use std::marker::PhantomData;
 
@@ -32,8 +32,8 @@ impl Convert<f32> for f64 {
     }
 }
 
-/// A number between two limits; NaN gives the lower one. Written as the comparisons that are one instruction each, where
-/// `clamp` and `max` also look for NaN.
+/// Clamps a number; NaN gives the lower limit. Each comparison is one instruction; `clamp` and `max` need more, for
+/// NaN.
 macro_rules! clamp {
     ($number:expr, $low:expr, $high:expr) => {{
         let above = if $number > $low { $number } else { $low };
@@ -65,8 +65,8 @@ truncate! {
     f64 => i32 i64 u32 u64;
 }
 
-/// The low bits of an integer between limits of 16 bits or fewer. Said once more after a truncation, where it changes
-/// nothing, it shows the compiler that vectors may be packed by saturation.
+/// Clamps an integer to limits of 16 bits or fewer. The value is within them already; the clamp shows the compiler that
+/// vectors may be packed with saturation.
 #[inline(always)]
 fn low_bits(whole: i32, low: i32, high: i32) -> u16 {
     whole.clamp(low, high) as u16
@@ -136,10 +136,10 @@ fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
 /// Truncation into integers of fewer bits than the byte that they are stored in.
 #[derive(Clone, Copy)]
 struct ToByte<F> {
-    /// Numbers between the two, neither included, keep the low bits of their truncation, which an i32 holds.
+    /// Numbers strictly between the two are truncated to an i32 and keep its low bits.
     below: F,
     above: F,
-    /// What the others become: the limits of the format.
+    /// Other numbers become these limits of the format.
     low: i32,
     high: i32,
     code_mask: i32,
@@ -184,7 +184,7 @@ macro_rules! to_byte {
             fn boxed(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
                 let (low, high) = target.integer_range()?;
                 let (first, last) = unclamped_range(target, overflow)?;
-                // One more than the last is a power of two, and so a float; one less than the first may round to it.
+                // `last + 1` is a power of two, so exact; `first - 1` may round to `first`.
                 let (below, above) = ((first - 1) as $float, (last + 1) as $float);
                 Some(Box::new(Self {
                     below: if below == first as $float { below.next_down() } else { below },
@@ -199,7 +199,7 @@ macro_rules! to_byte {
 }
 to_byte!(f32 f64);
 
-/// The stage from a machine float to bool, NaN being true, or to an integer.
+/// Makes the stage from a machine float to bool (NaN is true) or to an integer.
 fn to_integer<S>(target: Format) -> Option<Box<dyn Stage>>
 where
     S: Convert<i8> + Convert<i16> + Convert<i32> + Convert<i64>,
@@ -219,7 +219,7 @@ where
     })
 }
 
-/// The stage from float32 elements or lanes.
+/// Makes the stage from float32 elements or lanes.
 pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
@@ -228,7 +228,7 @@ pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn
     }
 }
 
-/// The stage from float64 elements.
+/// Makes the stage from float64 elements.
 pub(crate) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),

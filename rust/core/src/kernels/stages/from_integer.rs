@@ -1,7 +1,7 @@
 //! The machine's own integers, converted by the language: Rust's `as` has exactly castwise's defaults.
 //!
-//! Integers wrap into integers, and round to nearest even into floats. Bools and integers of fewer bits than they are
-//! stored in are bytes once their value is found. Float sources are in [`super::from_float`].
+//! Integers wrap into integers, and round to nearest even into floats. Bools and integers with unused storage bits are
+//! extended to a byte first. Float sources are in [`super::from_float`].
 
 use std::marker::PhantomData;
 
@@ -13,7 +13,7 @@ use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 use crate::plain::Plain;
 
-/// Elements of one machine type to another; with `NARROW`, not all bits of the source are its value's.
+/// Converts one machine type to another; with `NARROW`, the source has unused bits.
 struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
 
 struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
@@ -48,7 +48,7 @@ unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> S
     }
 }
 
-/// A machine integer, which `as` converts to machine types; to integers by their width alone.
+/// A machine integer, which `as` converts to machine types; to integers by width alone.
 trait Native:
     Plain
     + AsPrimitive<u8>
@@ -59,16 +59,16 @@ trait Native:
     + AsPrimitive<f64>
 {
     const UNSIGNED: bool = false;
-    /// From this many bytes on, the sign matters; without one, always.
+    /// Integer targets of this many bytes or fewer take the low bits alone, which the unsigned types do.
     const WIDENS_FROM: usize = if Self::UNSIGNED { 0 } else { size_of::<Self>() };
 
-    /// What its bits are worth; only those of a byte may have some to spare.
+    /// Returns the value of its bits; only formats of a byte have unused ones.
     #[inline(always)]
     fn worth(self, _value: IntegerValue<u8>) -> Self {
         self
     }
 
-    /// The stage to a target format, if that is a machine type.
+    /// Makes the stage to a target format, if that is a machine type.
     fn to<const NARROW: bool>(source: Format, target: Format) -> Option<Box<dyn Stage>> {
         fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool>(
             source: Format,
@@ -114,9 +114,9 @@ impl Native for u64 {
     const UNSIGNED: bool = true;
 }
 
-/// The stage for a pair whose source is an integer or bool, if the target is a machine type.
+/// Makes the stage for a pair whose source is an integer or bool, if the target is a machine type.
 pub(crate) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
-    // What is no wider has the low bits, whatever the sign.
+    // A target that is not wider takes the low bits, whatever the sign.
     let cuts = matches!(target.kind(), Kind::Integer { .. }) && target.row().bits <= source.row().bits;
     let signed = source.kind() == Kind::Integer { signed: true } && !cuts;
     source.integer_range()?;

@@ -15,7 +15,7 @@ use crate::format::{Format, Kind};
 #[derive(Clone, Copy)]
 struct Rule<L> {
     value: IntegerValue<L>,
-    /// Makes unsigned comparison order the source's values: the sign bit, for signed sources.
+    /// XORed with values so that unsigned comparison orders them: the sign bit, for signed sources.
     flip: L,
     /// The target's range within the source's, in that order.
     low: L,
@@ -44,7 +44,7 @@ impl<L: Lane> Rule<L> {
         })
     }
 
-    /// The code of a value, and what happened; with `TRUTH`, whether it is not zero.
+    /// Returns the code of a value, and flags; with `TRUTH`, whether the value is not zero.
     #[inline(always)]
     fn apply<const TRUTH: bool>(&self, code: L) -> (L, u8) {
         let value = self.value.of(code);
@@ -89,7 +89,7 @@ unsafe impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<
     }
 }
 
-/// What a stage is asked for.
+/// A request for a stage.
 #[derive(Clone, Copy)]
 struct Pair {
     source: Format,
@@ -125,7 +125,7 @@ impl Pair {
     }
 }
 
-/// The stage for a pair of integer formats; it tells which values were beyond the range.
+/// Makes the stage for a pair of integer formats; it flags values beyond the range.
 pub(crate) fn stage(source: Format, target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     let pair = Pair { source, target, overflow };
     match source.item_size() {

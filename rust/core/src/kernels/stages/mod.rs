@@ -1,6 +1,5 @@
-//! Loops over elements, one number at a time: from bytes to pivot lanes and back, and the shorter ways between formats
-//! that the machine converts itself. `assemble` finds the loops for a format; `from_float`, `from_integer`, `integer` and
-//! `wrap` are the shorter ways.
+//! Loops over single elements: from bytes to pivot lanes and back (`assemble` chooses them for a format), and direct
+//! ones between formats that the machine converts itself: `from_float`, `from_integer`, `integer` and `wrap`.
 
 pub(crate) mod assemble;
 pub(crate) mod from_float;

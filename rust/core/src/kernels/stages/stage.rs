@@ -1,5 +1,4 @@
-//! The loops over elements. Each is one stage of a route: from source bytes to pivot lanes, or from pivot lanes to
-//! target bytes.
+//! Stages: loops over elements, from source bytes to pivot lanes or from pivot lanes to target bytes.
 //!
 //! Elements are read and written through raw pointers: the memory belongs to a host whose other threads may write
 //! to it meanwhile, so no reference to it may exist. A racing write can change which value is cast, nothing else.
@@ -16,7 +15,7 @@ use crate::codec::product::{Factor, Product, odd_product};
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
 
-/// What one call of a stage reads and writes: `count` elements at each pointer that the stage uses.
+/// The memory of one call of a stage: `count` elements at each pointer that the stage uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) source: *const u8,
@@ -26,7 +25,7 @@ pub(crate) struct Span {
     pub(crate) scales: *const f64,
     /// One draw per element as wide as a lane, for stochastic rounding.
     pub(crate) draws: *const u8,
-    /// One byte per element, for stages that tell what happened.
+    /// One byte per element, for stages that write flags.
     pub(crate) flags: *mut u8,
 }
 
@@ -45,7 +44,7 @@ impl Span {
 /// A loop that maps each element of a span.
 ///
 /// # Safety
-/// It writes all results, over whatever was there: the targets of some stages are not initialized before.
+/// It writes all results and reads none: targets may be uninitialised.
 pub(crate) unsafe trait Stage: Send + Sync {
     /// Runs it.
     ///
@@ -54,18 +53,18 @@ pub(crate) unsafe trait Stage: Send + Sync {
     /// the source itself, but they do not overlap otherwise.
     unsafe fn run(&self, level: Level, span: Span);
 
-    /// Whether it looks itself after how results reach memory: that stores to long targets are aligned.
+    /// Returns whether it aligns its stores to long targets by itself.
     fn aligns(&self) -> bool {
         false
     }
 
-    /// What it is called here.
+    /// Returns the name of its type.
     fn name(&self) -> String {
         short_name(type_name::<Self>())
     }
 }
 
-/// A type's name without the modules of its parts.
+/// Returns a type's name without the paths of its modules.
 fn short_name(name: &str) -> String {
     let mut short = String::new();
     let mut word = 0;
@@ -82,7 +81,7 @@ fn short_name(name: &str) -> String {
     short
 }
 
-/// How a code lies in memory.
+/// A type that codes have in memory.
 pub(crate) trait Storage: Plain {
     fn widen<L: Lane>(self) -> L;
     fn narrow<L: Lane>(lane: L) -> Self;
@@ -148,10 +147,10 @@ unsafe impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
     }
 }
 
-/// Elements whose codes stop in a buffer as wide as lanes.
+/// Elements per block: their codes pass through a buffer of lanes.
 const BLOCK: usize = 512;
 
-/// Pivot lanes to target bytes, and what happened, if the encoder tells.
+/// Pivot lanes to target bytes, with flags if the encoder gives them.
 pub(crate) struct Encode<P, E> {
     encoder: E,
     /// Bytes of a code in memory.
@@ -216,7 +215,7 @@ impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Encode<P, E> {
     /// As for [`Stage::run`], with room for codes as wide as lanes.
     unsafe fn encode(&self, level: Level, span: Span) {
         let kernel = EncodeLoop::<P, E> { encoder: self.encoder, span, pivot: PhantomData };
-        // What is asked for seldom, or has nothing for vectors, is compiled once.
+        // Rare encoders, and those that vectors do not help, are compiled for one level only.
         let in_vectors = P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS);
         // SAFETY: the caller's promise.
         unsafe {
@@ -294,8 +293,8 @@ unsafe impl Stage for Scale {
     }
 }
 
-/// Lanes of 64 bits and their scales to target bytes, through the exact product. There is nothing in 128-bit arithmetic
-/// for vectors, so it is compiled once.
+/// Lanes of 64 bits times scales to target bytes, through the exact product. Vectors have no 128-bit arithmetic, so it
+/// is compiled for one level only.
 pub(crate) struct EncodeProduct<E> {
     pub(crate) encoder: E,
     /// Takes a lane apart.

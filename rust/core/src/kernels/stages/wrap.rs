@@ -1,4 +1,4 @@
-//! Integers and bools to what is stored in a byte, wrapped: nothing but their low bits counts, or whether any is set.
+//! Integers and bools to formats stored in one byte, wrapped: the low bits, or for bool whether any bit is set.
 
 use super::stage::{Span, Stage, Storage};
 use crate::codec::decode::IntegerValue;
@@ -25,7 +25,7 @@ impl<S: Lane + Storage, const TRUTH: bool> RawKernel for WrapLoop<S, TRUTH> {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
             unsafe {
                 let code = source.add(i).read_unaligned();
-                // Only what is stored in a byte has bits to spare.
+                // Only formats stored in one byte have unused bits.
                 let whole = if size_of::<S>() == 1 { value.of(code) } else { code };
                 let wrapped =
                     if TRUTH { u8::from(whole != S::ZERO) } else { whole.to_u64() as u8 & code_mask };
@@ -52,7 +52,7 @@ fn from<S: Lane + Storage>(source: Format, target: Format) -> Box<dyn Stage> {
     }
 }
 
-/// The stage for a pair of integer formats, if the target is stored in a byte.
+/// Makes the stage for a pair of integer formats, if the target is stored in one byte.
 pub(crate) fn stage(source: Format, target: Format) -> Option<Box<dyn Stage>> {
     if target.item_size() > 1 {
         return None;

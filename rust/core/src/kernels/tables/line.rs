@@ -1,14 +1,13 @@
-//! Floats of a byte to words of 16 bits, or to what has them on top: a straight line and two tables of 16 entries, for
-//! levels whose only tables are that short.
+//! Floats of one byte to codes of 16 bits, or to wider ones with these on top: a linear function and two tables of 16
+//! entries, for levels whose tables are that short.
 //!
 //! ```text
-//! magnitude            word
+//! magnitude            code of 16 bits
 //! below 16             from a table: zero and subnormals are among them
 //! up to the largest    magnitude * slope + offset: exponent and mantissa move as one number
 //! special              from a table: infinity and NaN are the last 16 codes, or some of them
 //! ```
-//! The sign is put on top. Whether a pair of formats is like that is found by trying it on the 256 results that the
-//! general route gives.
+//! The sign is then set. A pair of formats is eligible if this reproduces all 256 results of the general route.
 
 use super::table::Table;
 use crate::kernels::stages::stage::Stage;
@@ -20,7 +19,7 @@ const ENTRIES: usize = 16;
 
 type Codes16 = [u16; 256];
 
-/// What becomes of codes.
+/// The constants of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     low: [u16; ENTRIES],
@@ -29,21 +28,21 @@ struct Line {
     magnitude: u16,
     slope: u16,
     offset: u16,
-    /// Brings the sign bit to the top.
+    /// Multiplied with a code, moves the sign bit to the top.
     sign_slope: u16,
-    /// A code is special if these bits of it, after adding this, are above that.
+    /// A code is special if `(code + special_add) & special_bits > special_bound`.
     special_bits: u16,
     special_add: u16,
     special_bound: u16,
 }
 
-/// The sign bit of a word.
+/// The sign bit of a code of 16 bits.
 const SIGN: u16 = 1 << 15;
 
 impl Line {
-    /// The line of words by code, if they lie on one.
+    /// Fits the constants to the codes; `None` if they do not reproduce all of them.
     fn of(codes16: &Codes16) -> Option<Self> {
-        // The sign bit is the one whose code is a negative zero or, where there is none, NaN.
+        // The sign bit alone is the code of negative zero or, where that does not exist, of NaN.
         let sign = [7, 5, 3]
             .map(|bit| 1usize << bit)
             .into_iter()
@@ -88,7 +87,7 @@ impl Line {
         (0..=u8::MAX).all(|code| found.code16(code) == codes16[usize::from(code)]).then_some(found)
     }
 
-    /// The word of a code, as the vectors compute it.
+    /// Returns the code of 16 bits, as vectors compute it.
     fn code16(&self, code: u8) -> u16 {
         let code = u16::from(code);
         let magnitude = code & self.magnitude;
@@ -103,7 +102,7 @@ impl Line {
     }
 }
 
-/// A line in registers.
+/// The constants in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: Nibbles> {
     line: Line,
@@ -112,7 +111,7 @@ struct Ready<V: Nibbles> {
     special: [V::Integers; 2],
 }
 
-/// A line, and the lower and the upper bytes of its tables.
+/// The constants, with the tables split into lower and upper bytes.
 #[derive(Clone, Copy)]
 struct Planes {
     line: Line,
@@ -143,7 +142,7 @@ impl<V: Nibbles> Ready<V> {
         }
     }
 
-    /// The words of half a register of codes.
+    /// Converts half a register of codes.
     ///
     /// # Safety
     /// The level's features, and as many codes at the pointer.
@@ -155,7 +154,7 @@ impl<V: Nibbles> Ready<V> {
             let codes = V::load_u8_as_u16(source);
             let magnitude = V::and(codes, V::splat16(line.magnitude));
             let on_line = V::add16(V::mul16(magnitude, V::splat16(line.slope)), V::splat16(line.offset));
-            // Nothing is looked up for upper bytes.
+            // The top bit of the index makes lookups for upper bytes give 0.
             let index = V::or(magnitude, V::splat16(0x8000));
             let is_low = V::above16(V::splat16(ENTRIES as u16), magnitude);
             let mut code = V::choose16(is_low, Self::entries(self.low, index), on_line);
@@ -181,11 +180,11 @@ impl<V: Nibbles> Ready<V> {
     }
 }
 
-/// To words.
+/// To codes of 16 bits.
 #[derive(Clone, Copy)]
 struct ToU16(Planes);
 
-/// To what has the words on top of as many zeros.
+/// To codes of 32 bits: those of 16 bits on top of 16 zeros.
 #[derive(Clone, Copy)]
 struct ToF32(Planes);
 
@@ -227,7 +226,7 @@ impl<V: Nibbles> Step<V, 4> for ToF32 {
     }
 }
 
-/// The stage for results of this size from a table, if it is a line.
+/// Makes the stage for results of this size from a table, if the constants reproduce it.
 pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
     let planes = &table.planes;
     let code = |place: usize| -> Codes16 {

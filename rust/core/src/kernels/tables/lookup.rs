@@ -7,11 +7,12 @@ use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::vector_loop::{InSteps, Step};
 use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
 
-/// The stage for a request without a factor, where codes of the source are all that decides, on a level with tables.
+/// Makes the stage for a request without a factor whose results depend on the source code alone, on a level with
+/// tables.
 pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let Request { source, target, scaled, tells, .. } = *request;
     let has_tables = !matches!(Vectors::of(level), Vectors::None);
-    // Integers have shorter ways to integers and to wide floats.
+    // Integers have faster stages to integers and to wide floats.
     let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
     if !has_tables || !pays || scaled || tells {
         return None;
@@ -19,7 +20,7 @@ pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     of_table(&Table::new(request)?, target.item_size(), level)
 }
 
-/// The stage for results of this size, if at most their last two bytes vary.
+/// Makes the stage for results of this size, if only their last two bytes are ever set.
 fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     if let Some(stage) = with_nibbles!(level, vectors => super::line::stage(vectors, table, size)) {
         return stage;
@@ -37,7 +38,7 @@ fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> 
     })?
 }
 
-/// The stage for a request with one factor, where there are so many elements that a table of their own pays.
+/// Makes the stage for a request with one factor and enough elements to pay for a table.
 pub(crate) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let size = request.target.item_size();
     if !request.scaled || request.tells || request.count < Count::Many {
@@ -47,7 +48,7 @@ pub(crate) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn St
     Some(once(&table, size, level).unwrap_or_else(|| table.one_by_one(size)))
 }
 
-/// The stage for results of this size from a table of one call, but for the widest.
+/// Makes the stage for results of this size from a table that serves one call; not for 8 bytes.
 fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
     let [a, b, c, d, ..] = table.planes;
     with_tables!(level, vectors: V => match size {
@@ -60,15 +61,15 @@ fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
 
 type Bytes = [u8; TABLE_BYTES];
 
-/// From a byte to a byte.
+/// One byte to one byte.
 #[derive(Clone, Copy)]
 struct ToByte(Bytes);
 
-/// From a byte to several, of which only the last two are ever set.
+/// One byte to several, of which only the last two are ever set.
 #[derive(Clone, Copy)]
 struct ToMore([Bytes; 2]);
 
-/// From a byte to four.
+/// One byte to four.
 #[derive(Clone, Copy)]
 struct ToFour([Bytes; 4]);
 

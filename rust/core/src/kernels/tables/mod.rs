@@ -1,4 +1,4 @@
-//! Pairs whose source or target is found by its code, in tables that single codes fill.
+//! Lookup tables by source code, filled one code at a time by `codec`.
 
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 mod line;

@@ -1,4 +1,4 @@
-//! Sources of a byte: what becomes of each of the 256 codes, in tables.
+//! Tables with the result of each of the 256 codes of a source of one byte.
 
 use crate::codec::options::Rounding;
 use crate::codec::scalar::Scalar;
@@ -9,13 +9,14 @@ use crate::kernels::stages::stage::{Span, Stage};
 /// Codes of a byte.
 const CODES: usize = 1 << u8::BITS;
 
-/// What becomes of each code, byte by byte: the planes of the results' first to last byte.
+/// The results of all codes, as planes: the first bytes of all results, then the second ones, and so on.
 pub(super) struct Table {
     pub(super) planes: [[u8; CODES]; size_of::<u64>()],
 }
 
 impl Table {
-    /// The table of a request whose sources are bytes; `None` for one that draws, or whose factors differ.
+    /// Makes the table of a request whose source has one byte; `None` for stochastic rounding and for factors that
+    /// differ.
     pub(super) fn new(request: &Request) -> Option<Self> {
         let Request { source, target, scaled, factor, .. } = *request;
         let rounding = request.rounding();
@@ -23,7 +24,7 @@ impl Table {
             return None;
         }
         let scalar = Scalar::new((source, target), &request.options, rounding, factor.unwrap_or(1.0))?;
-        // In the memory's order of bytes, the low ones of the result.
+        // The low bytes of the result, in memory order.
         let bytes = |code: u64| match target.item_size() {
             1 => u64::from(code as u8).to_le_bytes(),
             2 => with_padding((code as u16).to_ne_bytes()),
@@ -39,7 +40,7 @@ impl Table {
         Some(Self { planes })
     }
 
-    /// The stage that takes results of this size one by one.
+    /// Makes the stage that looks results of this size up one by one.
     pub(super) fn one_by_one(&self, size: usize) -> Box<dyn Stage> {
         match size {
             1 => Box::new(Each(self.entries::<u8>())),
@@ -49,7 +50,7 @@ impl Table {
         }
     }
 
-    /// The results, of as many bytes as a word of this type.
+    /// Returns the results, each an entry of this type.
     fn entries<T: Entry>(&self) -> [T; CODES] {
         std::array::from_fn(|code| T::of(self.planes.map(|plane| plane[code])))
     }
@@ -59,9 +60,9 @@ fn with_padding<const SIZE: usize>(bytes: [u8; SIZE]) -> [u8; size_of::<u64>()] 
     std::array::from_fn(|place| bytes.get(place).copied().unwrap_or(0))
 }
 
-/// A result.
+/// An entry: one result.
 trait Entry: Copy + Send + Sync + 'static {
-    /// From its bytes in memory, and others.
+    /// Makes it from its bytes in memory; further bytes are ignored.
     fn of(bytes: [u8; size_of::<u64>()]) -> Self;
 }
 
@@ -76,7 +77,7 @@ macro_rules! entry {
 }
 entry!(u8 u16 u32 u64);
 
-/// One by one.
+/// Looks results up one by one.
 struct Each<T>([T; CODES]);
 
 struct EachLoop<'a, T>(&'a [T; CODES], Span);

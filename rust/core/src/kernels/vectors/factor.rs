@@ -60,7 +60,7 @@ impl<F: Floats> Floats for Wide<F> {
     }
 }
 
-/// A test for numbers near a tie between two results: after `added` is added, the bits of `clear` are all zero.
+/// A test for numbers near a tie between two results: the bits `clear` of their sum with `added` are all zero.
 #[derive(Clone, Copy)]
 pub(super) struct Ties {
     added: u32,
