@@ -1,4 +1,4 @@
-//! Codes to a pivot: exact, so there is nothing to choose but what NaN looks like (quiet, with its sign).
+//! Codes to a pivot: always exact. NaN becomes quiet and keeps its sign.
 //!
 //! Floats of 32 bits or fewer are all values of float32, and become its bits; [`Through32`] takes them on to any pivot.
 
@@ -8,9 +8,9 @@ use super::lane::Lane;
 use super::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Kind, Row, Specials};
 
-/// Something that turns codes into bits of a pivot.
+/// Turns codes into bits of a pivot.
 pub trait Decoder<L: Lane>: Copy + Send + Sync {
-    /// The pivot bits of a code; bits above the format's are ignored.
+    /// Returns the pivot bits of a code; bits above the format's are ignored.
     fn decode(&self, code: L) -> L;
 }
 
@@ -84,14 +84,14 @@ impl Decoder<u32> for FloatDecoder {
     }
 }
 
-/// A float format that is float32 with a shorter mantissa (bfloat16), or float32 itself: shifting is all there is.
+/// A float format that is float32 with a shorter mantissa (bfloat16), or float32 itself: a shift.
 #[derive(Clone, Copy, Debug)]
 pub struct TruncatedDecoder {
     shift: u32,
 }
 
 impl TruncatedDecoder {
-    /// The constants, or `None` where shifting is not enough.
+    /// Derives the constants; `None` where a shift is not enough.
     #[must_use]
     pub fn new(spec: &FloatSpec) -> Option<Self> {
         let applies = spec.signed
@@ -118,7 +118,7 @@ pub struct PowerDecoder {
 }
 
 impl PowerDecoder {
-    /// The constants, or `None` where the code is not the exponent.
+    /// Derives the constants; `None` where the code is not the exponent.
     #[must_use]
     pub fn new(spec: &FloatSpec) -> Option<Self> {
         let applies = spec.specials == Specials::ExponentOnly && i64::from(spec.bias) == Binary32::BIAS;
@@ -181,9 +181,9 @@ impl SignPlace {
     }
 }
 
-/// An integer format that is wider than the pivot's significand, rounded to odd: small values are exact; of large ones
-/// the high bits are kept, and the last of them records whether anything was cut off. Whatever has two bits less is
-/// rounded correctly from it (see [`super::product`]).
+/// An integer format wider than the pivot's significand, rounded to odd: small values are exact; large ones keep their
+/// high bits, the last of which is set if any lower bit was. Rounding from there to two bits fewer is correct (see
+/// [`super::product`]).
 #[derive(Clone, Copy, Debug)]
 pub struct OddIntegerDecoder<P, const SIGNED: bool>(PhantomData<P>);
 
@@ -222,7 +222,7 @@ pub struct IntegerDecoder<P: FloatPivot> {
 }
 
 impl<P: FloatPivot> IntegerDecoder<P> {
-    /// For an integer row.
+    /// Derives the constants of an integer row.
     #[must_use]
     pub fn new(row: &Row) -> Self {
         Self { value: IntegerValue::new(row) }
@@ -236,7 +236,7 @@ impl<P: FloatPivot> Decoder<P::Lane> for IntegerDecoder<P> {
     }
 }
 
-/// What an integer code is worth, in two's complement of the lane.
+/// The value of an integer code, in two's complement of the lane.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerValue<L> {
     code_mask: L,
@@ -245,7 +245,7 @@ pub struct IntegerValue<L> {
 }
 
 impl<L: Lane> IntegerValue<L> {
-    /// For an integer row or bool.
+    /// Derives the constants of an integer row or bool.
     #[must_use]
     pub fn new(row: &Row) -> Self {
         let bits = row.bits;
@@ -259,7 +259,7 @@ impl<L: Lane> IntegerValue<L> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline(always)]
     pub fn of(self, code: L) -> L {
         let bits = code & self.code_mask;

@@ -23,7 +23,7 @@ pub const NAN: u8 = 4;
 /// The source is beyond the target's range, and the code is its low bits.
 pub const WRAPPED: u8 = 8;
 
-/// A code and what happened on the way to it.
+/// A code and flags for what happened to the value.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<L> {
     /// The code, in the low bits.
@@ -41,13 +41,13 @@ impl<L> Encoded<L> {
     }
 }
 
-/// Something that turns values of a pivot into codes.
+/// Turns values of a pivot into codes.
 pub trait Encoder<P: Pivot>: Copy + Send + Sync {
     /// Whether it consumes random bits.
     const STOCHASTIC: bool;
-    /// Whether it tells what happened; else flags mean nothing.
+    /// Whether its flags are meaningful.
     const TELLS: bool = true;
-    /// The code of one value.
+    /// Encodes one value.
     fn encode(&self, bits: P::Bits, draw: u64) -> Encoded<P::Lane>;
 }
 
@@ -65,7 +65,7 @@ impl<L: Lane> BySign<L> {
     }
 }
 
-/// The codes that a float format gives to what is not an ordinary value, under given options.
+/// The codes that a float format gives to zeros, infinities, NaN and overflows, under given options.
 #[derive(Clone, Copy, Debug)]
 pub struct SpecialCodes {
     /// Finite values beyond the range, by sign.
@@ -76,11 +76,11 @@ pub struct SpecialCodes {
     pub nan: [u64; 2],
     /// Results that are zero.
     pub zero: [u64; 2],
-    /// Exact zeros (the same, but in e8m0, which has none).
+    /// Exact zeros (the same as `zero`, except in e8m0, which has no zero).
     pub exact_zero: [u64; 2],
-    /// Infinities stay what they are.
+    /// Infinities stay infinities.
     pub keeps_infinity: bool,
-    /// NaN stays what it is.
+    /// NaN stays NaN.
     pub keeps_nan: bool,
 }
 
@@ -92,7 +92,7 @@ impl SpecialCodes {
         let has_zero = spec.specials != Specials::ExponentOnly;
         let signed = |code: u64| [code, code | sign];
         // The limits of the range: the largest value, and the lowest, which is its negative, zero, or (e8m0) the
-        // smallest power of two. All of the unsigned ones are code 0.
+        // smallest power of two. In unsigned formats that is code 0.
         let limit = if spec.signed { signed(spec.max_code()) } else { [spec.max_code(), 0] };
         let saturate = options.overflow == Overflow::Saturate;
         let beyond = match (spec.infinity_code(), spec.nan_code()) {
@@ -180,7 +180,7 @@ impl<L: Lane, R> FloatEncoder<L, R> {
             unsigned: !spec.signed,
             keeps_infinity: codes.keeps_infinity,
             keeps_nan: codes.keeps_nan,
-            // As zero it is beyond the range of a format that has no zero.
+            // NaN that becomes zero is beyond the range of a format without zero.
             nan_overflows: options.nan == NanRule::Zero && !has_zero,
             has_zero,
             overflow: pair(codes.overflow),
@@ -191,7 +191,7 @@ impl<L: Lane, R> FloatEncoder<L, R> {
         }
     }
 
-    /// The code of a value taken apart.
+    /// Encodes a value taken apart.
     #[inline(always)]
     fn encode_parts(&self, parts: Parts<L>, draw: u64) -> Encoded<L>
     where
@@ -232,10 +232,10 @@ impl<P: Pivot, R: Rounder<P::Lane>> Encoder<P> for FloatEncoder<P::Lane, R> {
     }
 }
 
-/// An integer format as a target of floats: NaN gives 0, and what is beyond the range is clamped.
+/// An integer format as a target of floats: NaN gives 0, values beyond the range are clamped.
 ///
-/// Formats of fewer than 8 bits keep the low bits of what an int32 holds, unless they saturate: `ml_dtypes` converts
-/// to int first, which C defines. The conversion of a float to a wider integer out of range is undefined there.
+/// Formats of fewer than 8 bits keep the low bits of values that an int32 holds, unless they saturate: `ml_dtypes`
+/// converts to int first, which C defines. C leaves the conversion of a float beyond an integer's range undefined.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerEncoder<L, R> {
     rounder: R,
@@ -247,7 +247,7 @@ pub struct IntegerEncoder<L, R> {
     code_mask: L,
 }
 
-/// The range of floats that a cast to an integer format does not clamp, as an integer format's.
+/// Returns the range of truncated floats that a cast to an integer format does not clamp.
 #[must_use]
 pub fn unclamped_range(target: Format, overflow: Overflow) -> Option<(i128, i128)> {
     let wraps = target.row().bits < 8 && overflow != Overflow::Saturate;
@@ -256,7 +256,8 @@ pub fn unclamped_range(target: Format, overflow: Overflow) -> Option<(i128, i128
 }
 
 impl<L: Lane, R> IntegerEncoder<L, R> {
-    /// For an integer format; the lane is wider than its magnitudes, or as wide. `None` for other formats.
+    /// Makes the encoder of an integer format; the lane is at least as wide as its magnitudes. `None` for other
+    /// formats.
     #[must_use]
     pub fn new(target: Format, overflow: Overflow, rounder: R, top: u32) -> Option<Self> {
         let lane = |magnitude: u128| L::from_i64(magnitude as u64 as i64) & Self::word();
@@ -274,7 +275,7 @@ impl<L: Lane, R> IntegerEncoder<L, R> {
         })
     }
 
-    /// The low 64 bits, in lanes that have more.
+    /// Returns a mask of the low 64 bits of a lane.
     fn word() -> L {
         let unused = L::WIDTH.saturating_sub(64);
         L::ONES.shr(L::from_i64(i64::from(unused)))
@@ -313,7 +314,7 @@ impl<P: Pivot, R: Rounder<P::Lane>> Encoder<P> for IntegerEncoder<P::Lane, R> {
     }
 }
 
-/// bool as a target: everything but zero is true.
+/// bool as a target: every value but zero is true.
 #[derive(Clone, Copy, Debug)]
 pub struct BoolEncoder {
     nan_is_true: bool,

@@ -1,7 +1,7 @@
-//! The register a kernel thinks in: an unsigned integer that holds the bits of one value.
+//! A lane: an unsigned integer that holds the bits of one value.
 //!
-//! Kernels are written once over [`Lane`] without branches, so that the compiler can turn a loop of them into the
-//! vectors of whichever CPU level it is compiled for.
+//! Kernels are written once over [`Lane`] without branches, so that the compiler can vectorise their loops for each CPU
+//! level.
 
 use std::fmt::Debug;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
@@ -119,7 +119,7 @@ macro_rules! lane {
     };
 }
 
-// Below 32 bits there are integers only, which nothing random happens to.
+// Lanes below 32 bits hold integers only, which no stochastic rounding uses.
 lane!(u8, i8, |draw: u64| (draw >> 56) as u8);
 lane!(u16, i16, |draw: u64| (draw >> 48) as u16);
 lane!(u32, i32, |draw: u64| (draw >> 32) as u32);

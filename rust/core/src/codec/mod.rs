@@ -5,13 +5,13 @@
 //!   significand.
 //! * [`rounding`]: shifting bits out, in every direction.
 //! * [`encode`]: parts to the code of any float format, integer or bool; [`nearest`] is its fast path.
-//! * [`stochastic`]: a fast path of the rounding by chance.
-//! * `odd_bf16`: the same to 8 bits or fewer, in words of 16 bits.
+//! * [`stochastic`]: the fast path of stochastic rounding.
+//! * `odd_bf16`: constants for rounding bf16 to 8 bits or fewer.
 //! * [`decode`]: any code to a pivot.
 //! * `scalar`: one code at a time, for tables.
-//! * [`reference`]: what a code is worth, slowly and obviously; tests and `finfo` use it.
+//! * [`reference`]: the value of a code, by the definition; tests and `finfo` use it.
 //!
-//! A loop over these functions is all a kernel is; nothing here branches on data or knows a particular format.
+//! Kernels are loops over these functions, none of which branches on data or knows a particular format.
 
 pub mod decode;
 pub mod encode;

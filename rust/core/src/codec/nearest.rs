@@ -29,7 +29,7 @@ pub struct NearestEncoder<L> {
 }
 
 impl<L: Lane> NearestEncoder<L> {
-    /// The constants, or `None` where the fast path does not apply.
+    /// Derives the constants; `None` where the fast path does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
         spec: &FloatSpec,
@@ -93,8 +93,8 @@ impl<P: FloatPivot> Encoder<P> for NearestEncoder<P::Lane> {
     }
 }
 
-/// The fast path to a format that is the pivot with a shorter mantissa (bfloat16): round where the bits are, so that
-/// exponent, subnormals, overflow to infinity and sign take care of themselves.
+/// The fast path to a format that is the pivot with a shorter mantissa (bfloat16): rounding in place also gives the
+/// right exponents, subnormals, infinities and signs.
 #[derive(Clone, Copy, Debug)]
 pub struct TruncatedEncoder<L> {
     shift: L,
@@ -102,7 +102,7 @@ pub struct TruncatedEncoder<L> {
 }
 
 impl<L: Lane> TruncatedEncoder<L> {
-    /// The constants, or `None` where the fast path does not apply.
+    /// Derives the constants; `None` where the fast path does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
         spec: &FloatSpec,
@@ -154,7 +154,7 @@ pub struct PowerEncoder<L> {
 }
 
 impl<L: Lane> PowerEncoder<L> {
-    /// The constants, or `None` where the fast path does not apply.
+    /// Derives the constants; `None` where the fast path does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
         spec: &FloatSpec,
@@ -173,7 +173,7 @@ impl<L: Lane> PowerEncoder<L> {
             first_above_lowest: P::from_f64(1.5 * 2f64.powi(-spec.bias)),
             max_code: lane(spec.max_code()),
             overflow: lane(codes.infinity[0]),
-            // Zero and everything negative are below the range alike.
+            // Zero and negative values are below the range.
             outside: lane(codes.exact_zero[0]),
             nan: lane(codes.nan[0]),
         })
@@ -190,7 +190,7 @@ impl<P: FloatPivot> Encoder<P> for PowerEncoder<P::Lane> {
         let rounded = magnitude.add(self.half).shr(self.mantissa_bits).sub(self.rebias);
         let code = P::Lane::select(magnitude < self.first_above_lowest, P::Lane::ZERO, rounded);
         let code = P::Lane::select(code > self.max_code, self.overflow, code);
-        // Zero, and a set sign: everything outside 1..=NaN.
+        // Zero and negative values: all bits outside 1..=NaN.
         let outside = bits.sub(P::Lane::ONE) >= P::SIGN.sub(P::Lane::ONE);
         let code = P::Lane::select(outside, self.outside, code);
         let code = P::Lane::select(magnitude > P::INFINITY, self.nan, code);

@@ -1,25 +1,25 @@
-//! Floats to 8 bits or fewer by way of *upper halves*: the upper 16 bits of a float32, rounded to odd.
+//! Floats to 8 bits or fewer by way of *bf16 rounded to odd*: the upper 16 bits of a float32, whose last bit is set if
+//! any lower one was.
 //!
-//! An upper half is float32 with a mantissa of 7 bits, the last of which also records whether anything was cut off.
-//! That is at least two bits more than these formats have, so what is rounded from it is what the float32 would have
-//! given; and twice as many of them fit in a vector. bfloat16 is one as it is.
+//! Its mantissa has 7 bits, at least two more than these formats have, so rounding from it gives what rounding the
+//! float32 would; and a vector holds twice as many. A bfloat16 needs no conversion.
 //!
 //! ```text
-//! distance   magnitude less that of half the smallest subnormal, or 0
-//! fixed      the code with 8 bits after the point; the greater of
-//!   normal:     distance * factor, less what subnormals take of it, or 0
-//!   subnormal:  significand << min(distance >> 7, steps)      from the smallest normal on, not above the other
+//! distance   magnitude - that of half the smallest subnormal, or 0
+//! fixed      the code in fixed point, with 8 fraction bits: the greater of
+//!   normal:     distance * factor - offset, or 0
+//!   subnormal:  significand << min(distance >> 7, steps)      (never the greater one of normal results)
 //! code       fixed >> 8, plus one if its fraction | (code & even) is above a bound
 //! ```
-//! Nearest-even takes what is too small to count for half of the smallest subnormal, a tie that goes to zero; for the
-//! other roundings that is put right.
+//! With nearest-even, smaller values count as half of the smallest subnormal, a tie that goes to zero; the other
+//! roundings correct this.
 
 use super::encode::SpecialCodes;
 use super::options::{Options, Rounding};
 use super::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Specials};
 
-/// Bits of an upper half's mantissa.
+/// Bits of bf16's mantissa.
 pub(crate) const MANTISSA: u32 = 7;
 
 /// A constant for each sign: positive, negative.
@@ -30,17 +30,17 @@ pub(crate) type BySign<T> = [T; 2];
 pub(crate) struct OddBf16Rule {
     /// The magnitude of half the smallest subnormal.
     pub(crate) lowest: u16,
-    /// Brings normal values to the point.
+    /// Scales normal values to the fixed point.
     pub(crate) factor: u16,
-    /// Taken from them then.
+    /// Subtracted from them afterwards.
     pub(crate) offset: u16,
     /// Binades from half the smallest subnormal to the smallest normal.
     pub(crate) steps: u16,
-    /// Magnitudes above are brought down to these, which become what overflows do.
+    /// Larger magnitudes are clamped to these, which give the code of overflows.
     pub(crate) limit: BySign<u16>,
-    /// The magnitude of what positive overflows become.
+    /// The magnitude of the code of positive overflows.
     pub(crate) most: u8,
-    /// The bit of the code that decides ties, if any does.
+    /// The bit of the code that decides ties; 0 if none does.
     pub(crate) even: u8,
     /// Fractions above are rounded up.
     pub(crate) bound: BySign<u8>,
@@ -54,12 +54,12 @@ pub(crate) struct OddBf16Rule {
     pub(crate) signless_zero: bool,
     /// NaN has codes that are not those of overflows.
     pub(crate) nan_is_special: bool,
-    /// The rounding is the default one.
+    /// The rounding is to nearest even.
     pub(crate) nearest_even: bool,
 }
 
 impl OddBf16Rule {
-    /// The constants, or `None` where this way does not apply.
+    /// Derives the constants; `None` where this method does not apply.
     pub(crate) fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
         // Exponent fields.
         let smallest_normal = Binary32::BIAS + 1 - i64::from(spec.bias);
@@ -78,10 +78,10 @@ impl OddBf16Rule {
         let codes = SpecialCodes::new(spec, options, rounding);
         let (lowest, steps) = ((lowest << MANTISSA) as u16, spec.mantissa_bits as u16 + 1);
         let shift = u32::from(steps);
-        // What code 0 would be, if normal values went on below the smallest one.
+        // The code 0 of normal values, if they continued below the smallest one.
         let rebias = ((smallest_normal - 1) << MANTISSA) as u16;
         let sign = spec.sign_bit();
-        // Overflows become the largest code or the one after it: the value that would have that code, if it were one.
+        // Overflows become the largest code or the one after it; this is the magnitude whose code that would be.
         let most = |code: u64, sign: u64| {
             let after = spec.max_code() + 1;
             [after - 1, after].into_iter().find(|magnitude| magnitude | sign == code)
@@ -124,7 +124,7 @@ pub(crate) struct PowerRule {
     pub(crate) half: u16,
     /// Magnitudes below become the lowest power.
     pub(crate) first_above_lowest: u16,
-    /// The largest code, and what is beyond it.
+    /// The largest code, and the code of larger values.
     pub(crate) max_code: u16,
     pub(crate) overflow: u16,
     /// The code of zero and everything negative.
@@ -133,7 +133,7 @@ pub(crate) struct PowerRule {
 }
 
 impl PowerRule {
-    /// The constants, or `None` where this way does not apply.
+    /// Derives the constants; `None` where this method does not apply.
     pub(crate) fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
         let applies = rounding == Rounding::NearestEven
             && spec.specials == Specials::ExponentOnly

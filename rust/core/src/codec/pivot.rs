@@ -35,11 +35,11 @@ pub trait Pivot: Copy + Send + Sync + std::fmt::Debug + 'static {
     type Lane: Lane;
     /// Position of a significand's leading bit. A lane leaves room above it for the sum of a rounding.
     const TOP: u32;
-    /// Whether vectors have instructions for it.
+    /// Whether loops over it are worth compiling for each level.
     const IN_VECTORS: bool = false;
     /// Takes a value apart.
     fn unpack(bits: Self::Bits) -> Parts<Self::Lane>;
-    /// The value as a sum of two float64: nearest, and the rest.
+    /// Returns the value as a sum of two float64: the nearest one and the remainder.
     fn to_f64_pair(bits: Self::Bits) -> (f64, f64);
 }
 
@@ -135,18 +135,19 @@ impl FloatPivot for Binary32 {
     }
 }
 
-/// A float32 as float64, with a canonical NaN. The language does not promise what a conversion makes of NaN, but there is
-/// nothing here that the compiler could compute beforehand.
+/// Converts a float32 to float64, with a canonical NaN. Rust does not specify the bits of a converted NaN; the
+/// instruction's are used here, since no argument is a constant.
 #[inline(always)]
 #[must_use]
 pub fn widen(bits: u32) -> u64 {
-    // Every machine's instruction keeps the sign of a NaN, and makes it quiet: what is left to do is clear the rest.
+    // The instruction of every machine keeps the sign of a NaN and makes it quiet; the rest of its payload is cleared
+    // here.
     let wide = f64::from(f32::from_bits(bits));
     let payload = if wide.is_nan() { !(Binary64::QUIET_NAN | Binary64::SIGN) } else { 0 };
     wide.to_bits() & !payload
 }
 
-/// A float64 as float32, rounded to nearest even, with a canonical NaN.
+/// Converts a float64 to float32, rounded to nearest even, with a canonical NaN.
 #[inline(always)]
 #[must_use]
 pub fn narrow(bits: u64) -> u32 {
@@ -219,7 +220,7 @@ fn unpack_integer(negative: bool, magnitude: u64) -> Parts<u64> {
     }
 }
 
-/// float64 nearest to an integer, and the rest.
+/// Returns the float64 nearest to an integer, and the remainder.
 #[inline(always)]
 fn split_integer(value: i128) -> (f64, f64) {
     let nearest = value as f64;

@@ -1,16 +1,16 @@
 //! A source value times a scale, before any rounding.
 //!
-//! Two ways, one meaning: the exact product, rounded once.
-//! * [`odd_product`]: float64 with *round to odd* — the last bit records that something was cut off. Whatever is
-//!   rounded from it to two or more bits less is what the exact product would have given (Boldo and Melquiond,
-//!   "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd"). Vectors can do it.
+//! Both ways give the exact product, rounded once.
+//! * [`odd_product`]: float64 with *round to odd* — the last bit is set if the product is inexact. Rounding from it to
+//!   two or more bits fewer gives what the exact product would (Boldo and Melquiond, "Emulation of FMA and correctly
+//!   rounded sums: proved algorithms using rounding to odd"). Vectors can do it.
 //! * [`Product`]: all bits of both factors in 128 bits, for targets as wide as float64.
 
 use super::lane::Lane;
 use super::pivot::{Binary64, FloatPivot, Parts, Pivot};
 
-/// Below this magnitude the error of a product may itself underflow; every target narrower than float64 has its
-/// smallest subnormal at 2^-149 or above, so only "tiny and not zero" matters there.
+/// Below this magnitude the error of a product may itself underflow. Every target narrower than float64 has its
+/// smallest subnormal at 2^-149 or above, so there it only matters that the product is tiny and not zero.
 const TINY: f64 = f64::from_bits((1023 - 900) << 52);
 
 /// `x * scale` rounded to odd, for targets of 32 bits or fewer.
@@ -30,7 +30,7 @@ pub fn odd_product(x: f64, scale: f64) -> f64 {
     } else if product.abs() < f64::INFINITY {
         adjusted
     } else if product.is_nan() {
-        // Not the product's: which sign that has, the machine decides.
+        // Not the product's NaN, whose sign depends on the machine.
         if x.is_nan() { x } else { f64::from_bits(Binary64::QUIET_NAN) }
     } else {
         huge
@@ -48,7 +48,7 @@ pub struct Factor {
 }
 
 impl Factor {
-    /// The value that pivot bits stand for.
+    /// Returns the value of pivot bits.
     #[inline(always)]
     pub fn of<P: Pivot<Lane = u64>>(bits: P::Bits) -> Self {
         let parts = P::unpack(bits);
@@ -95,7 +95,7 @@ impl Pivot for Product {
         let raise = (significand | 1).leading_zeros() - (127 - Self::TOP);
         let exponent = x.exponent + scale.exponent + i64::from(Self::TOP) - i64::from(raise);
         Parts {
-            // As in `odd_product`: a NaN keeps its own sign, whatever it is multiplied by.
+            // As in `odd_product`, a NaN keeps its own sign.
             negative: if nan { x.nan && x.negative } else { x.negative != scale.negative },
             nan,
             infinite,

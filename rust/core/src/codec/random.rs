@@ -2,7 +2,7 @@
 //!
 //! Seed and the upper half of the index choose two keys, by `SplitMix64`'s finalizer; the keys and the lower half of
 //! the index give 32 bits, by multiplications that vectors of every level have. Each key takes every number of 32 bits
-//! once over 2^32 indices. That resolves probabilities down to 2^-32: what a float32 drops is rarely less. Wide draws, for
+//! once over 2^32 indices. That resolves probabilities down to 2^-32; a float32 rarely drops less. Wide draws, for
 //! sources of 64 bits, have the same upper half, and a lower one from two keys of their own.
 
 /// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): a bijection that mixes all bits.
@@ -12,12 +12,12 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a seed selects.
+/// The stream of draws that a seed selects.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream(u64);
 
 impl Stream {
-    /// The stream of a seed.
+    /// Returns the stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x6a09_e667_f3bc_c909))
@@ -31,7 +31,7 @@ impl Stream {
     }
 }
 
-/// What the draws of 2^32 indices are made from.
+/// The keys of the draws of 2^32 indices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub(crate) first: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Keys {
 /// Spreads indices: 2^32 over the golden ratio.
 pub(crate) const GOLDEN: u32 = 0x9e37_79b9;
 
-/// By what the spread indices are multiplied.
+/// The factors of spread indices.
 pub(crate) const MULTIPLIERS: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
 
 impl Keys {
@@ -59,11 +59,11 @@ impl Keys {
 
 /// Uniform bits, 32 or 64.
 pub trait Draw: Copy + Default + Send + Sync + 'static {
-    /// All that is drawn at indices of one upper half.
+    /// The keys of indices that share their upper half.
     type Keys: Copy;
-    /// What indices with this upper half have in common.
+    /// Returns the keys of indices with this upper half.
     fn keys(stream: Stream, upper: u32) -> Self::Keys;
-    /// The bits of the index with this lower half.
+    /// Returns the draw of the index with this lower half.
     fn draw(keys: Self::Keys, lower: u32) -> Self;
 }
 

@@ -1,15 +1,15 @@
-//! What a code is worth, by the book: no tricks, no vectors. `finfo` and the core's own tests use it.
+//! The value of a code, by the definition, without optimisation. `finfo` and the core's own tests use it.
 
 use crate::cpu::DefaultEnvironment;
 use crate::format::{FloatSpec, Specials};
 
-/// The value of a code of a float format that fits in float64, whatever the floating-point environment.
+/// Returns the value of a code of a float format that fits in float64, whatever the floating-point environment.
 #[must_use]
 pub fn value_of(spec: &FloatSpec, code: u64) -> f64 {
     DefaultEnvironment::compute(code, |code| worth(spec, code))
 }
 
-/// The same, in whatever environment it is called in.
+/// Does the same in the caller's environment.
 pub(crate) fn worth(spec: &FloatSpec, code: u64) -> f64 {
     let magnitude = code & spec.magnitude_mask();
     let negative = spec.signed && code & spec.sign_bit() != 0;

@@ -1,4 +1,5 @@
-//! Shifting bits out of a significand: the one place where values are rounded.
+//! Rounds a significand as bits are shifted out, for every rounding. (The fast paths of `nearest` and `stochastic` do
+//! it in fewer steps.)
 
 use super::lane::Lane;
 use super::options::Rounding;
@@ -76,8 +77,8 @@ pub fn round_off<L: Lane, R: Rounder<L>>(
     let mask = L::ONE.shl(capped).sub(L::ONE);
     let kept = significand.shr(capped);
     let dropped = significand & mask;
-    // Rounding to nearest or in a direction only asks whether a half is reached, or anything is there, and both
-    // survive the cap. A probability must shrink with the true distance.
+    // Rounding to nearest or in a direction only needs to know whether half is reached, or any bit is set; the capped
+    // shift keeps both. A probability must shrink with the true shift.
     let weight = if R::STOCHASTIC { dropped.shr(shift.sub(capped).min(widest)) } else { dropped };
     let addend = rounder.addend(mask, kept & L::ONE, capped, negative, draw);
     (kept.add(weight.add(addend).shr(capped)), dropped != L::ZERO)

@@ -1,4 +1,4 @@
-//! One code at a time, through the exact product: what tables and bounds are made from.
+//! Converts one code at a time, through the exact product: tables and bounds are made with it.
 
 use super::decode::IntegerValue;
 use super::encode::{BoolEncoder, Encoded, Encoder, FloatEncoder, IntegerEncoder};
@@ -9,7 +9,7 @@ use super::reference;
 use super::rounding::Directed;
 use crate::format::{FloatSpec, Format, Kind};
 
-/// What a conversion makes of single codes of a real format.
+/// The conversion of single codes of a real format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar {
     source: Reader,
@@ -17,7 +17,7 @@ pub(crate) struct Scalar {
     target: Writer,
 }
 
-/// What a code is worth.
+/// Reads the value of a code.
 #[derive(Clone, Copy, Debug)]
 enum Reader {
     Float(FloatSpec),
@@ -25,7 +25,7 @@ enum Reader {
     Unsigned(IntegerValue<u64>),
 }
 
-/// What becomes of a product.
+/// Encodes a product.
 #[derive(Clone, Copy, Debug)]
 enum Writer {
     Float(FloatEncoder<u128, Directed<u128>>),
@@ -34,8 +34,8 @@ enum Writer {
 }
 
 impl Scalar {
-    /// The conversion of a pair of real formats in a rounding that draws nothing, with a factor for all; `None` for
-    /// other formats. It computes in floats: call it in [`crate::cpu::DefaultEnvironment`].
+    /// Makes the conversion for a pair of real formats and one factor; `None` for other formats and for stochastic
+    /// rounding. It computes with floats: call it in [`crate::cpu::DefaultEnvironment`].
     pub(crate) fn new(
         (source, target): (Format, Format),
         options: &Options,
@@ -66,7 +66,7 @@ impl Scalar {
         })
     }
 
-    /// The code of the result, and what happened on the way to it. Bits above the source's are ignored.
+    /// Converts a code. Bits above the source's are ignored.
     pub(crate) fn convert(&self, code: u64) -> Encoded<u64> {
         let value = match self.source {
             Reader::Float(spec) => Factor::of::<Binary64>(reference::worth(&spec, code).to_bits()),

@@ -1,10 +1,10 @@
-//! Stochastic rounding where nobody asks what happened: from the bits of a float to those of a narrower one.
+//! The fast path of stochastic rounding, without flags: from the bits of a float to those of a narrower one.
 //!
 //! ```text
 //! bits dropped   those of a mantissa, and one more for each binade below the smallest normal
 //! code           (significand + as many of the draw's top bits) >> bits dropped, and the exponent
 //! ```
-//! What the general encoder computes, in fewer steps.
+//! The results are those of the general encoder.
 
 use super::encode::{Encoded, Encoder, SpecialCodes};
 use super::lane::Lane;
@@ -12,8 +12,7 @@ use super::options::{Options, Rounding};
 use super::pivot::FloatPivot;
 use crate::format::{FloatSpec, Specials};
 
-/// What is done about signs, overflow and NaN, for codes that have been rounded. `ALIKE` formats treat all signs alike,
-/// those of zero and NaN too.
+/// The signs, overflow and NaN of rounded codes. `ALIKE` formats treat all signs alike, those of zero and NaN too.
 #[derive(Clone, Copy, Debug)]
 struct Finish<L, const ALIKE: bool> {
     limit: L,
@@ -24,7 +23,7 @@ struct Finish<L, const ALIKE: bool> {
 }
 
 impl<L: Lane, const ALIKE: bool> Finish<L, ALIKE> {
-    /// The constants, or `None` where this way does not apply.
+    /// Derives the constants; `None` where this method does not apply.
     fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
         if rounding != Rounding::Stochastic || !spec.signed || spec.specials == Specials::ExponentOnly {
             return None;
@@ -71,7 +70,7 @@ pub struct StochasticTruncatedEncoder<L, const ALIKE: bool> {
 }
 
 impl<L: Lane, const ALIKE: bool> StochasticTruncatedEncoder<L, ALIKE> {
-    /// The constants, or `None` where this way does not apply.
+    /// Derives the constants; `None` where this method does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
         spec: &FloatSpec,
@@ -109,13 +108,13 @@ pub struct StochasticEncoder<L, const ALIKE: bool> {
     /// Bits dropped from normal significands.
     dropped: L,
     mantissa_bits: L,
-    /// What code 0 would be, if normal values went on below the smallest one.
+    /// The code 0 of normal values, if they continued below the smallest one.
     rebias: L,
     finish: Finish<L, ALIKE>,
 }
 
 impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
-    /// The constants, or `None` where this way does not apply.
+    /// Derives the constants; `None` where this method does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
         spec: &FloatSpec,
@@ -124,7 +123,7 @@ impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
     ) -> Option<Self> {
         let (lowest, mantissa) = (P::BIAS - i64::from(spec.bias) + 1, i64::from(P::MANTISSA));
         let dropped = mantissa - i64::from(spec.mantissa_bits);
-        // The pivot's own subnormals are too small for any draw, and need not be told from other numbers as small.
+        // The pivot's own subnormals are too small for any draw, so they need no case of their own.
         let applies = dropped > 0 && lowest + dropped > i64::from(L::WIDTH) + mantissa;
         let finish = Finish::new(spec, options, rounding).filter(|_| applies)?;
         Some(Self {
@@ -153,12 +152,12 @@ impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticEncoder<P::Lane,
         let significand = (magnitude & implicit.sub(one)) | implicit;
         let kept = field.max(self.lowest);
         let shift = kept.sub(field).add(self.dropped);
-        // Further than the lane is wide: a probability that the draw does not resolve shrinks to zero.
+        // Shifts beyond the lane's width: the probability is below what a draw resolves, and becomes zero.
         let beyond = shift.max(widest).sub(widest).min(widest);
         let shift = shift.min(widest);
         let addend = P::Lane::from_random(draw).shr(one).shr(widest ^ shift);
         let rounded = significand.shr(beyond).add(addend).shr(shift);
-        // A normal significand brings its implicit bit.
+        // A normal significand includes its implicit bit.
         let code = kept.shl(self.mantissa_bits).sub(self.rebias).add(rounded);
         self.finish.code::<P>(code, sign, magnitude)
     }
