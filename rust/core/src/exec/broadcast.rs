@@ -1,5 +1,5 @@
-//! Elements that stand in many places, because the source does not move along an axis: each is converted once, to the
-//! first of its places, and copied from there to the others.
+//! Broadcast sources, which have stride 0 along some axes: each element is converted once, to the first of its places
+//! in the target, and copied from there to the others.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -23,7 +23,7 @@ const SMALL: usize = 1 << 12;
 /// Blocks of fewer bytes are not worth a call each, nor their copies a loop of vectors.
 const LINE: usize = 64;
 
-/// Where else each result stands.
+/// The axes along which results are copied.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Broadcast {
     /// From the nearest places to the farthest.
@@ -40,8 +40,8 @@ struct BroadcastAxis {
 }
 
 impl Broadcast {
-    /// Takes out the axes along which only the target moves. Whoever wants to know each element's index must not ask for
-    /// this; the first place by coordinates is where an index is the smallest, and stays.
+    /// Takes out the axes along which only the target moves. Not for casts that need the index of each element; the
+    /// first place by coordinates, which has the smallest index, stays.
     pub(crate) fn take(axes: &mut Axes) -> Self {
         let mut broadcast = Self::default();
         if axes.iter().any(|axis| axis.length == 0) {
@@ -67,7 +67,7 @@ impl Broadcast {
     }
 }
 
-/// Runs a job on at most this many threads, and copies its results to where else they stand.
+/// Runs a job on at most this many threads, and copies its results to their other places.
 ///
 /// # Safety
 /// As for [`Job::run`], at all places of the target.
@@ -83,7 +83,7 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
     let copies = Copies { job, broadcast, item, streams: count * item * places >= STREAM_FROM };
     let tile = job.layout.tile;
     if count >= 2 * tile * threads {
-        // What a thread has just converted is in its cache when it is copied.
+        // Each part is copied while it is still in the cache of the thread that converted it.
         let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
         let within = broadcast.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
@@ -111,7 +111,7 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
     outcome
 }
 
-/// What is left when the first places have been written.
+/// The copies that remain when the first places have been written.
 struct Copies<'a> {
     job: &'a Job<'a>,
     broadcast: &'a Broadcast,
@@ -232,7 +232,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Copies a block to the places right after each other at these coordinates, at first each time as much as is there.
+    /// Copies a block to the adjacent places at these coordinates, doubling what is copied each time.
     ///
     /// # Safety
     /// As for [`Copies::make`].
@@ -252,7 +252,7 @@ impl Copies<'_> {
     }
 }
 
-/// Makes what was copied past the caches visible, when dropped.
+/// Makes stores past the caches visible when dropped.
 struct Fence(Level);
 
 impl Drop for Fence {
@@ -261,7 +261,7 @@ impl Drop for Fence {
     }
 }
 
-/// Results that are copied alike: so many, at a stride.
+/// Results that are copied together: `count` of them, at a stride.
 #[derive(Clone, Copy)]
 struct Elements {
     /// Bytes: of a result, or of a few that lie together.
@@ -271,8 +271,8 @@ struct Elements {
 }
 
 impl Elements {
-    /// The first runs of some, and how many they are: one, or as many as follow at one stride and make a word each (the two
-    /// parts of a complex number).
+    /// Returns the elements of the first run or runs, and how many runs: one, or several at one stride whose rows make
+    /// an element each (the two parts of a complex number).
     fn of(runs: &[Run], item: usize) -> (Self, usize) {
         let (run, size) = (&runs[0], runs[0].count * item);
         let stride = run.strides[TARGET];
@@ -309,7 +309,7 @@ impl<T: Plain> RawKernel for FillWith<T> {
                 let first = from.offset(i * elements.stride);
                 let word = first.cast::<T>().read_unaligned();
                 if axis.stride == size_of::<T>() as isize {
-                    // The same loop, where the compiler sees that places are adjacent.
+                    // The same loop for adjacent places, which the compiler vectorises.
                     let to = first.cast::<T>();
                     for coordinate in coordinates.clone() {
                         to.add(coordinate).write_unaligned(word);

@@ -1,14 +1,14 @@
-//! Dense elements in native byte order that nobody asks anything about: stages over long stretches of memory, where it
-//! matters how results reach it.
+//! Plain casts of dense elements in native byte order, without reports or checks: stages over long stretches of memory,
+//! with stores chosen for alignment and caches.
 //!
 //! | case | how |
 //! |---|---|
 //! | no stage | a copy |
-//! | draws | by what draws itself, or tile by tile, so that draws and lanes stay in the innermost cache |
-//! | one stage | over all of it; long targets from an aligned element on |
+//! | stochastic rounding | by a stage that draws in registers; else tile by tile, so that draws and lanes stay in the innermost cache |
+//! | one stage | over all elements; long targets from an aligned element on |
 //! | two stages | tile by tile, through lanes that stay in the innermost cache |
-//! | real to complex | results stay in a tile, and are spread out from there |
-//! | very long | results stay in a tile, and are copied past the caches from there |
+//! | real to complex | results go to a tile, and are interleaved with zeros from there |
+//! | very long | results go to a tile, and are copied to memory past the caches from there |
 
 use super::draws;
 use super::scratch::{Scratch, with_scratch};
@@ -21,17 +21,17 @@ use crate::layout::streaming::{self, STREAM_FROM};
 use crate::layout::transfer::spread;
 use crate::route::Route;
 
-/// Bytes of a cache line: stores that straddle two cost more.
+/// Bytes of a cache line; stores that straddle two are slower.
 const LINE: usize = 64;
 
 /// From this many elements on, an extra call of a stage pays for stores that do not straddle lines.
 const ALIGN_FROM: usize = 1 << 12;
 
-/// Elements at either end that are cast by calls of their own, so that the compiler's loops over several registers have
-/// nothing left over, which they would do one by one.
+/// Elements at either end that are cast by calls of their own, so that the compiler's unrolled loops have no remainder,
+/// which they would convert one by one.
 const END: usize = 256;
 
-/// What is cast.
+/// The operands of a dense cast.
 pub(crate) struct Dense<'a> {
     pub(crate) route: &'a Route,
     pub(crate) source: *const u8,
@@ -39,7 +39,7 @@ pub(crate) struct Dense<'a> {
     pub(crate) count: usize,
     /// Results are the real parts of the target's elements, whose imaginary parts become +0.
     pub(crate) real_to_complex: bool,
-    /// Where draws come from, if there are some, and the index of the first element.
+    /// For stochastic rounding, the stream of draws and the index of the first element.
     pub(crate) draws: Option<(Stream, u64)>,
 }
 
@@ -58,13 +58,14 @@ pub(crate) unsafe fn run_dense(dense: &Dense<'_>) {
 }
 
 impl Dense<'_> {
-    /// Whether a route has no need of anything but its two ends.
+    /// Returns whether a route reads nothing but the source.
     pub(crate) fn suits(route: &Route) -> bool {
         let drawn = route.encode.is_some() && !route.flags;
         !route.scaled && (!route.draws || drawn)
     }
 
-    /// The one stage over all of it, or those that draw, if that is all there is to do. Returns whether it was.
+    /// Runs a single stage, or a stochastic route, over all elements, if nothing else is needed. Returns whether it
+    /// did.
     ///
     /// # Safety
     /// `count` elements are readable at the source and writable at the target, which overlaps the source only if
@@ -84,7 +85,7 @@ impl Dense<'_> {
             (Some(stage), None) | (None, Some(stage)) => stage,
             (None, None) => {
                 let bytes = count * route.source_size;
-                // SAFETY: the caller's promise; what streams does not overlap.
+                // SAFETY: the caller's promise; operands that stream do not overlap.
                 unsafe {
                     if self.streams() {
                         streaming::copy(self.route.level, source, target, bytes);
@@ -101,7 +102,7 @@ impl Dense<'_> {
         true
     }
 
-    /// Whether results are better kept out of the caches. What is cast in place is in them.
+    /// Returns whether results should bypass the caches. In-place results are in them already.
     fn streams(&self) -> bool {
         let Self { route, source, target, count, .. } = *self;
         let long = count * (route.source_size + self.element()) >= STREAM_FROM;
@@ -142,7 +143,7 @@ impl Dense<'_> {
         }
     }
 
-    /// Tile by tile.
+    /// Converts tile by tile.
     ///
     /// # Safety
     /// As for [`Dense::run_at_once`].
@@ -152,7 +153,7 @@ impl Dense<'_> {
         let mut end = 0;
         while end < count {
             let start = end;
-            // The first one ends where the others' targets are aligned.
+            // The first tile ends where the targets of the others are aligned.
             let length = if end == 0 { skew(target, element) } else { 0 };
             end = count.min(if length > 0 { length } else { end + TILE });
             // SAFETY: the caller's promise; these are some of the elements.
@@ -174,7 +175,7 @@ impl Dense<'_> {
         }
     }
 
-    /// One tile, to complex elements.
+    /// Converts one tile to complex elements.
     ///
     /// # Safety
     /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
@@ -208,7 +209,7 @@ impl Dense<'_> {
     }
 }
 
-/// Elements before the first one of a target that is at the start of a line, if there is one.
+/// Returns the number of elements before the first that starts a cache line, if one does.
 fn skew(target: *const u8, size: usize) -> usize {
     let bytes = target.align_offset(LINE);
     if bytes.is_multiple_of(size) { bytes / size } else { 0 }

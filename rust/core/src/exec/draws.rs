@@ -1,4 +1,4 @@
-//! Random numbers for the elements that a stage rounds by chance.
+//! Random numbers for stochastic rounding.
 
 use super::scratch::with_work;
 use crate::codec::random::{Draw, Stream};
@@ -8,7 +8,7 @@ use crate::kernels::tile::TILE;
 use crate::layout::{INDEX, Run};
 use crate::route::Route;
 
-/// Fills `words` with the draws of evenly spaced indices.
+/// Fills a buffer with the draws of evenly spaced indices.
 struct Draws<'a, D> {
     stream: Stream,
     first: u64,
@@ -40,7 +40,7 @@ impl<D: Draw> Kernel for Draws<'_, D> {
     }
 }
 
-/// Fills in the draws of the elements of runs.
+/// Fills a buffer with the draws of the elements of runs.
 pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draws: &mut [D]) {
     for run in runs.iter().flat_map(Run::each_row) {
         let (here, rest) = draws.split_at_mut(run.count);
@@ -78,7 +78,7 @@ pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) 
     }
 }
 
-/// Some of the elements of a span.
+/// Returns a part of a span.
 fn part(route: &Route, span: &Span, start: usize, count: usize) -> Span {
     let source = span.source.wrapping_add(start * route.source_size);
     let target = span.target.wrapping_add(start * route.target_size);
@@ -113,7 +113,8 @@ mod tests {
 
     const COUNT: usize = 4096 + 77;
 
-    /// What a level makes of elements that have the indices from `first` on, and what its stages do.
+    /// Returns the results of a level for elements that have the indices from `first` on, by the route and by its
+    /// stages.
     fn both(request: &Request, level: Level, elements: &[u8], first: u64) -> [Vec<u8>; 2] {
         let plan = Route::new(request, level).unwrap();
         let (stages, stream) = (
@@ -130,7 +131,7 @@ mod tests {
         })
     }
 
-    /// Numbers that are all but one with their draws: a tiny bit decides whether they are rounded up.
+    /// Values whose sum with their draws is all ones: their lowest bits decide whether they are rounded up.
     fn on_the_edge(target: Format, stream: Stream) -> Vec<u8> {
         let spec = target.float().unwrap();
         let dropped = 23 - spec.mantissa_bits;

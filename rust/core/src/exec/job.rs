@@ -1,4 +1,4 @@
-//! A range of positions, tile by tile.
+//! Casts a range of positions, tile by tile.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// What a range of positions gave.
+/// The outcome of a range of positions.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) report: Option<CastReport>,
@@ -59,33 +59,34 @@ pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) layout: &'a Layout,
     pub(crate) memory: Memory,
-    /// Where draws come from, if the plan's route reads any.
+    /// The stream of draws, if the plan's route reads any.
     pub(crate) stream: Option<Stream>,
-    /// Whether elements are looked for that are refused.
+    /// Whether refused elements are searched for.
     pub(crate) search: Search,
 }
 
-/// When elements are looked for that are refused.
+/// When refused elements are searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
     /// Never.
     No,
     /// Block by block, each before it is converted.
     Blockwise,
-    /// The target is left alone.
+    /// In all elements, without converting any.
     Only,
 }
 
-/// Bytes of a source that are looked at before they are converted: they stay in a cache of the core.
+/// Bytes of source that are checked before they are converted: they stay in a cache of the core.
 const BLOCK: usize = 1 << 17;
 
 impl Job<'_> {
-    /// Carries out positions `start..end`; `start` is a multiple of the layout's tile.
+    /// Casts positions `start..end`; `start` is a multiple of the layout's tile.
     ///
     /// # Safety
-    /// Every element of the layout is readable at the source (and scale) and, unless this is a search only, writable at the
-    /// target, and the target overlaps neither, unless source and target elements of equal size coincide one by one. What
-    /// lies between neighbours in the source that are up to eight sizes apart is readable, and no part of the target.
+    /// Every element of the layout is readable at the source (and scale) and, unless this is a search only, writable at
+    /// the target, and the target overlaps neither, unless source and target elements of equal size coincide one by
+    /// one. Memory between neighbours in the source that are up to eight sizes apart is readable, and not part of the
+    /// target.
     pub(crate) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
         let mut outcome = Outcome::default();
         if self.search == Search::No {
@@ -110,7 +111,7 @@ impl Job<'_> {
         outcome
     }
 
-    /// Whether a look at the source tells that nothing is refused.
+    /// Returns whether the source codes alone show that nothing is refused.
     ///
     /// # Safety
     /// As for [`Job::run`].
@@ -126,7 +127,7 @@ impl Job<'_> {
         })
     }
 
-    /// Converts.
+    /// Converts positions without searching.
     ///
     /// # Safety
     /// As for [`Job::run`].
@@ -140,7 +141,8 @@ impl Job<'_> {
         with_scratch(|scratch| unsafe { self.run_tiles(positions, scratch, outcome) });
     }
 
-    /// The route of these elements: of a few, the one that tells what happened saves watching.
+    /// Returns the route of these elements. For a short report, the route that writes flags is faster than a separate
+    /// pass.
     fn route(&self) -> &Route {
         match self.flag_free() {
             None => match self.plan.collector.as_ref().and_then(|collector| collector.flag_free.as_ref()) {
@@ -151,7 +153,7 @@ impl Job<'_> {
         }
     }
 
-    /// What watches beside the route, if that pays.
+    /// Returns the collector that needs no flags, if the elements are enough to pay for it.
     fn flag_free(&self) -> Option<&FlagFree> {
         let pays = self.layout.count > SHORT || self.plan.route.is_copy();
         self.plan.collector.as_ref().filter(|_| pays).and_then(|collector| collector.flag_free.as_ref())
@@ -180,7 +182,7 @@ impl Job<'_> {
         }
     }
 
-    /// Fills in the factors of all tiles, if they are the same.
+    /// Fills in the factors of all tiles, if all are the same.
     ///
     /// # Safety
     /// As for [`Job::run`].
@@ -195,13 +197,13 @@ impl Job<'_> {
         }
     }
 
-    /// The range as dense elements that nobody asks anything about, if that is what it is.
+    /// Returns the range as a dense cast without report and checks, if it is one.
     fn dense(&self, positions: &Range<usize>) -> Option<Dense<'_>> {
         let (route, memory, layout) = (&self.plan.route, &self.memory, self.layout);
         let element = route.target_size * if memory.real_to_complex { 2 } else { 1 };
         let native = !memory.source_swapped && !memory.target_swapped;
         let plain = self.plan.collector.is_none() && Dense::suits(route);
-        // Draws belong to places.
+        // Draws depend on indices, which must be consecutive too.
         let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
         let drawn = !route.draws || (in_line && !memory.real_to_complex);
         let dense = layout.is_dense(SOURCE, route.source_size) && layout.is_dense(TARGET, element);
@@ -231,7 +233,7 @@ impl Job<'_> {
         layout.runs(position, count, runs);
         let source_kind = (route.source_size, memory.source_swapped);
         let target_kind = (route.target_size, memory.target_swapped);
-        // Dense operands are read and written where they are.
+        // Dense operands are read and written in place, without tiles.
         let collector = self.plan.collector.as_ref();
         let in_place = memory.source == memory.target.cast_const();
         let reads_direct = !memory.source_swapped
@@ -249,7 +251,7 @@ impl Job<'_> {
                 return self.run_rows(runs, ends, tiles, work);
             }
             if copies && writes_direct && !in_place {
-                // No stop in a tile for what is not changed. (In place its bytes are swapped, by way of the tile.)
+                // Unchanged elements are copied without a tile. (In place, bytes are swapped by way of the tile.)
                 let place = memory.target.offset(runs[0].offsets[TARGET]);
                 gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
                 return;
@@ -261,7 +263,7 @@ impl Job<'_> {
                 tiles.0.cast_const()
             };
             if copies {
-                // No stop in a tile for what is not changed.
+                // Unchanged elements are scattered straight from the source.
                 if memory.real_to_complex {
                     scatter_real(level, source, memory.target, runs, target_kind);
                 } else {
@@ -320,13 +322,13 @@ impl Job<'_> {
         }
     }
 
-    /// Whether results are so many that they would not stay in the caches.
+    /// Returns whether the results are too many for the caches.
     fn is_large(&self) -> bool {
         let size = self.plan.route.source_size + self.plan.route.target_size;
         self.layout.count * size >= streaming::STREAM_FROM
     }
 
-    /// Looks for elements that are refused.
+    /// Searches for the first refused element.
     ///
     /// # Safety
     /// As for [`Job::run`].
@@ -365,7 +367,7 @@ impl Job<'_> {
     }
 }
 
-/// Notes the first element of a tile that is refused.
+/// Notes the first refused element of a tile.
 fn note_first(refused: u8, flags: &[u8], runs: &[Run], outcome: &mut Outcome) {
     if flags.iter().fold(0, |all, flag| all | flag) & refused == 0 {
         return;

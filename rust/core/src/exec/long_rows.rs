@@ -1,4 +1,4 @@
-//! Rows that are converted where they are: elements of long ones need no stop in a tile.
+//! Converts long rows where they are, without copies to tiles.
 
 use super::dense::Dense;
 use super::job::Job;
@@ -6,22 +6,23 @@ use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{Run, SOURCE, TARGET};
 use crate::route::work::Work;
 
-/// Bytes from which on a row is worth a call of its own.
+/// From this many bytes on, a row is worth a call of its own.
 const LONG: usize = 1024;
 
-/// How one operand's elements of a tile lie.
+/// The layout of one operand's elements in a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// One after the other.
+    /// Without gaps.
     Dense,
-    /// In rows that are long.
+    /// In long rows without gaps.
     Rows,
-    /// In some other way: they stop in a tile of ours.
+    /// In any other way: they are copied to or from a tile of ours.
     Apart,
 }
 
 impl Job<'_> {
-    /// How both operands lie, if their rows are worth calls of their own; `dense` says which are without gaps.
+    /// Returns the layouts of both operands, if their rows are worth calls of their own; `dense` says which have no
+    /// gaps.
     pub(super) fn long_rows(&self, runs: &[Run], dense: [bool; 2]) -> Option<[End; 2]> {
         let (route, memory) = (&self.plan.route, &self.memory);
         let plain = self.plan.collector.is_none() && !memory.real_to_complex;

@@ -1,9 +1,10 @@
-//! A plan over a layout: positions per thread, in tiles.
+//! Carries a plan out over a layout: positions per thread, in tiles.
 //!
-//! * `job`: a range of positions, tile by tile; `long_rows`: without a stop in tiles; `dense`: without tiles.
-//! * `parallel`, `workers`: threads. `broadcast`: results that stand in many places.
-//! * `small`: casts that are too small for any of that.
-//! * `draws`: random numbers. `scratch`: what a thread has for the insides of tiles.
+//! * `job`: a range of positions, tile by tile; `long_rows`: long rows, without copies to tiles; `dense`: dense arrays,
+//!   without tiles.
+//! * `parallel`, `workers`: threads. `broadcast`: results that are copied to many places.
+//! * `small`: casts too small for threads and blocks.
+//! * `draws`: random numbers. `scratch`: the buffers of a thread.
 
 pub(crate) mod broadcast;
 mod dense;

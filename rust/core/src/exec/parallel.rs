@@ -1,7 +1,7 @@
 //! Threads: how many, and which positions each takes.
 //!
-//! Threads are started per call and joined before it returns, so there is no pool to be dead in the child of a
-//! `fork`, and none to fight with the caller's own.
+//! Threads are started per call and joined before it returns, so no pool can be missing in the child of a `fork`, or
+//! compete with the caller's own.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ pub(super) fn share(
     outcome
 }
 
-/// Runs each of the parts of some work on a thread of its own, the first on this one, and takes in what they give.
+/// Runs each part on a thread of its own, the first on this one, and passes the results to `take`.
 fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, mut take: impl FnMut(T)) {
     let work = &work;
     thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, mut take: i
             take(match handle.map(thread::ScopedJoinHandle::join) {
                 Ok(Ok(more)) => more,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                // No thread could be had: its part is done here.
+                // No thread could be started: its part is done here.
                 Err(_) => work(part),
             });
         }

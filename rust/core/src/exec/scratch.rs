@@ -1,4 +1,4 @@
-//! What a thread has for the insides of tiles.
+//! The buffers of a thread, for the elements of a tile.
 
 use std::cell::RefCell;
 
@@ -21,16 +21,16 @@ pub(super) struct Scratch {
 }
 
 thread_local! {
-    /// Kept between calls: clearing it each time would cost more than many a cast.
+    /// Kept between calls: clearing it each time would take longer than a small cast.
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::default();
 }
 
-/// Does something with the scratch of this thread.
+/// Calls a function with the scratch of this thread.
 pub(super) fn with_scratch<R>(function: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| function(scratch))
 }
 
-/// Does something with the part of it that routes use.
+/// Calls a function with the part of it that routes use.
 pub(super) fn with_work<R>(function: impl FnOnce(&mut Work) -> R) -> R {
     with_scratch(|scratch| function(&mut scratch.work))
 }

@@ -1,5 +1,4 @@
-//! Casts of a few elements: what is found out about many, for threads, blocks and repeats, takes longer than to cast
-//! them.
+//! Casts of a few elements, for which preparing threads, blocks and broadcasts would take longer than the cast.
 
 use std::mem::MaybeUninit;
 
@@ -12,14 +11,14 @@ use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Parts, Source, Target};
 use crate::plan::{Plan, PlanKey};
 
-/// As many as are few: less than a tile.
+/// Elements of a small cast, at most: less than a tile.
 const SMALL: usize = 512;
 
 /// Elements of up to 16 bytes.
 type Elements = [MaybeUninit<[u64; 2]>; SMALL];
 
-/// Casts elements in native byte order on this thread, if they are dense, or few and of few axes; returns whether it did.
-/// What draws is left to [`super::cast()`], and so is what the options refuse or may refuse.
+/// Casts elements in native byte order on this thread, if they are dense, or few and with few axes; returns whether it
+/// did. Stochastic rounding, and elements that the options refuse or may refuse, are left to [`super::cast()`].
 ///
 /// # Errors
 /// [`Error::Unsupported`] for complex to real.
@@ -42,12 +41,12 @@ pub unsafe fn cast_small(
     Ok(unsafe { plan.cast_small(shape, strided.0, strided.1, factor) })
 }
 
-/// An operand: its first element, and bytes between elements per axis.
+/// An operand: its first element, and the bytes between elements per axis.
 pub(crate) type Strided<'a, P> = (P, &'a [isize]);
 
 impl Plan {
-    /// Casts `count` dense elements in native byte order, on this thread, by a plan without factors and draws, and without a
-    /// look for what it refuses.
+    /// Casts `count` dense elements in native byte order, on this thread, by a plan without factors and draws, and
+    /// without checking for refused elements.
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
@@ -60,7 +59,7 @@ impl Plan {
         unsafe { run_dense(&dense) };
     }
 
-    /// Casts elements in native byte order, if they are dense, or few and of few axes, and are not refused; returns
+    /// Casts elements in native byte order, if they are dense, or few and with few axes, and none is refused; returns
     /// whether it did.
     ///
     /// # Safety
@@ -77,7 +76,7 @@ impl Plan {
         let dense = run.is_dense(SOURCE, self.source_size()) && run.is_dense(TARGET, self.target_size());
         let Parts { components, real_to_complex, .. } = self.parts;
         let most = match (self.route.scaled, dense) {
-            // Parts of complex numbers are not scaled here.
+            // Scaled complex numbers are left to the general cast.
             (true, _) => {
                 if components == 1 && !real_to_complex {
                     SMALL
@@ -128,12 +127,12 @@ impl Plan {
         true
     }
 
-    /// The same by way of rooms for those that are not dense.
+    /// Does the same by way of buffers for operands that are not dense.
     ///
     /// # Safety
     /// The elements of the run, [`SMALL`] at most, are readable at the source and writable at the target, which do not
     /// overlap.
-    // A function of its own, so that others do not pay for the stack that it takes.
+    // A function of its own, so that dense casts do not pay for its stack.
     #[inline(never)]
     unsafe fn cast_strided(
         &self,
@@ -162,7 +161,7 @@ impl Plan {
     }
 }
 
-/// All elements as one run, in which those next to each other in the target follow each other, if they are one.
+/// Returns all elements as one run in the order of the target's memory, if there is one.
 fn run(shape: &[usize], source: &[isize], target: &[isize]) -> Option<Run> {
     let mut run = Run::row([0; OPERANDS], [0; OPERANDS], 1);
     let axes = shape.iter().zip(source.iter().zip(target));

@@ -1,4 +1,5 @@
-//! How many threads a call takes: as many as pay, and with those of calls that run meanwhile no more than it may use.
+//! How many threads a call takes: as many as pay, and together with calls that run at the same time no more than it may
+//! use.
 
 #![deny(unsafe_code)]
 
@@ -8,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Below this many bytes, read and written, a thread costs more than it brings.
 const BYTES_PER_THREAD: usize = 1 << 22;
 
-/// Threads in use by all calls large enough for more than one, theirs included; above them the process they are of. The
-/// child of a `fork` has none of its parent's, and finds another process here.
+/// The number of threads in use by all parallel calls, callers included; in the upper 32 bits, their process. The child
+/// of a `fork` finds another process here and starts from 0.
 static BUSY: AtomicU64 = AtomicU64::new(0);
 
 /// The threads of one call; given back when dropped.
@@ -32,7 +33,7 @@ impl Workers {
             count = useful.min((threads as u64).saturating_sub(busy)).max(1);
             Some(process | (busy + count).min(MASK))
         };
-        // The closure always has an answer.
+        // The closure never returns `None`.
         let _ = BUSY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         Self { process, count }
     }
