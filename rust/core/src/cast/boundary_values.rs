@@ -1,14 +1,14 @@
-//! Codes that tell casts apart: few enough to try at every start, and near every place where results change.
+//! Codes that show where two casts differ: few enough to test at every start, and near every threshold between results.
 
 #![deny(unsafe_code)]
 
 use crate::format::{Format, Kind};
 
-/// How far below the leading bit a second bit is set: beyond the significand of every format of 16 bits or fewer.
+/// Bits below the leading one at which a second bit is set: beyond the significand of every format of 16 bits or fewer.
 const REACH: u32 = 13;
 
-/// Dense elements of a format, in native byte order: every code of a format of a byte; of a wider one powers of two,
-/// what lies halfway to the next code of a narrower format, and the codes next to them.
+/// Returns dense elements of a format in native byte order: every code of a format of one byte; of wider ones the
+/// powers of two, the midpoints to the next code of narrower formats, and the codes next to all of these.
 #[must_use]
 pub fn boundary_values(format: Format) -> Vec<u8> {
     if let Some(component) = format.component() {
@@ -24,7 +24,7 @@ pub fn boundary_values(format: Format) -> Vec<u8> {
     match format.kind() {
         Kind::Float(spec) => {
             let leading = 1 << spec.mantissa_bits;
-            // float64 has more exponents than matter to anyone else.
+            // float64 has more exponents than any other format needs.
             let middle = spec.bias as u64;
             let fields = (0..1 << spec.exponent_bits).filter(|field: &u64| field.abs_diff(middle) < 160);
             let ends = [0, spec.max_code() >> spec.mantissa_bits];
@@ -57,7 +57,7 @@ pub fn boundary_values(format: Format) -> Vec<u8> {
     codes.into_iter().flat_map(bytes).collect()
 }
 
-/// Offsets within the binade of a leading bit: single bits below it, and those next to them.
+/// Visits offsets within the binade of a leading bit: single bits below it, and their neighbours.
 fn around(leading: u64, exponent: u32, mut visit: impl FnMut(u64)) {
     [0, 1, leading - 1].into_iter().for_each(&mut visit);
     for distance in 1..=REACH.min(exponent) {

@@ -1,12 +1,12 @@
-//! Values that every library casts alike, raising no floating-point exception that anyone looks at.
+//! Values that every library casts alike, without floating-point exceptions that hosts check.
 //!
-//! | source → target | not ordinary | because |
+//! | source → target | values that differ | because |
 //! |---|---|---|
 //! | float of 16 bits or more | NaN | hosts differ in payloads; a signalling one raises "invalid" |
 //! | float → integer | beyond the integer's range, NaN | C leaves it undefined |
-//! | float64 | what is no normal float32, but zero | hosts that go through float32 raise "overflow", "underflow" |
+//! | float64 | nonzero values that are not normal in float32 | hosts that go through float32 raise "overflow", "underflow" |
 //! | float → e8m0 | subnormals of float32 | hosts differ in the lowest interval |
-//! | stored in more bits than it has | the unused ones are not 0 | nothing says what they mean |
+//! | stored in more bits than it has | codes whose unused bits are not 0 | their meaning is not defined |
 
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::value_of;
@@ -14,7 +14,7 @@ use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::kernels::code_bounds::{CodeBounds, first_in};
 
-/// Tells ordinary elements of one format, for casts to another, from their codes alone.
+/// Finds elements of one format on which hosts agree in casts to another, by their codes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAgreement {
     codes: CodeBounds,
@@ -22,7 +22,7 @@ pub struct HostAgreement {
 }
 
 impl HostAgreement {
-    /// For one pair of formats; `None` if every code of the source is ordinary.
+    /// Makes the bounds for a pair of formats; `None` if hosts agree on every code of the source.
     #[must_use]
     pub fn new(source: Format, target: Format) -> Option<Self> {
         let components = if source.component().is_some() { 2 } else { 1 };
@@ -38,7 +38,7 @@ impl HostAgreement {
         (codes.low > 1 || codes.high < codes.mask).then_some(Self { codes, components })
     }
 
-    /// Whether all of `count` dense elements in native byte order are ordinary.
+    /// Returns whether hosts agree on all of `count` dense elements in native byte order.
     ///
     /// # Safety
     /// They are readable.
@@ -49,7 +49,7 @@ impl HostAgreement {
     }
 }
 
-/// Takes out what is special about a float source.
+/// Excludes the special values of a float source.
 fn restrict(codes: &mut CodeBounds, spec: &FloatSpec, target: Format) {
     let finite = spec.max_code();
     // The codes of magnitudes grow with their values.
@@ -63,7 +63,7 @@ fn restrict(codes: &mut CodeBounds, spec: &FloatSpec, target: Format) {
         codes.high = codes.high.min(spec.infinity_code().unwrap_or(finite));
     }
     if let (Kind::Integer { .. }, Some((_, largest))) = (target.kind(), target.integer_range()) {
-        // One more than the largest is a power of two, and so a float.
+        // `largest + 1` is a power of two, so exact in float64.
         codes.high = first_of((largest + 1) as f64).saturating_sub(1);
     }
     let normal = 2f64.powi(1 - Binary32::BIAS as i32);

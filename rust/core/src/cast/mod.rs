@@ -42,10 +42,10 @@ use crate::report::CastReport;
 ///
 /// # Safety
 /// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
-/// the length of the call, from any thread. What lies between neighbours in the source that are up to eight sizes apart is
-/// readable too (if only because it lies in the same pages of memory), and no part of the target. No two elements of the
-/// target overlap, and the target overlaps neither source nor scales; except that it may be the source, if their
-/// elements have equal size and strides and `target.fresh` is not set.
+/// the length of the call, from any thread. Memory between neighbours in the source that are up to eight sizes apart is
+/// readable too (it is in the same pages), and not part of the target. No two elements of the target overlap, and the
+/// target overlaps neither source nor scales; except that it may be the source, if their elements have equal size and
+/// strides and `target.fresh` is not set.
 pub unsafe fn cast(
     shape: &[usize],
     source: Source<'_>,
@@ -106,7 +106,7 @@ unsafe fn cast_from(
         return Ok(None);
     }
     let mut axes = axes(shape, &source, &target, scales.as_ref(), plan);
-    // Each place has its own random number, and is counted by itself.
+    // Stochastic rounding and reports treat each place of the target by itself.
     let each = plan.route.draws || settings.report;
     let broadcast = if each { Broadcast::default() } else { Broadcast::take(&mut axes) };
     let memory = Memory { target: memory.target.wrapping_offset(broadcast.start), ..memory };
@@ -119,7 +119,7 @@ unsafe fn cast_from(
         let mut whole = Outcome::default();
         for layout in &layouts {
             let job = Job { plan, layout, memory, stream, search };
-            // SAFETY: the caller's promise; layouts and repeats have the elements of the arrays.
+            // SAFETY: the caller's promise; layouts and broadcasts have the elements of the arrays.
             whole.merge(&unsafe { broadcast::run(&job, &broadcast, settings.threads) });
         }
         let refuse = |(index, is_nan): (u64, bool)| {
@@ -140,8 +140,8 @@ unsafe fn cast_from(
     Ok(settings.report.then(|| report.unwrap_or_default()))
 }
 
-/// Says how [`cast()`] casts `count` elements: the formats and the level, the loops that they pass through, how what is
-/// refused is found, and what is lost. `factor` is the one for all, if they are `scaled` and there is one.
+/// Describes how [`cast()`] casts `count` elements: the formats and the level, the loops, how refused elements are
+/// found, and how losses are. `factor` is the one for all elements, if they are `scaled` and there is one.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for complex to real.
@@ -155,7 +155,7 @@ pub fn explain(
     Ok(Plan::find(&key, count)?.describe())
 }
 
-/// The axes to walk. Operands that nobody reads get stride 0, so that they do not keep axes from merging.
+/// Returns the axes to walk. Unused operands get stride 0, so that they do not keep axes from merging.
 fn axes(
     shape: &[usize],
     source: &Source<'_>,

@@ -1,6 +1,6 @@
 //! A cast that is planned once and run many times, over dense elements in native byte order, on one thread.
 //!
-//! It may go by way of another format, rounding twice: what a library that computes in one format does to all others.
+//! It may go by way of another format and round twice, as libraries do that compute in one format only.
 
 use std::mem::MaybeUninit;
 
@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::kernels::tile::TILE;
 use crate::plan::Plan;
 
-/// A plain cast; two, if it goes by way of another format.
+/// A plain cast, or two by way of another format.
 #[allow(missing_debug_implementations, reason = "stages are loops: there is nothing to show")]
 pub struct Prepared {
     first: &'static Plan,
@@ -46,7 +46,7 @@ impl Prepared {
         }
     }
 
-    /// Casts by way of the other format. A function of its own, so that single steps do not pay for its stack.
+    /// Casts by way of the other format. A function of its own, so that single casts do not pay for its stack.
     ///
     /// # Safety
     /// As for [`Prepared::run`].

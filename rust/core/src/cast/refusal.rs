@@ -1,4 +1,4 @@
-//! What an error says about the element that the options refuse.
+//! Makes the error for an element that the options refuse.
 
 use crate::codec::reference;
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn refusal(
     Error::Overflow { index: element, value, scale, target: target.format }
 }
 
-/// A code of a real format, written as its value.
+/// Returns the value of a code of a real format, as text.
 fn display(format: Format, code: u64) -> String {
     match format.kind() {
         Kind::Float(spec) => format!("{:?}", reference::value_of(&spec, code)),

@@ -1,4 +1,4 @@
-//! Scales that differ along the first axes only: a cast for each, because casts with one factor for all are faster.
+//! Scales that differ along the first axes only: one cast for each scale, because casts with one factor are faster.
 
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::exec::parallel;
 use crate::plan::operands::{Scales, Settings, Source, Target, dense_count};
 use crate::report::CastReport;
 
-/// Elements with one factor that are worth a cast of their own.
+/// From this many elements with one factor on, they are worth a cast of their own.
 const PAYS_FROM: usize = 1 << 12;
 
 /// The cast of a row.
@@ -32,7 +32,7 @@ pub(crate) unsafe fn cast_rows(
     cast: Cast,
 ) -> Result<bool, Error> {
     let options = &settings.options;
-    // What is found out about elements belongs to their place in the whole.
+    // Reports, errors and draws depend on the place in the whole array.
     let by_place = settings.report
         || options.overflow == Overflow::Raise
         || options.nan == NanRule::Raise
@@ -85,7 +85,7 @@ struct Pointers(*const u8, *mut u8, *const u8);
 // SAFETY: the pointers are only followed in casts, whose caller promises that they may be, from any thread.
 unsafe impl Sync for Pointers {}
 
-/// Bytes from the first row to one of them, counted in C order.
+/// Returns the bytes from the first row to a row, counted in C order.
 fn offset(row: usize, shape: &[usize], strides: &[isize]) -> isize {
     let mut rest = row;
     let axes = shape.iter().zip(strides).rev();

@@ -1,5 +1,5 @@
-//! Everything that is decided about a cast before an element is looked at. Decided once for each pair of formats, level
-//! and set of options.
+//! Plans: everything that is decided about a cast before an element is read, once for each pair of formats, level and
+//! set of options.
 
 pub(crate) mod operands;
 pub(crate) mod refusal_check;
@@ -22,12 +22,12 @@ use crate::plan::refusal_check::RefusalCheck;
 use crate::report::collector::Collector;
 use crate::route::Route;
 
-/// What a cast is asked for.
+/// What a plan depends on, and is cached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlanKey {
     pub(crate) source: Format,
     pub(crate) target: Format,
-    /// The seed is none of a plan's business, and 0.
+    /// The seed is 0: plans do not depend on it.
     options: Options,
     report: bool,
     scale: Scale,
@@ -37,17 +37,17 @@ pub(crate) struct PlanKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scale {
     No,
-    /// A factor for each, or one that it does not pay to decide for.
+    /// A factor for each element, or one that is not worth a plan of its own.
     Each,
-    /// One factor, its bits; how many elements there are.
+    /// The bits of the one factor, and the class of the number of elements.
     One(u64, Count),
 }
 
-/// Below this many elements, it pays to decide for one factor alone when it comes again.
+/// Below this many elements, a factor gets a plan of its own only when it occurs a second time.
 const SMALL: usize = 1 << 5;
 
 impl PlanKey {
-    /// For `count` elements; `factor` is the one for all, if they are scaled, and there is one.
+    /// Makes the key for `count` elements; `factor` is the one for all, if they are scaled and there is one.
     pub(crate) fn new(
         (source, target): (Format, Format),
         options: &Options,
@@ -62,12 +62,12 @@ impl PlanKey {
         Self { source, target, options: Options { seed: 0, ..*options }, report, scale }
     }
 
-    /// For plain casts.
+    /// Makes the key of a plain cast.
     pub(crate) fn plain(source: Format, target: Format) -> Self {
         Self::new((source, target), &Options::default(), (false, None), (false, 0))
     }
 
-    /// What routes are asked for: results for everything.
+    /// Makes the request for the route, which gives every element a result.
     fn request(&self, parts: &Parts) -> Request {
         let Options { rounding, overflow, nan, seed } = self.options;
         let overflow = if overflow == Overflow::Raise { Overflow::Ieee } else { overflow };
@@ -87,7 +87,7 @@ impl PlanKey {
         }
     }
 
-    /// The number of its options among all that have no factor.
+    /// Returns the number of its options among all variants; `None` with one factor.
     fn variant(&self) -> Option<usize> {
         let scaled = match self.scale {
             Scale::No => 0,
@@ -106,7 +106,7 @@ impl PlanKey {
     }
 }
 
-/// How many numbers [`PlanKey::variant`] gives.
+/// How many numbers [`PlanKey::variant`] returns.
 const VARIANTS: usize = (1 + Rounding::COUNT) * Overflow::COUNT * NanRule::COUNT * 2 * 2;
 
 /// The plans of a pair of formats on a level.
@@ -115,13 +115,13 @@ type Variants = CachedOnce<Plan, VARIANTS>;
 static PLANS: CachedOnce<Variants, { InstructionSet::COUNT * Format::COUNT * Format::COUNT }> =
     CachedOnce::new();
 
-/// The plans with a factor that a thread has made last, each with what it was made for.
+/// The last plans with a factor that a thread has made, with their keys.
 #[derive(Default)]
 struct RecentPlans {
     plans: [Option<(PlanKey, Rc<Plan>)>; 4],
     /// Where the next one goes.
     next: usize,
-    /// What was asked for a few elements, and not decided for alone.
+    /// The last key of a small cast that got no plan of its own.
     seen: Option<PlanKey>,
 }
 
@@ -132,7 +132,8 @@ thread_local! {
 /// Whether plans are written to the standard error as they are found.
 static LOG: AtomicBool = AtomicBool::new(false);
 
-/// Writes the plan of each cast to the standard error, as [`super::explain`] says it, on one line; or no longer.
+/// Starts or stops writing the plan of each cast to the standard error, as [`super::explain`] describes it, on one
+/// line.
 pub fn log_casts(on: bool) {
     LOG.store(on, Ordering::Relaxed);
 }
@@ -140,23 +141,23 @@ pub fn log_casts(on: bool) {
 #[cold]
 fn log(found: Result<&Plan, &Error>) {
     if let Ok(plan) = found {
-        // Nobody listens where it cannot be written.
+        // A closed standard error is ignored.
         let _ = writeln!(stderr(), "castwise: {}", plan.describe().replace('\n', "; "));
     }
 }
 
-/// What was decided.
+/// A plan.
 pub(crate) struct Plan {
     pub(crate) parts: Parts,
     /// From sources to results.
     pub(crate) route: Route,
-    /// What is refused.
+    /// How refused elements are found.
     pub(crate) refusal_check: Option<RefusalCheck>,
-    /// What is found out for a report.
+    /// How losses are found, for a report.
     pub(crate) collector: Option<Collector>,
 }
 
-/// A plan that stays, or one with a factor.
+/// A plan that is kept for good, or a recent one with a factor.
 pub(crate) enum PlanRef {
     Cached(&'static Plan),
     Recent(Rc<Plan>),
@@ -174,7 +175,7 @@ impl Deref for PlanRef {
 }
 
 impl Plan {
-    /// The plan for what is asked, for `count` elements, on the level in use.
+    /// Finds or makes the plan of a key, for `count` elements, on the level in use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
@@ -190,7 +191,7 @@ impl Plan {
         found
     }
 
-    /// The plan of a plain cast on the level in use.
+    /// Finds or makes the plan of a plain cast on the level in use.
     ///
     /// # Errors
     /// As for [`Plan::find`].
@@ -223,7 +224,8 @@ impl Plan {
         Ok(plans.store(variant, plan))
     }
 
-    /// The plan for one factor; for a few elements, a plan for any factors until the one comes again.
+    /// Finds or makes the plan for one factor; for few elements, returns the plan for any factors until the factor
+    /// occurs a second time.
     fn recent(key: &PlanKey, is_small: bool) -> Result<PlanRef, Error> {
         let level = Level::active();
         RECENT.with_borrow_mut(|RecentPlans { plans, next, seen }| {
@@ -242,7 +244,7 @@ impl Plan {
         })
     }
 
-    /// Says what was decided, a line for each part.
+    /// Describes the plan, a line for each part.
     pub(crate) fn describe(&self) -> String {
         let Self { parts, route, refusal_check, collector } = self;
         let level = route.level.name();
@@ -268,7 +270,7 @@ impl Plan {
         lines.join("\n")
     }
 
-    /// Decides.
+    /// Makes the plan.
     ///
     /// # Errors
     /// As for [`Plan::find`].
@@ -284,24 +286,24 @@ impl Plan {
         })
     }
 
-    /// Whether nothing but the results of unscaled elements is asked for, and those do not depend on places.
+    /// Returns whether the cast is unscaled, without report, checks and draws.
     pub(crate) fn is_simple(&self) -> bool {
         let Route { scaled, draws, .. } = self.route;
         self.refusal_check.is_none() && self.collector.is_none() && !scaled && !draws
     }
 
-    /// Bytes of a source element.
+    /// Returns the bytes of a source element.
     pub(crate) fn source_size(&self) -> usize {
         self.parts.source.item_size() * self.parts.components
     }
 
-    /// Bytes of a target element.
+    /// Returns the bytes of a target element.
     pub(crate) fn target_size(&self) -> usize {
         let parts = if self.parts.real_to_complex { 2 } else { self.parts.components };
         self.parts.target.item_size() * parts
     }
 
-    /// The layout of dense elements.
+    /// Returns the layout of dense elements.
     pub(crate) fn dense(&self, count: usize) -> Layout {
         let components = self.parts.components;
         let [from, to] = [self.source_size(), self.target_size()].map(|size| size / components);

@@ -1,4 +1,4 @@
-//! What a cast is given: arrays, factors, and how to treat what the target cannot hold.
+//! The operands of a cast: arrays, factors and settings.
 
 use crate::codec::options::Options;
 use crate::error::Error;
@@ -42,7 +42,7 @@ pub struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// The one factor for all elements of a shape, if there is one.
+    /// Returns the one factor for all elements of a shape, if there is one.
     ///
     /// # Safety
     /// The factors of the shape's elements are readable.
@@ -67,7 +67,7 @@ pub struct Settings {
     pub threads: usize,
 }
 
-/// The real formats that a pair comes down to.
+/// The real formats that a pair of formats is cast by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts {
     pub(crate) source: Format,
@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-/// How many elements there are, if in source and target alike they follow each other in C order without gaps.
+/// Returns the number of elements, if source and target both hold them in C order without gaps.
 pub(crate) fn dense_count(shape: &[usize], source: &Source<'_>, target: &Target<'_>) -> Option<usize> {
     let mut count = 1;
     let sizes = [source.format.item_size(), target.format.item_size()];

@@ -1,5 +1,5 @@
-//! What the options refuse: a look at the source beside the conversion tells that nothing is refused; only where it
-//! does not, a tile is converted again, by stages that tell what happened to each element.
+//! The check for elements that the options refuse: bounds on the source codes usually show that none is; otherwise a
+//! tile is converted again, by stages that write flags for each element.
 
 #![deny(unsafe_code)]
 
@@ -13,18 +13,18 @@ use crate::kernels::code_bounds::{CodeBounds, first_in};
 use crate::kernels::request::Request;
 use crate::route::Route;
 
-/// What is looked for.
+/// How refused elements are found.
 pub(crate) struct RefusalCheck {
-    /// Codes that are never refused; `None` if there is no telling from codes alone.
+    /// Bounds of codes that are never refused; `None` if codes alone do not show it.
     pub(crate) safe: Option<CodeBounds>,
-    /// Tells of each element.
+    /// The route that writes a flag for each element.
     pub(crate) close: Route,
-    /// The flags of what is refused.
+    /// The flags of refused elements.
     pub(crate) refused: u8,
 }
 
 impl RefusalCheck {
-    /// For a request whose options, before they were quieted, are these; `None` if they refuse nothing.
+    /// Makes the check for a request whose original options are these; `None` if they refuse nothing.
     ///
     /// # Errors
     /// As for [`Route::new`].
@@ -45,20 +45,20 @@ impl RefusalCheck {
     }
 }
 
-/// The codes of which nothing is refused.
+/// The codes that are never refused.
 enum Safe {
     /// Every code.
     All,
-    /// Those within bounds; there may be more.
+    /// At least those within these bounds.
     Some(CodeBounds),
-    /// There is no telling.
+    /// Not known from codes.
     Unknown,
 }
 
 impl Safe {
     fn of(request: &Request, refused: u8) -> Self {
         let Request { source, target, scaled, factor, .. } = *request;
-        // By chance, a value may be rounded either way.
+        // Stochastic rounding may round a value either way.
         let roundings = match request.rounding() {
             Rounding::Stochastic => [Rounding::TowardsPositive, Rounding::TowardsNegative],
             rounding => [rounding; 2],
@@ -93,7 +93,7 @@ impl Safe {
     fn of_integers(source: Format, signed: bool, is_safe: impl Fn(u64) -> bool) -> Self {
         let (bits, size) = (source.row().bits, source.item_size());
         let (all, sign) = (u64::MAX >> (64 - bits), if signed { 1 << (bits - 1) } else { 0 });
-        // Numbered from the lowest value to the highest, zero is number `sign`.
+        // Codes are numbered from the lowest value to the highest; zero is number `sign`.
         let is_safe = |number: u64| is_safe(number ^ sign);
         let low = first_in(0, sign, is_safe);
         let high = if is_safe(all) { all } else { first_in(sign, all, |number| !is_safe(number)) - 1 };
@@ -105,7 +105,7 @@ impl Safe {
 
     fn of_floats(source: Format, spec: &FloatSpec, both_signs: bool, is_safe: impl Fn(u64) -> bool) -> Self {
         let (largest, magnitudes) = (spec.max_code(), spec.magnitude_mask());
-        // The largest magnitude of a sign up to which nothing is refused: a number, or all of them.
+        // Returns the largest magnitude of a sign up to which nothing is refused.
         let safe_up_to = |sign: u64| {
             let is_safe = |magnitude: u64| is_safe(magnitude | sign);
             if !is_safe(0) {
@@ -123,7 +123,7 @@ impl Safe {
         let negative = if spec.signed { safe_up_to(spec.sign_bit()) } else { Some(positive) };
         let (mask, high) = match negative {
             Some(negative) if both_signs => (magnitudes, positive.min(negative)),
-            // Negative codes are above all others.
+            // As unsigned numbers, negative codes are above all others.
             _ => (all, positive),
         };
         if high == mask {

@@ -1,4 +1,4 @@
-//! The one decision of a cast: which stages its elements pass through. No loops here.
+//! Chooses the stages that the elements of a cast pass through. No loops here.
 //!
 //! | route | stages | when |
 //! |---|---|---|
@@ -27,9 +27,9 @@ use crate::kernels::tables::lookup;
 use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
 use crate::kernels::vectors::{direct, low_bytes, native};
 
-/// What happens to each tile.
+/// The stages that a tile passes through.
 pub(crate) struct Route {
-    /// What its stages were chosen for.
+    /// The level that its stages were chosen for.
     pub(crate) level: Level,
     /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
     pub(crate) decode: Option<Box<dyn Stage>>,
@@ -45,14 +45,14 @@ pub(crate) struct Route {
     pub(crate) scaled: bool,
     /// Draws are read.
     pub(crate) draws: bool,
-    /// Does all that the stages do for dense elements, and draws by itself.
+    /// Does the work of all stages for dense elements, with draws in registers.
     pub(crate) stochastic: Option<Box<dyn StochasticStage>>,
     pub(crate) source_size: usize,
     pub(crate) target_size: usize,
 }
 
 impl Route {
-    /// Decides.
+    /// Chooses the stages.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex formats, which the caller takes apart into real ones.
@@ -65,7 +65,7 @@ impl Route {
         Self::through_stages(request, level)
     }
 
-    /// Without stages.
+    /// Makes a route without stages.
     fn empty(request: &Request, level: Level) -> Self {
         let Request { source, target, scaled, .. } = *request;
         Self {
@@ -83,7 +83,7 @@ impl Route {
         }
     }
 
-    /// Decides for stages, even where a copy would have the same results, because they tell of NaN.
+    /// Chooses stages even where a copy would have the same results, because they flag NaN.
     ///
     /// # Errors
     /// As for [`Route::new`].
@@ -126,7 +126,7 @@ impl Route {
         self.route(request)
     }
 
-    /// Says which loops elements pass through.
+    /// Describes the loops that elements pass through.
     pub(crate) fn describe(&self) -> String {
         let drawn = self.stochastic.is_some().then(|| "draws in registers; else ".to_owned());
         let stages =
@@ -136,12 +136,12 @@ impl Route {
         drawn.unwrap_or_default() + &stages
     }
 
-    /// Whether nothing is to be done to elements.
+    /// Returns whether elements are copied unchanged.
     pub(crate) fn is_copy(&self) -> bool {
         self.decode.is_none() && self.encode.is_none()
     }
 
-    /// Takes the machine's own conversions, if there are some for the pair. Returns whether there are.
+    /// Fills in the machine's own conversions, if the pair has any. Returns whether it has.
     fn go_native(&mut self, request: &Request) -> bool {
         let Request { source, target, options, .. } = *request;
         if target.kind() == Kind::Bool && !request.keeps_specials() {
@@ -162,7 +162,7 @@ impl Route {
             }
             Some(_) => None,
         };
-        // Single floats and narrower; float64 they become by decoding alone.
+        // For float32 and narrower floats; decoding alone makes them float64.
         if self.encode.is_none()
             && source.float().is_some_and(|_| source.row().bits < 32)
             && target.float().is_none()
@@ -233,7 +233,7 @@ impl Route {
         self.finish(request, assemble::encoder::<P>(request))
     }
 
-    /// The general encoders always tell what happened; nobody may listen.
+    /// The general encoders always write flags, whether or not they are read.
     fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
         self.flags = true;
         self.draw(request);

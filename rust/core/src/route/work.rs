@@ -1,10 +1,10 @@
-//! Carrying a route out over the elements of one tile.
+//! Carries a route out over the elements of one tile.
 
 use crate::kernels::stages::stage::Span;
 use crate::kernels::tile::Tile;
 use crate::route::Route;
 
-/// What is used between the source and the target of a tile.
+/// The buffers between the source and the target of a tile.
 #[derive(Default)]
 pub(crate) struct Work {
     lanes: Tile<u64>,
@@ -15,7 +15,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Room for as many results as a tile has, while no route is carried out.
+    /// Returns room for the results of a tile, to be used while no route runs.
     pub(crate) fn room(&mut self) -> *mut u8 {
         self.lanes.0.as_mut_ptr().cast()
     }
