@@ -1,4 +1,4 @@
-//! The account of what a cast lost.
+//! The report of what a cast lost.
 
 #![deny(unsafe_code)]
 
@@ -96,7 +96,7 @@ impl CastReport {
     }
 }
 
-/// The smaller, where 0 stands for "none".
+/// Returns the smaller number, where 0 means "none".
 pub(crate) fn smallest_nonzero(a: f64, b: f64) -> f64 {
     if a == 0.0 || (b != 0.0 && b < a) { b } else { a }
 }

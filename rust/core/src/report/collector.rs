@@ -1,5 +1,5 @@
-//! Watching a cast beside it: results come from the same stages as without a report, and are looked at tile by tile
-//! while they are near.
+//! Collects what a cast lost: results come from the same stages as without a report, and each tile is measured while it
+//! is in the cache.
 
 use super::cast_report::CastReport;
 use super::histogram::{CODES, COUNT_FROM, Histogram};
@@ -13,29 +13,29 @@ use crate::kernels::tile::Tile;
 use crate::route::Route;
 use crate::route::work::Work;
 
-/// Up to this many elements it takes longer to make ready for watching than to have flags written.
+/// Up to this many elements, stages that write flags are faster than separate statistics.
 pub(crate) const SHORT: usize = 64;
 
-/// What is found out about a cast, and how.
+/// How the losses of a cast are collected.
 pub(crate) struct Collector {
-    /// Compares sources and results, by the flags of an encoder.
+    /// Measures sources and results by the flags of an encoder.
     pub(crate) meter: Meter,
-    /// Compares them without flags.
+    /// Measures them without flags, where that is possible.
     pub(crate) flag_free: Option<FlagFree>,
 }
 
-/// What is found out beside a cast.
+/// Measures tiles without flags, where possible.
 pub(crate) struct FlagFree {
-    /// Sources are bytes, which are counted where there are many.
+    /// Whether sources are bytes, whose codes are counted where there are many.
     counts: bool,
-    /// Tells what ordinary tiles lost.
+    /// Measures tiles whose sources lie within the range.
     tile_statistics: Option<TileStatistics>,
-    /// The route that tells what any tile lost.
+    /// The route with flags, for all other tiles.
     pub(crate) close: Route,
 }
 
 impl Collector {
-    /// For a request.
+    /// Makes the collector for a request.
     ///
     /// # Errors
     /// As for [`Route::new`].
@@ -47,7 +47,7 @@ impl Collector {
             return Ok(Self { meter, flag_free: None });
         }
         let tile_statistics = TileStatistics::new(request, level);
-        // The widest vectors are quicker than counting where there is nothing but sources to look at.
+        // The widest vectors are faster than counting codes, where only the range of sources is needed.
         let simple = level.set() == InstructionSet::Avx512
             && tile_statistics.as_ref().is_some_and(TileStatistics::is_lossless);
         let counts = source.item_size() == 1 && !simple;
@@ -58,7 +58,7 @@ impl Collector {
         Ok(Self { meter, flag_free: Some(FlagFree { counts, tile_statistics, close }) })
     }
 
-    /// Says how losses are found out.
+    /// Describes how losses are measured.
     pub(crate) fn describe(&self) -> String {
         let Some(FlagFree { counts, tile_statistics, close }) = &self.flag_free else {
             return "flags of the route, and float64".to_owned();
@@ -69,14 +69,14 @@ impl Collector {
         ways.chain([close.describe().as_str()]).collect::<Vec<_>>().join("; else ")
     }
 
-    /// Whether results come with flags.
+    /// Returns whether the cast's own route must write flags.
     pub(crate) fn needs_flags(&self) -> bool {
         self.flag_free.is_none()
     }
 }
 
 impl FlagFree {
-    /// Adds the account of a tile, at once or in the [end](Self::end).
+    /// Adds a tile to the report, at once or at the [end](Self::end).
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
@@ -110,7 +110,7 @@ impl FlagFree {
         }
     }
 
-    /// Casts a tile again, with flags.
+    /// Casts a tile again, with flags, and measures it by these.
     ///
     /// # Safety
     /// `count` elements are readable at the source, at most [`crate::cast::TILE`].
@@ -133,7 +133,7 @@ impl FlagFree {
         }
     }
 
-    /// Adds the account of what was counted.
+    /// Adds the counted codes to the report.
     pub(crate) fn end(
         &self,
         meter: &Meter,
@@ -159,7 +159,7 @@ impl FlagFree {
     }
 }
 
-/// What is kept between the tiles of a cast.
+/// The buffers of a collector, kept between tiles.
 #[derive(Default)]
 pub(crate) struct CollectorScratch {
     counts: bool,
@@ -170,7 +170,7 @@ pub(crate) struct CollectorScratch {
 }
 
 impl CollectorScratch {
-    /// Before the first of so many elements.
+    /// Prepares for a cast of so many elements.
     pub(crate) fn begin(&mut self, flag_free: &FlagFree, count: usize) {
         self.counts = flag_free.counts && count >= COUNT_FROM;
         if self.counts {

@@ -1,8 +1,8 @@
-//! What the values of a tile and their results add up to.
+//! Counters and extremes of a tile, from the values before and after the cast.
 //!
-//! Magnitudes are compared as the bits of their floats, whose order is the same, and everything is counted in
-//! integers: so vectors may take elements in any order, and the account does not depend on it. Most tiles have no
-//! infinity, NaN or overflow; only the others are looked at element by element.
+//! Magnitudes are compared as the bits of their floats, whose order is the same, and counts are integers: so the order
+//! of elements does not matter. Most tiles have no infinity, NaN or overflow; the others are also counted element by
+//! element.
 
 #![deny(unsafe_code)]
 
@@ -16,17 +16,17 @@ pub(super) struct Columns<'a> {
     pub(super) sources: &'a mut [f64],
     /// The values after, as float64.
     pub(super) results: &'a [f64],
-    /// What float64 does not hold of either.
+    /// The remainders that float64 does not hold of either.
     pub(super) rests: Option<(&'a [f64], &'a [f64])>,
     /// Room for the differences.
     pub(super) errors: &'a mut [f64],
     /// Room for the differences relative to the sources.
     pub(super) quotients: &'a mut [f64],
-    /// What the encoder told.
+    /// The encoder's flags.
     pub(super) flags: &'a [u8],
 }
 
-/// The account of one tile, but for the sums of squares.
+/// The counters of one tile; sums of squares are separate.
 pub(super) struct Counters<'a> {
     pub(super) columns: Columns<'a>,
     pub(super) report: &'a mut CastReport,
@@ -36,7 +36,7 @@ pub(super) struct Counters<'a> {
     pub(super) wraps: bool,
 }
 
-/// The range of magnitudes in a column; without any but zero, both are 0.
+/// The range of nonzero magnitudes in a column; both ends are 0 if there are none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) largest: f64,
@@ -46,7 +46,7 @@ pub(super) struct Range {
 impl Range {
     #[inline(always)]
     fn of(column: &[f64]) -> Self {
-        // One less, so that zero becomes the largest of all.
+        // One is subtracted, so that zero wraps to the largest number.
         let below = column.iter().fold(u64::MAX, |least, &value| least.min(bits(value).wrapping_sub(1)));
         Self {
             largest: f64::from_bits(largest(column)),
@@ -57,20 +57,20 @@ impl Range {
 
 const INFINITY: u64 = f64::INFINITY.to_bits();
 
-/// Bits of a magnitude.
+/// Returns the bits of a magnitude.
 #[inline(always)]
 fn bits(value: f64) -> u64 {
     value.abs().to_bits()
 }
 
-/// The largest magnitude of a column, as bits.
+/// Returns the largest magnitude of a column, as bits.
 #[inline(always)]
 fn largest(column: &[f64]) -> u64 {
     column.iter().fold(0, |most, &value| most.max(bits(value)))
 }
 
 impl Kernel for Counters<'_> {
-    /// The ranges of what is left of sources and errors: where both ends are finite.
+    /// The ranges of sources and of errors, over elements whose source and result are finite.
     type Output = [Range; 2];
 
     #[inline(always)]
@@ -99,12 +99,12 @@ impl Kernel for Counters<'_> {
             report.underflowed += sources.iter().zip(results).map(vanished).sum::<u64>();
         }
         let [roots, lost] = [Range::of(sources), Range::of(errors)];
-        // What was excluded as not finite is zero by now; what is finite with a result that is not was counted there.
+        // Elements that are not finite are zero by now; finite sources with results that are not were counted there.
         report.amax = report.amax.max(roots.largest);
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, roots.smallest_nonzero);
         if lost.largest != 0.0 {
             report.max_abs_error = report.max_abs_error.max(lost.largest);
-            // Through a column of its own: quotients and their maximum in one loop are not taken by vectors.
+            // Through a column of its own: the compiler does not vectorise quotients and their maximum in one loop.
             for ((quotient, &x), &error) in quotients.iter_mut().zip(&*sources).zip(&*errors) {
                 *quotient = if x == 0.0 { 0.0 } else { error / x };
             }
@@ -114,8 +114,8 @@ impl Kernel for Counters<'_> {
     }
 }
 
-/// Counts element by element what few tiles have, and clears the columns where source or result is not finite, so
-/// that they do not enter errors and sums.
+/// Counts infinities, NaN and overflows element by element, and clears the columns where source or result is not
+/// finite, so that they do not enter errors and sums.
 fn count_slowly(
     report: &mut CastReport,
     sources: &mut [f64],

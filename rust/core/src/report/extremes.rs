@@ -3,15 +3,15 @@
 use super::squares::Values;
 use crate::cpu::Kernel;
 
-/// What a first look at a tile tells. Magnitudes are bits of float32, whose order is the same.
+/// The results of the first pass over a tile. Magnitudes are compared as bits of float32, whose order is the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstPass {
     pub(super) largest: u32,
-    /// One less than the smallest but zero, which is thus the largest of all.
+    /// The smallest magnitude less one, modulo 2^32: so zeros do not count.
     pub(super) below: u32,
     pub(super) error: u32,
     pub(super) inexact: u32,
-    /// Some relative error may be larger than all before.
+    /// Whether some relative error may exceed the largest so far.
     pub(super) may_exceed: bool,
 }
 
@@ -20,7 +20,7 @@ pub(super) fn bits(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
-/// The range of sources that lose nothing.
+/// The first pass over sources of a lossless cast: their range.
 pub(super) struct Extremes(pub(super) Values);
 
 impl Kernel for Extremes {

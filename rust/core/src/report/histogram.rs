@@ -1,4 +1,4 @@
-//! Watching casts from formats of a byte: how often each code occurs tells everything.
+//! Reports of casts from formats of one byte, by counting how often each code occurs.
 
 use super::cast_report::{CastReport, smallest_nonzero};
 use super::measure::{Meter, MeterScratch};
@@ -7,10 +7,10 @@ use crate::cpu::Level;
 /// Codes of a byte.
 pub(super) const CODES: usize = 1 << u8::BITS;
 
-/// From this many elements on it is quicker to count codes than to look at values.
+/// From this many elements on, counting codes is faster than comparing values.
 pub(super) const COUNT_FROM: usize = 1 << 14;
 
-/// Counts next to each other are added to by turns, so that equal codes in a row do not wait for each other.
+/// Adjacent elements are counted in different columns, so that equal codes in a row do not wait for each other.
 const TURNS: usize = 4;
 
 /// How often each code occurred.
@@ -47,7 +47,7 @@ impl Histogram {
         }
     }
 
-    /// Adds the account of what was counted: of each code, given its results and flags, as often as it occurred.
+    /// Adds the counted elements to a report: each code, with its result and flags, as often as it occurred.
     ///
     /// # Safety
     /// The results of all codes, of so many bytes, are readable at the pointer.
@@ -77,7 +77,7 @@ impl Histogram {
 }
 
 impl CastReport {
-    /// Adds an account so many times.
+    /// Adds a report so many times.
     fn add_times(&mut self, other: &Self, times: u64) {
         self.count += other.count * times;
         self.exact += other.exact * times;

@@ -1,4 +1,5 @@
-//! A first look at a tile, and the largest relative error: quotients are only formed of what may exceed all before.
+//! The first pass over a tile, and the largest relative error: only elements that may exceed the largest so far are
+//! divided.
 
 use super::extremes::{FirstPass, bits};
 use super::squares::Errors;
@@ -7,7 +8,7 @@ use crate::cpu::{InstructionSet, Kernel, Level};
 /// Below this, products of relative errors and sources may lose bits.
 pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
 
-/// The first look; with `FUSED`, multiplication and addition are one instruction.
+/// The first pass; `FUSED` uses fused multiply-add.
 struct FirstPassLoop<const FUSED: bool> {
     ends: Errors,
     ratio: f32,
@@ -29,14 +30,14 @@ impl<const FUSED: bool> Kernel for FirstPassLoop<FUSED> {
             most = bits(error).max(most);
             inexact += u32::from(error != 0.0);
             let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
-            // Positive numbers are positive integers, and negative ones negative.
+            // As integers, the bits of floats keep their sign.
             above = (more.to_bits() as i32).max(above);
         }
         FirstPass { largest, below, error: most, inexact, may_exceed: above > 0 }
     }
 }
 
-/// The largest relative error, as the error and the source that it belongs to.
+/// The largest relative error so far, as the error and its source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MaxRelativeError {
     error: f32,
@@ -54,7 +55,7 @@ impl MaxRelativeError {
         f64::from(self.error) / f64::from(self.source)
     }
 
-    /// A float32 that is not above the quotient, by some units of its last bit.
+    /// Returns a float32 below the quotient by so many units in the last place, or equal to it.
     fn ratio(self, units: u32) -> f32 {
         let quotient = self.quotient();
         let near = quotient as f32;
@@ -66,14 +67,14 @@ impl MaxRelativeError {
         if level.set() >= InstructionSet::Neon {
             level.run(FirstPassLoop::<true> { ends, ratio: self.ratio(0) })
         } else {
-            // The product may be rounded up.
+            // The product may be rounded up, so the ratio is taken lower.
             level.run(FirstPassLoop::<false> { ends, ratio: self.ratio(8) })
         }
     }
 
-    /// Takes the largest relative error of a tile, if it is larger. Returns whether it is.
+    /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
     pub(super) fn rise(&mut self, level: Level, ends: Errors) -> bool {
-        // Arrays of one value come here with each tile: no division, and nothing but a look.
+        // Arrays of one value come here with each tile; this pass needs no division.
         let rises = level.run(Rises { ends, max_relative_error: *self });
         if rises {
             for i in 0..ends.count() {
@@ -88,14 +89,14 @@ impl MaxRelativeError {
         rises
     }
 
-    /// Whether the quotient is below another. Products of float32 are exact in float64.
+    /// Returns whether the quotient is below another. Products of float32 are exact in float64.
     #[inline(always)]
     fn is_below(self, error: f32, source: f32) -> bool {
         f64::from(self.error) * f64::from(source) < f64::from(error) * f64::from(self.source)
     }
 }
 
-/// Whether some relative error is larger.
+/// Tests whether some relative error is larger.
 struct Rises {
     ends: Errors,
     max_relative_error: MaxRelativeError,

@@ -1,4 +1,4 @@
-//! Watching a cast: what each tile lost, added to a [`CastReport`], by way of float64 and the encoder's flags.
+//! Measures what each tile lost, by float64 values and the encoder's flags, and adds it to a [`CastReport`].
 
 use super::cast_report::CastReport;
 use super::counters::{Columns, Counters};
@@ -11,9 +11,9 @@ use crate::kernels::stages::assemble;
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::Tile;
 
-/// Values of a format as float64, with the rest where float64 does not hold them.
+/// Reads values of a format as float64, with a remainder where float64 does not hold them.
 enum Values {
-    /// They are float64.
+    /// The format is float64.
     Same,
     Exact(Box<dyn Stage>),
     Signed,
@@ -29,12 +29,13 @@ impl Values {
         }
     }
 
-    /// Whether float64 holds them, and there is never a rest.
+    /// Returns whether float64 holds all values, without remainders.
     fn is_exact(&self) -> bool {
         matches!(self, Self::Same | Self::Exact(_))
     }
 
-    /// Writes the value of each code as a sum of two float64, of which the second is zero already.
+    /// Writes the value of each code as a sum of two float64; the second is zero beforehand, and only written where it
+    /// differs.
     ///
     /// # Safety
     /// `codes` is valid for as many elements as the slices are long.
@@ -75,7 +76,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// For a pair of real formats; `wraps` if values beyond the range wrap.
+    /// Makes the meter for a pair of real formats; `wraps` says that values beyond the range wrap.
     pub(crate) fn new(source: Format, target: Format, wraps: bool) -> Self {
         // The code after the largest subnormal; without subnormals nothing is below the smallest normal.
         let smallest_normal = target
@@ -85,7 +86,7 @@ impl Meter {
         Self { source: Values::new(source), target: Values::new(target), smallest_normal, wraps }
     }
 
-    /// Adds the account of one tile.
+    /// Adds one tile to a report.
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
@@ -116,7 +117,7 @@ impl Meter {
                 let product = *near * scale;
                 *rest = near.mul_add(scale, -product) + *rest * scale;
                 *rest = if rest.is_finite() { *rest } else { 0.0 };
-                // Beyond float64, at either end, the account stops at its limits: a finite value stays one.
+                // Scaled values beyond float64's range are clamped to it: a finite value stays finite.
                 let finite = near.is_finite() && scale.is_finite();
                 let vanished = product == 0.0 && *near != 0.0 && scale != 0.0;
                 *near = match product {
@@ -142,7 +143,7 @@ impl Meter {
     }
 }
 
-/// The columns of one tile, kept between tiles.
+/// The columns of one tile, reused for all tiles.
 #[derive(Default)]
 pub(crate) struct MeterScratch {
     near: Tile<f64>,

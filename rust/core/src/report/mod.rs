@@ -1,4 +1,4 @@
-//! What a cast lost, found out tile by tile beside its plain stages (`watch`), or from flags (`measure`).
+//! What a cast lost, collected tile by tile: from its values without flags (`collector`), or from flags (`measure`).
 
 mod cast_report;
 pub(crate) mod collector;

@@ -1,11 +1,11 @@
-//! Sums of squares that are exact, and so the same in whatever order, and in however many parts, they are added up.
+//! Exact sums of squares, which therefore do not depend on the order or the parts in which they are added.
 
 #![deny(unsafe_code)]
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Words of a sum: from the square of the smallest float64 to that of the largest, and 2^64 times that.
+/// 64-bit words of a sum: from the square of the smallest float64 to 2^64 times that of the largest.
 const WORDS: usize = 67;
 
 /// The lowest bit is worth two to this: the square of the smallest float64.
@@ -16,7 +16,7 @@ const PRECISION: u32 = f64::MANTISSA_DIGITS;
 
 /// An exact sum of squares of float64, each of them rounded to the precision of float64, but not to its range.
 ///
-/// A number of fixed point, of more than 4,000 bits: so nothing is lost, and adding is associative and commutative.
+/// A fixed-point number of more than 4,000 bits: addition is exact, hence associative and commutative.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SquareSum {
     /// From the lowest to the highest.
@@ -93,8 +93,8 @@ impl SquareSum {
         }
     }
 
-    /// How many words at the low end are zero, and the words from there on to the highest that is not zero; to be put
-    /// together again by [`SquareSum::from_parts`].
+    /// Returns the number of zero words at the low end, and the words from there to the highest nonzero one, for
+    /// [`SquareSum::from_parts`].
     #[must_use]
     pub fn to_parts(&self) -> (usize, Vec<u64>) {
         let is_set = |word: &u64| *word != 0;
@@ -103,7 +103,7 @@ impl SquareSum {
         (first, self.words[first..end].to_vec())
     }
 
-    /// The sum that [`SquareSum::to_parts`] took apart; words beyond the highest are left out.
+    /// Restores a sum from [`SquareSum::to_parts`]; words beyond the highest are left out.
     #[must_use]
     pub fn from_parts((first, words): (usize, Vec<u64>)) -> Self {
         let mut sum = Self::default();
@@ -117,7 +117,7 @@ impl SquareSum {
         self.words == [0; WORDS]
     }
 
-    /// The base-10 logarithm of the sum; minus infinity if it is empty.
+    /// Returns the base-10 logarithm of the sum; minus infinity if it is empty.
     pub(crate) fn log10(&self) -> f64 {
         let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return f64::NEG_INFINITY };
         let below = if last == 0 { 0 } else { self.words[last - 1] };

@@ -1,9 +1,9 @@
 //! Exact sums of the squares of a tile.
 //!
-//! Squares are added to two sums per lane. The first begins at a power of two, so large that its last bit stays where
-//! it is: it takes what of each square is not below that bit. The second takes the rest. Roots that differ by no more
-//! than about 2^20 leave no bit that neither holds; where a square has few bits, the second sum is enough.
-//! ([`SquareSum`] itself adds up the others.)
+//! Squares are added to two float64 sums per lane. The first starts at a power of two large enough that its exponent
+//! never changes, so it absorbs each square rounded to its last place; the second takes the remainders. If the roots of
+//! a tile differ by no more than a factor of about 2^20, no bit is lost; where squares have few bits, the second sum is
+//! enough. (Otherwise [`SquareSum`] adds squares one by one.)
 
 use super::square_sum::{LOWEST, SquareSum};
 use crate::cpu::{InstructionSet, Kernel, Level};
@@ -12,81 +12,81 @@ use crate::kernels::tile::TILE;
 /// Sums side by side.
 pub(super) const LANES: usize = 16;
 
-/// Squares that one lane adds up, as an exponent.
+/// The binary logarithm of the squares that one lane adds up.
 pub(super) const DEPTH: i32 = (TILE / LANES).ilog2() as i32;
 
-/// Bits of what a float64 adds up without loss.
+/// Bits that a float64 sum holds exactly.
 pub(super) const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
 
 /// Bits of the significand of float64, without the first.
 const FRACTION: i32 = EXACT - 1;
 
-/// What is known about all roots of a tile.
+/// Bounds of all roots of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// All are below two to this.
+    /// All are below two to this power.
     pub(super) above: i32,
-    /// Their squares, rounded to float64's precision, are multiples of two to this.
+    /// Their squares, rounded to float64's precision, are multiples of two to this power.
     pub(super) unit: i32,
 }
 
-/// The exponent of a positive number: it is at least two to this. That of subnormals is the smallest that one has.
+/// Returns the exponent of a positive number: it is at least two to this power. All subnormals get the smallest one's.
 pub(super) fn exponent_of(value: f64) -> i32 {
     let field = (value.to_bits() >> FRACTION) as i32;
     if field == 0 { 1 - 1023 - FRACTION } else { field - 1023 }
 }
 
-/// Two to an exponent that a normal float64 has: without the loop of `powi`, which takes as long as a look at a tile.
+/// Returns two to an exponent of a normal float64; `powi` is a loop, and as slow as a pass over a tile.
 pub(super) fn power_of_two(exponent: i32) -> f64 {
     debug_assert!((-1022..=1023).contains(&exponent));
     f64::from_bits(((exponent + 1023) as u64) << FRACTION)
 }
 
 impl Bounds {
-    /// Of roots from the smallest that is not zero to the largest, all of them multiples of two to `grid`.
+    /// Makes the bounds from the smallest nonzero root and the largest, all roots being multiples of two to `grid`.
     pub(super) fn new(smallest: f64, largest: f64, grid: i32) -> Self {
         let above = if largest < f64::MIN_POSITIVE { 1 - 1023 } else { exponent_of(largest) + 1 };
         let unit = (2 * exponent_of(smallest) - FRACTION).max(2 * grid).max(LOWEST);
         Self { above, unit }
     }
 
-    /// Whether one float64 per lane holds everything.
+    /// Returns whether one float64 sum per lane is exact.
     pub(super) fn is_narrow(self) -> bool {
         2 * self.above + DEPTH <= self.unit + EXACT
     }
 
-    /// Two to this is where first sums begin: they do not reach twice that.
+    /// Returns the exponent at which first sums start; they stay below twice that power.
     fn start(self) -> i32 {
         2 * self.above + DEPTH + 1
     }
 
-    /// Whether two do.
+    /// Returns whether two float64 sums per lane are exact.
     pub(super) fn is_wide(self) -> bool {
-        // What is left of a square is at most half of the first sum's last bit.
+        // The remainder of a square is at most half of the first sum's last place.
         self.start() - FRACTION - 1 + DEPTH <= self.unit + EXACT
     }
 
-    /// The first sum of a lane before the first square, and what makes integers of its increase and of the second sum.
+    /// Returns the start of first sums, and the factors that make integers of their increase and of second sums.
     pub(super) fn constants(self) -> (f64, [f64; 2]) {
         (power_of_two(self.start()), [FRACTION - self.start(), -self.unit].map(power_of_two))
     }
 
-    /// Both sums together, in units.
+    /// Joins both sums, in units.
     pub(super) fn join(self, first: i64, second: i64) -> i128 {
         let distance = self.start() - FRACTION - self.unit;
-        // Where there are few bits, the last one of first sums is below the unit, and not in use.
+        // With few bits, first sums are not used, and their last place is below the unit.
         let first = i128::from(first);
         (if distance < 0 { first >> -distance } else { first << distance }) + i128::from(second)
     }
 
-    /// Whether squares and sums are far within the range of float64.
+    /// Returns whether squares and sums are far within the range of float64.
     fn is_near_one(self) -> bool {
         self.above < 400 && self.unit > -800
     }
 }
 
-/// A column of numbers, filled up with zeros to a multiple of [`LANES`]: a loop over what is left would keep the compiler
-/// from holding sums in registers.
+/// A column of numbers, padded with zeros to a multiple of [`LANES`]: a remainder loop would keep the compiler from
+/// holding sums in registers.
 ///
 /// # Safety
 /// The count is a multiple of [`LANES`].
@@ -99,7 +99,7 @@ pub(super) unsafe trait Column: Copy {
     unsafe fn at(&self, index: usize) -> f64;
 }
 
-/// Float64, to be multiplied by two powers of two.
+/// float64 numbers, multiplied by two powers of two.
 #[derive(Clone, Copy)]
 struct F64Column<'a>(&'a [f64], [f64; 2]);
 
@@ -110,7 +110,7 @@ impl<'a> F64Column<'a> {
     }
 }
 
-// SAFETY: `new` has looked.
+// SAFETY: `new` checks the count.
 unsafe impl Column for F64Column<'_> {
     const SHORT: bool = false;
     #[inline(always)]
@@ -168,7 +168,7 @@ unsafe impl Column for Values {
     }
 }
 
-/// Sources and as many results. As a column: what results have more than their sources, in float32, where that is exact.
+/// Sources and as many results; as a column, their differences in float32, where these are exact.
 #[derive(Clone, Copy)]
 pub(super) struct Errors {
     sources: Values,
@@ -186,7 +186,7 @@ impl Errors {
         self.sources.count
     }
 
-    /// A source and its result.
+    /// Returns a source and its result.
     ///
     /// # Safety
     /// The index is below the count.
@@ -212,7 +212,7 @@ unsafe impl Column for Errors {
     }
 }
 
-/// Adds the squares of singles, which are not all zero, to a sum.
+/// Adds the squares of a column of float32, not all of them zero, to a sum.
 pub(super) fn add_f32s<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
     if bounds.is_narrow() {
         add_up::<_, false>(sum, level, column, bounds, 0);
@@ -224,14 +224,14 @@ pub(super) fn add_f32s<C: Column>(sum: &mut SquareSum, level: Level, column: C, 
     }
 }
 
-/// Adds the squares of a column to a sum, of which `largest` and `smallest` are the largest and the smallest that is not
-/// zero; both are 0 if there is none.
+/// Adds the squares of a column of float64 to a sum; `largest` and `smallest` are the range of its nonzero numbers,
+/// both 0 if there are none.
 pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
     if largest == 0.0 {
         return;
     }
     let bounds = Bounds::new(smallest, largest, LOWEST / 2);
-    // Brought close to 1, where squares are within the range of float64.
+    // Roots are scaled close to 1, where squares are within the range of float64.
     let shift = if bounds.is_near_one() { 0 } else { -bounds.above };
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
@@ -260,15 +260,15 @@ fn add_up<C: Column, const TWO: bool>(
     sum.add(bounds.join(first, second) as u128, bounds.unit - 2 * shift);
 }
 
-/// The two sums of a tile, in units of the first's last bit, and of [`Bounds::unit`]; with `FUSED` multiplication and
-/// addition are one instruction, which is slow where the machine has none.
+/// Computes the two sums of a tile, in units of the first's last place and of [`Bounds::unit`]. `FUSED` uses fused
+/// multiply-add, which is slow on machines without the instruction.
 struct Squares<C, const TWO: bool, const FUSED: bool> {
     column: C,
     start: f64,
     scales: [f64; 2],
 }
 
-/// Adds the square of a root to the sums of a lane: to both, or with another `TWO` to the second.
+/// Adds the square of a root to the sums of a lane; without `TWO`, to the second only.
 #[inline(always)]
 pub(super) fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f64, second: &mut f64) {
     if TWO {
@@ -280,13 +280,13 @@ pub(super) fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f6
     }
 }
 
-/// A product and a number. Where multiplication is rounded by itself, that is what is to be added.
+/// Returns `a * b + c`; without `FUSED` the product is exact or rounded before the addition.
 #[inline(always)]
 pub(super) fn sum_of<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// What the sums of all lanes have grown by, in units whose inverse is `scale`.
+/// Returns the total increase of all lanes' sums, in units of `1 / scale`.
 #[inline(always)]
 pub(super) fn units(sums: &[f64; LANES], start: f64, scale: f64) -> i64 {
     sums.iter().map(|sum| ((sum - start) * scale) as i64).sum()

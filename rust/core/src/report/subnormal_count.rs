@@ -1,19 +1,19 @@
-//! Results below the normal range of a target.
+//! Counts results below the normal range of a target.
 
 use super::extremes::bits;
 use super::squares::{Errors, Values};
 use crate::cpu::{Kernel, RawKernel};
 
-/// The codes of targets of a byte.
+/// The subnormal codes of a target of one byte.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes {
     /// All bits but the sign.
     pub(super) magnitude: u8,
-    /// The first code that is not subnormal.
+    /// The smallest code that is not subnormal.
     pub(super) normal: u8,
 }
 
-/// How many results are subnormal, and how many are zero though the source is not.
+/// Counts subnormal results, and zero results of nonzero sources.
 pub(super) struct SubnormalCount {
     pub(super) ends: Errors,
     pub(super) normal: u32,
@@ -37,14 +37,15 @@ impl Kernel for SubnormalCount {
     }
 }
 
-/// Codes that are counted side by side; each count fits in a byte.
+/// Codes per block, counted in parallel; each count fits in a byte.
 pub(super) const BLOCK: usize = 64;
 
-/// The same as [`SubnormalCount`] from results of a byte each, of whole blocks; sources of zero are looked for if `zeros` says so.
+/// Does the same as [`SubnormalCount`] from results of one byte each, in whole blocks; sources may be zero if `zeros`
+/// is set.
 #[derive(Clone, Copy)]
 pub(super) struct ByteSubnormalCount {
     pub(super) x: Values,
-    /// As many, readable.
+    /// As many codes as sources, readable.
     pub(super) codes: *const u8,
     pub(super) bytes: Bytes,
     pub(super) zeros: bool,
@@ -69,7 +70,7 @@ impl RawKernel for ByteSubnormalCount {
         if !zeros {
             return [total(&subnormal), 0];
         }
-        // Sources of zero have results of zero.
+        // Zero sources have zero results, which are not underflows.
         // SAFETY: `i` is below the count.
         let before: u32 = (0..x.count()).map(|i| u32::from(unsafe { x.get(i) } == 0.0)).sum();
         [total(&subnormal), total(&zero).saturating_sub(before)]

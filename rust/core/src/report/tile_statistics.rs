@@ -1,12 +1,12 @@
-//! Watching a cast at a glance: what ordinary tiles lost, from their values before and after as float32.
+//! What a tile lost, from its values before and after as float32, if all sources lie within the target's range.
 //!
-//! A tile is ordinary if all its sources lie within the target's range: then nothing overflows, and every result is a
-//! neighbour of its source. In float32 their difference is exact:
+//! In such a tile nothing overflows, and every result is a neighbour of its source. Their difference is exact in
+//! float32:
 //! * both not zero: neighbours of one sign are within a factor of two of each other (Sterbenz);
 //! * a result of zero: the difference is the source;
 //! * a source of zero has a result of zero.
 //!
-//! What other tiles lost, flags tell ([`super::measure`]).
+//! Other tiles are measured by flags ([`super::measure`]).
 
 use super::cast_report::{CastReport, smallest_nonzero};
 use super::extremes::Extremes;
@@ -25,29 +25,29 @@ use crate::kernels::stages::stage::{Decode, Span, Stage};
 use crate::kernels::tile::Tile;
 use crate::route::Route;
 
-/// What a pair of formats makes of ordinary tiles.
+/// The constants and stages for a pair of formats.
 pub(super) struct TileStatistics {
-    /// To float32; none for float32 itself.
+    /// Converts sources to float32; `None` for float32 itself.
     source: Option<Box<dyn Stage>>,
     target: Option<Box<dyn Stage>>,
-    /// Every source within the range is a value of the target.
+    /// Whether every source within the range is a value of the target.
     lossless: bool,
-    /// Results are the sources as float32, whatever they are.
+    /// Whether results are the sources as float32.
     widens: bool,
-    /// Of the target.
+    /// The target's largest value.
     largest: f32,
     smallest_normal: f32,
     smallest: f32,
-    /// Sources between zero and the smallest of the target may become that, however small they are.
+    /// Whether nonzero sources below the target's smallest value may become that value, however small they are.
     rises: bool,
-    /// Bits of a source's significand after the first, and the exponent of the smallest source.
+    /// Bits of a source's significand after the leading one, and the exponent of the smallest source.
     precision: i32,
     lowest: i32,
-    /// Of targets of a byte.
+    /// How to count subnormal codes, for targets of one byte.
     bytes: Option<Bytes>,
 }
 
-/// The upper half of a float32 as that: without the look for NaN that decoders have, whose tiles are not ordinary.
+/// Decodes bf16 without testing for NaN: tiles with NaN are measured by flags.
 #[derive(Clone, Copy)]
 struct Bf16Decoder;
 
@@ -58,7 +58,7 @@ impl Decoder<u32> for Bf16Decoder {
     }
 }
 
-/// The stage from a format to float32.
+/// Makes the stage from a format to float32.
 fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
     let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
@@ -73,7 +73,7 @@ fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     }
 }
 
-/// The same values in a tile, and zeros after them, which nothing is told of.
+/// Copies values to a tile and pads them with zeros, which do not count.
 ///
 /// # Safety
 /// `count` values are readable, and `full` is at most [`crate::cast::TILE`].
@@ -90,12 +90,12 @@ unsafe fn filled_up(values: *const f32, count: usize, full: usize, tile: &mut Ti
 }
 
 impl TileStatistics {
-    /// Whether ordinary tiles lose nothing.
+    /// Returns whether tiles within the range lose nothing.
     pub(super) fn is_lossless(&self) -> bool {
         self.lossless
     }
 
-    /// For requests of which a glance at ordinary tiles tells everything.
+    /// Makes the statistics for a request; `None` if float32 values do not show its losses.
     pub(super) fn new(request: &Request, level: Level) -> Option<Self> {
         let Request { source, target, scaled, .. } = *request;
         let held = holds_exactly::<Binary32>(source) && holds_exactly::<Binary32>(target);
@@ -135,7 +135,7 @@ impl TileStatistics {
         })
     }
 
-    /// Adds the account of a tile, if it is an ordinary one. Returns whether it is.
+    /// Adds a tile to the report, if its sources lie within the range. Returns whether they do.
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
@@ -181,10 +181,10 @@ impl TileStatistics {
         if !is_within(self.smallest_normal) {
             let [subnormal, underflowed] = match self.bytes {
                 Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    let count =
+                    let kernel =
                         ByteSubnormalCount { x, codes: target, bytes, zeros: !is_within(self.smallest) };
                     // SAFETY: the caller's promise for the target; without zeros to fill up, there are as many sources.
-                    unsafe { level.run_raw(count) }
+                    unsafe { level.run_raw(kernel) }
                 }
                 _ => level.run(SubnormalCount { ends, normal: self.smallest_normal.to_bits() }),
             };
@@ -212,7 +212,7 @@ impl TileStatistics {
     }
 }
 
-/// Columns of a tile, and what the tiles before it led to.
+/// The columns of a tile, and the largest relative error of the tiles before it.
 #[derive(Default)]
 pub(super) struct TileScratch {
     source: Tile<f32>,
@@ -221,7 +221,7 @@ pub(super) struct TileScratch {
 }
 
 impl TileScratch {
-    /// Before the first tile.
+    /// Prepares for the first tile.
     pub(super) fn begin(&mut self) {
         self.max_relative_error = MaxRelativeError::default();
     }
