@@ -1,8 +1,8 @@
 //! Transposing: where source and target run along different axes, walked block by block.
 //!
-//! Elements that are neighbours in the target then lie far apart in the source. One after the other, each would fetch
-//! a cache line for itself, which is gone before its next element is wanted. So two axes are cut into blocks that fill
-//! a tile: along one the source is read by whole lines, along the other the target is written by whole lines.
+//! Elements that are neighbours in the target then lie far apart in the source. One after the other, each would fetch a
+//! cache line that is evicted before its next element is needed. So two axes are cut into blocks that fill a tile:
+//! along one the source is read by whole cache lines, along the other the target is written by whole cache lines.
 
 #![deny(unsafe_code)]
 
@@ -11,10 +11,10 @@ use smallvec::{SmallVec, smallvec};
 use super::{Axes, Axis, Layout, SOURCE, TARGET};
 use crate::kernels::tile::TILE;
 
-/// Bytes that memory gives and takes at once.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Runs of fewer elements cost more than they bring.
+/// Shorter runs are slower than single elements.
 const SHORT: usize = 16;
 
 /// The parts of a layout, each walked block by block; together they have all its elements, once.
@@ -30,7 +30,7 @@ pub(crate) fn cut(layout: Layout) -> Parts {
             let others = (0..layout.axes.len()).filter(|&axis| axis != across && axis != along);
             let mut axes: Axes = others.map(|axis| layout.axes[axis]).collect();
             axes.extend([across_part.blocks, along_part.blocks]);
-            // Runs along the target, which are written as they are; unless they were very short.
+            // Runs along the target are written as they are, unless they would be very short.
             let inner = [across_part.inner, along_part.inner];
             axes.extend(if columns < SHORT { [inner[1], inner[0]] } else { inner });
             let mut origin = layout.origin;
@@ -45,8 +45,8 @@ pub(crate) fn cut(layout: Layout) -> Parts {
     parts
 }
 
-/// Coordinates of a block along either axis: a line of target elements, and as many times that as a tile holds; more
-/// along one axis if there are fewer along the other.
+/// Returns the lengths of a block along both axes: a cache line of target elements, and as many times that as a tile
+/// holds; one is longer where the axis of the other is short.
 fn shape_of_block(layout: &Layout, across: usize, along: usize) -> (usize, usize) {
     let whole = |length: usize| if length < 16 { length } else { length / 16 * 16 };
     let line = (LINE / layout.axes[along].strides[TARGET].unsigned_abs().max(1)).clamp(32, 64);
@@ -55,7 +55,7 @@ fn shape_of_block(layout: &Layout, across: usize, along: usize) -> (usize, usize
     (rows, columns.max(whole(TILE / rows)))
 }
 
-/// The axis along which the source is nearest, and the fastest one, if they are two different ones.
+/// Returns the axis with the source's smallest stride, and the fastest axis, if they differ.
 fn transposed(layout: &Layout) -> Option<(usize, usize)> {
     let along = layout.axes.len().checked_sub(1)?;
     let reach = |axis: usize| layout.axes[axis].strides[SOURCE].unsigned_abs();
@@ -69,7 +69,7 @@ struct Piece {
     start: isize,
     /// From block to block.
     blocks: Axis,
-    /// CodeBounds a block.
+    /// Within a block.
     inner: Axis,
 }
 

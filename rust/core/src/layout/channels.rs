@@ -1,31 +1,32 @@
-//! Taking interleaved words apart: the red, green and blue of pixels to a plane each.
+//! Deinterleaves channels: the red, green and blue of pixels, to one plane each.
 
 use std::marker::PhantomData;
 
 use super::shuffle::{Shuffle, deinterleaved};
 use crate::cpu::{Level, RawKernel};
 
-/// As many channels as are taken apart together: those of colours, with one more for what shows through.
+/// Channels that are deinterleaved together, at most: three colours and transparency.
 pub(super) const CHANNELS: usize = 4;
 
-/// Groups of adjacent words, and where some channels of theirs go.
+/// Groups of adjacent elements (one per channel), and the planes that some channels go to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
     pub(super) from: *const u8,
     pub(super) count: usize,
-    /// Words of a group, [`CHANNELS`] at most.
+    /// Elements of a group, [`CHANNELS`] at most.
     pub(super) elements: usize,
-    /// Of which so many are taken, the first ones.
+    /// How many of them are taken: the first ones.
     pub(super) channels: usize,
     pub(super) to: *mut u8,
     /// From channel to channel, in bytes.
     pub(super) to_stride: isize,
 }
 
-/// Copies the first words of groups to adjacent places, `to_stride` bytes further the second ones, and so on.
+/// Copies the first elements of all groups to adjacent places, the second ones `to_stride` bytes further, and so on.
 ///
 /// # Safety
-/// The groups are readable, but for what is not taken of the last; places for what is taken are writable. Nothing is both.
+/// The groups are readable, except elements of the last one that are not taken; the places of taken elements are
+/// writable. The two do not overlap.
 pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -41,7 +42,7 @@ pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
 
 impl Groups {
     /// # Safety
-    /// As for [`deinterleave`]; words have this size.
+    /// As for [`deinterleave`]; elements have this size.
     unsafe fn of_elements<T: Shuffle<N>, const N: usize>(self, level: Level) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -65,7 +66,7 @@ impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K>
         let Groups { from, count, channels, to, to_stride, .. } = self.0;
         let from = from.cast::<T>();
         let to = |channel: usize| to.wrapping_offset(channel as isize * to_stride).cast::<T>();
-        // What does not fill vectors is moved with some that were moved before.
+        // The last vectors overlap the ones before.
         let readable = count.saturating_sub(usize::from(channels < K));
         let whole = if readable < N { 0 } else { readable };
         for group in (0..whole).step_by(N).map(|group| group.min(whole - N)) {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     fn check(level: Level, size: usize, elements: usize, count: usize, channels: usize) {
-        // No byte more than has to be there: a tool that watches memory sees what is read beyond.
+        // The buffer has no spare bytes, so that sanitizers see any read beyond it.
         let bytes = (count * elements).saturating_sub(elements - channels) * size;
         let memory: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
         let to_stride = count * size + 5;

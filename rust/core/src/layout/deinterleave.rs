@@ -1,14 +1,14 @@
-//! Copying every second word to adjacent ones, whole registers at a time.
+//! Deinterleaves rows: copies every second element to adjacent places, whole registers at a time.
 
 use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{Vector, with_vectors};
 
-/// Copies the first elements of each row, and returns how many: as many as whole registers hold, 0 on levels without.
+/// Copies the first elements of each row, and returns how many: as many as fill registers, 0 on levels without vectors.
 ///
 /// # Safety
 /// Rows of `count` elements of `size` bytes, 8 at most, and what lies between them are readable at the first place, two
-/// sizes apart, and writable at the second, adjacent; none is both.
+/// sizes apart, and writable at the second, adjacent; the two do not overlap.
 pub(super) unsafe fn copy(
     level: Level,
     size: usize,
@@ -17,7 +17,7 @@ pub(super) unsafe fn copy(
     (rows, count): (usize, usize),
 ) -> usize {
     let copied = with_vectors!(level, vectors: V => {
-        // Registers reach to the word after the last that is taken from them, so there must be another element.
+        // Registers extend to the place after the last element taken, so another element must follow.
         let whole = count.saturating_sub(1) / (V::BYTES / size) * (V::BYTES / size);
         if whole > 0 {
             let work = Work { from, to, rows, whole };

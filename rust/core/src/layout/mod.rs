@@ -33,7 +33,7 @@ pub(crate) struct Axis {
     pub(crate) strides: [isize; OPERANDS],
 }
 
-/// As many as arrays usually have cost no allocation, which would take longer than many a small cast.
+/// Up to three axes need no allocation, which would take longer than a small cast.
 pub(crate) type Axes = SmallVec<[Axis; 3]>;
 
 /// Axes from the slowest to the fastest, as few as describe the same elements.
@@ -49,13 +49,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Elements of these sizes that follow each other without gaps.
+    /// Makes the layout of elements of these sizes without gaps.
     pub(crate) fn dense(count: usize, source_size: usize, target_size: usize) -> Self {
         let strides = [source_size as isize, target_size as isize, 0, 0];
         Self { axes: smallvec![Axis { length: count, strides }], origin: [0; OPERANDS], count, tile: TILE }
     }
 
-    /// Walked in the order of these axes, from an offset of each operand.
+    /// Makes a layout walked in the order of these axes, from an offset of each operand.
     pub(crate) fn in_this_order(mut axes: Axes, origin: [isize; OPERANDS]) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
         axes.retain(|axis| axis.length != 1);
@@ -89,7 +89,7 @@ impl Layout {
         Self { axes: merge(axes), origin: [0; OPERANDS], count, tile: TILE }
     }
 
-    /// The one stride of an operand, if a single one describes all its elements.
+    /// Returns the stride of an operand, if a single one describes all its elements.
     pub(crate) fn line(&self, operand: usize) -> Option<isize> {
         match self.axes.as_slice() {
             [] => Some(0),
@@ -98,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// Whether an operand's elements of this size follow each other without gaps, in the order walked.
+    /// Returns whether an operand's elements of this size have no gaps, in the order walked.
     pub(crate) fn is_dense(&self, operand: usize, size: usize) -> bool {
         let mut wanted = size as isize;
         self.count <= 1
@@ -110,8 +110,8 @@ impl Layout {
             })
     }
 
-    /// Splits positions `start..start + count` into runs: whole rows along the fastest axis, as many as follow each other
-    /// along the next one, and what is left of rows before and after them.
+    /// Splits positions `start..start + count` into runs: as many whole rows of the fastest axis as follow each other
+    /// along the next one, and partial rows before and after them.
     pub(crate) fn runs(&self, start: usize, count: usize, runs: &mut Vec<Run>) {
         runs.clear();
         let Some((fastest, outer)) = self.axes.split_last() else {
@@ -198,24 +198,24 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A single row.
+    /// Makes a run of a single row.
     pub(crate) fn row(offsets: [isize; OPERANDS], strides: [isize; OPERANDS], count: usize) -> Self {
         Self { offsets, strides, count, row_strides: [0; OPERANDS], rows: 1 }
     }
 
-    /// Elements of all rows.
+    /// Returns the number of elements of all rows.
     pub(crate) fn len(&self) -> usize {
         self.count * self.rows
     }
 
-    /// Whether an operand's elements of this size follow each other without gaps.
+    /// Returns whether an operand's elements of this size have no gaps.
     pub(crate) fn is_dense(&self, operand: usize, size: usize) -> bool {
         let (stride, row_stride) = (self.strides[operand], self.row_strides[operand]);
         let row = (self.count * size) as isize;
         (self.count <= 1 || stride == size as isize) && (self.rows <= 1 || row_stride == row)
     }
 
-    /// Its rows, each by itself.
+    /// Returns its rows, each as a run.
     pub(crate) fn each_row(&self) -> impl Iterator<Item = Self> {
         (0..self.rows).map(|row| {
             let mut offsets = self.offsets;

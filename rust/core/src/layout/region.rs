@@ -4,11 +4,11 @@
 
 use std::cmp::Reverse;
 
-/// How many strides are tried to take arrays apart that interleave.
+/// Strides that are tried to separate interleaved arrays, at most.
 const MODULI: usize = 16;
 
-/// The elements of an array, in C order. Two that are equal have the same elements in the same order, whatever the
-/// shapes that they are seen in.
+/// The elements of an array, in C order. Two equal regions have the same elements in the same order, whatever their
+/// shapes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     address: usize,
@@ -18,7 +18,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Of an array whose first element lies at `address`; items and strides in bytes.
+    /// Makes the region of an array whose first element is at `address`; items and strides are in bytes.
     #[must_use]
     pub fn new(address: usize, shape: &[usize], strides: &[isize], item: usize) -> Self {
         let mut axes: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
@@ -44,8 +44,7 @@ impl Region {
         extent(self.address, self.axes.iter().copied(), self.item)
     }
 
-    /// Where its bytes lie on a circle of this circumference: from where on, and how many at most. None if they may
-    /// be everywhere.
+    /// Returns the range of its bytes modulo a number, as start and length; `None` if they may be anywhere.
     fn arc(&self, circumference: usize) -> Option<(usize, usize)> {
         let off_circle =
             |&&(_, stride): &&(usize, isize)| !stride.unsigned_abs().is_multiple_of(circumference);
@@ -73,8 +72,8 @@ pub fn extent(address: usize, axes: impl Iterator<Item = (usize, isize)>, item: 
 
 /// Groups of arrays that may share memory, by their indices: no array shares any with one outside its group.
 ///
-/// Arrays whose extents do not meet are apart. So are interleaved ones, as the columns of one matrix, if on a circle
-/// whose circumference is the stride that they have in common they lie at different places.
+/// Arrays whose extents do not meet share nothing. Nor do interleaved ones, such as columns of one matrix, whose byte
+/// ranges modulo their common stride are disjoint.
 #[must_use]
 pub fn may_share(regions: &[Region]) -> Vec<Vec<usize>> {
     let occupied = |&index: &usize| {
@@ -93,7 +92,7 @@ pub fn may_share(regions: &[Region]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The strides of some arrays, the largest first.
+/// Returns the strides of some arrays, the largest first.
 fn moduli(regions: &[Region], group: &[usize]) -> impl Iterator<Item = usize> {
     let strides =
         group.iter().flat_map(|&index| &regions[index].axes).map(|&(_, stride)| stride.unsigned_abs());
@@ -103,14 +102,14 @@ fn moduli(regions: &[Region], group: &[usize]) -> impl Iterator<Item = usize> {
     strides.into_iter().take(MODULI)
 }
 
-/// Groups of two or more whose extents meet.
+/// Returns groups of two or more arrays whose extents meet.
 fn apart_on_line(regions: &[Region], group: Vec<usize>) -> Vec<Vec<usize>> {
     let extents = group.into_iter().map(|index| (regions[index].extent(), index));
     let (groups, _) = chains(extents.map(|((low, high), index)| (low, high, index)).collect());
     groups.into_iter().filter(|group| group.len() > 1).collect()
 }
 
-/// Groups that lie at different places of a circle; none if all are one group.
+/// Returns groups whose byte ranges modulo the number are disjoint; `None` if all are one group.
 fn apart_on_circle(regions: &[Region], group: &[usize], circumference: usize) -> Option<Vec<Vec<usize>>> {
     let arc = |&index: &usize| {
         let (low, length) = regions[index].arc(circumference)?;
@@ -118,7 +117,7 @@ fn apart_on_circle(regions: &[Region], group: &[usize], circumference: usize) ->
     };
     let arcs: Vec<_> = group.iter().map(arc).collect::<Option<_>>()?;
     let (mut groups, end) = chains(arcs);
-    // The last group may reach beyond the start of the circle.
+    // The last group may wrap around to the start.
     let beyond = end.saturating_sub(circumference);
     let mut last = groups.pop()?;
     let is_met = |&index: &usize| regions[index].arc(circumference).is_some_and(|(low, _)| low < beyond);
@@ -128,7 +127,7 @@ fn apart_on_circle(regions: &[Region], group: &[usize], circumference: usize) ->
     (groups.len() > 1).then_some(groups)
 }
 
-/// Groups of intervals (start, end, index) that meet, in their order; and where the last one ends.
+/// Returns groups of intervals (start, end, index) that meet, in order, and the end of the last one.
 fn chains(mut intervals: Vec<(usize, usize, usize)>) -> (Vec<Vec<usize>>, usize) {
     intervals.sort_unstable();
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -158,7 +157,7 @@ mod tests {
         starts.into_iter().flat_map(|start| start..start + region.item).collect()
     }
 
-    /// Small numbers from a fixed sequence.
+    /// Returns small numbers from a fixed sequence.
     fn draw(state: &mut u64, below: u64) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((*state >> 33) % below) as usize

@@ -1,8 +1,8 @@
-//! Where rows of elements lie.
+//! The places of rows of elements.
 
 #![deny(unsafe_code)]
 
-/// Where rows of elements lie, in bytes: the first element, and from each to the next, in a row and from row to row.
+/// The places of rows of elements: the first element, and the strides in bytes within a row and from row to row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows<P> {
     pub(super) first: P,

@@ -7,23 +7,23 @@ use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
 
-/// What lies between elements.
+/// Whether memory between elements may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gaps {
-    /// It may be read along with them; nobody looks at it.
+    /// It may be read, and is ignored.
     Read,
-    /// Threads of ours may write to it meanwhile.
+    /// It must not be read: other threads of ours may be writing to it.
     Leave,
 }
 
-/// Bytes from which on a call of the system's own copy pays.
+/// From this many bytes on, a call of `memcpy` pays.
 const LONG: usize = 512;
 
 /// Copies so many rows of so many elements.
 ///
 /// # Safety
-/// They are readable at the first place and writable at the second, and none is both. With [`Gaps::Read`], so is what
-/// lies between neighbours in a row of the first.
+/// They are readable at the first place and writable at the second, and the two do not overlap. With [`Gaps::Read`],
+/// memory between neighbours in a row of the first is readable too.
 pub(super) unsafe fn copy(
     level: Level,
     (size, swapped): (usize, bool),
@@ -65,7 +65,7 @@ struct Copying {
 }
 
 impl Copying {
-    /// Where each row begins.
+    /// Returns where each row begins.
     #[inline(always)]
     fn rows(&self) -> impl Iterator<Item = (*const u8, *mut u8)> {
         let Self { from, to, rows, .. } = *self;
@@ -76,7 +76,7 @@ impl Copying {
     }
 }
 
-/// Elements as they are, of the size of a type.
+/// Copies elements unchanged, as values of a type of their size.
 struct Unchanged<T>(Copying, PhantomData<T>);
 
 impl<T: Plain> RawKernel for Unchanged<T> {
@@ -101,7 +101,7 @@ impl<T: Plain> RawKernel for Unchanged<T> {
     }
 }
 
-/// Integers of a type, in the other byte order.
+/// Copies integers of a type with their bytes swapped.
 struct Swapped<T>(Copying, PhantomData<T>);
 
 macro_rules! swapped {
@@ -124,13 +124,13 @@ macro_rules! swapped {
 }
 swapped!(u16 u32 u64);
 
-/// Copies bytes: rows are short, and a call for each would take longer than the copy.
+/// Copies the bytes of a short row, for which a call of `memcpy` would take longer than the copy.
 ///
 /// # Safety
 /// They are readable at the first place and writable at the second, which do not overlap.
 #[inline(always)]
 unsafe fn adjacent(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise. Pieces lie within the bytes; the last may begin before the one before it ends.
+    // SAFETY: the caller's promise. Pieces lie within the bytes; the last may overlap the one before it.
     unsafe {
         match bytes {
             LONG.. => to.copy_from_nonoverlapping(from, bytes),
@@ -161,8 +161,8 @@ unsafe fn pieces<T: Plain>(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies words at a stride. For the baseline: where there are instructions that load at strides, the compiler takes them,
-/// and they are slower than one load each.
+/// Copies elements at a stride. Compiled for the baseline only: gather instructions, which the compiler would use, are
+/// slower than single loads.
 ///
 /// # Safety
 /// As for [`strided`].
@@ -172,10 +172,10 @@ unsafe fn unchanged<T: Plain>(from: (*const u8, isize), to: (*mut u8, isize), co
     unsafe { strided(from, to, count, |word: T| word) };
 }
 
-/// Copies words at a stride, each changed in some way.
+/// Copies elements at a stride, each changed by a function.
 ///
 /// # Safety
-/// `count` words are readable at the first place and writable at the second, at their strides.
+/// `count` elements are readable at the first place and writable at the second, at their strides.
 #[inline(always)]
 pub(super) unsafe fn strided<S: Plain, T: Plain>(
     (from, from_stride): (*const u8, isize),
@@ -184,7 +184,7 @@ pub(super) unsafe fn strided<S: Plain, T: Plain>(
     change: impl Fn(S) -> T,
 ) {
     if from_stride == size_of::<S>() as isize && to_stride == size_of::<T>() as isize {
-        // The same loop, where the compiler sees that elements are adjacent.
+        // The same loop for adjacent elements, which the compiler vectorises.
         for i in 0..count {
             // SAFETY: `i < count`.
             unsafe {
@@ -195,7 +195,7 @@ pub(super) unsafe fn strided<S: Plain, T: Plain>(
         return;
     }
     if to_stride == size_of::<T>() as isize {
-        // And this one, which targets mostly are.
+        // The same loop for adjacent targets, the most frequent case.
         let mut from = from;
         for i in 0..count {
             // SAFETY: `i < count`.
@@ -230,11 +230,11 @@ mod tests {
         }
     }
 
-    /// Three rows, between bytes that stay what they are.
+    /// Checks three rows, between bytes that must not change.
     fn check(level: Level, (size, swapped): (usize, bool), (step, to_step): (isize, isize), count: usize) {
         let reach = |step: isize| (count - 1) * step.unsigned_abs() * size + size;
         let (pitch, to_pitch) = (reach(step) + 3, reach(to_step) + 5);
-        // No byte more than has to be there: a tool that watches memory sees what is read beyond.
+        // The buffer has no spare bytes, so that sanitizers see any read beyond it.
         let memory: Vec<u8> = (0..2 * pitch + reach(step)).map(|i| (i * 7 + i / 251) as u8).collect();
         let mut found = vec![0xa5; 2 * to_pitch + reach(to_step)];
         let mut wanted = found.clone();

@@ -1,31 +1,32 @@
-//! Words in vectors of 16 bytes, put in other places: what every machine can do with them.
+//! Shuffles of elements in vectors of 16 bytes, by instructions that every machine has.
 
-/// A word of which N make a vector of 16 bytes.
+/// An element of which N make a vector of 16 bytes.
 pub(super) trait Shuffle<const N: usize>: Copy {
     type Vector: Copy;
     /// # Safety
-    /// N words are readable.
+    /// N elements are readable.
     unsafe fn load(from: *const Self) -> Self::Vector;
     /// # Safety
-    /// N words are writable.
+    /// N elements are writable.
     unsafe fn store(to: *mut Self, vector: Self::Vector);
-    /// The words of two vectors' lower halves in turn.
+    /// Interleaves the elements of two vectors' lower halves.
     fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector;
-    /// Those of their upper halves.
+    /// Interleaves those of their upper halves.
     fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector;
-    /// A vector whose lower half is the upper one of this.
+    /// Returns a vector whose lower half is the upper half of this.
     fn upper(vector: Self::Vector) -> Self::Vector;
 }
 
-/// K vectors after log2(N) perfect shuffles: each interleaves the first half of all words with the second half.
+/// Returns K vectors after log2(N) perfect shuffles, each of which interleaves the first half of all elements with the
+/// second half.
 ///
-/// A shuffle moves the word at place i of K N to 2 i modulo K N - 1. So the word at g K + c comes to c N + g: of K
-/// channels that were interleaved, vector c has channel c.
+/// A shuffle moves the element at place i of K N to 2 i modulo K N - 1. So the element at g K + c moves to c N + g: of
+/// K interleaved channels, vector c has channel c.
 #[inline(always)]
 pub(super) fn deinterleaved<T: Shuffle<N>, const N: usize, const K: usize>(
     mut vectors: [T::Vector; K],
 ) -> [T::Vector; K] {
-    // One by one and not in a loop, which the compiler would keep, and the vectors in memory.
+    // Unrolled by hand: the compiler would keep a loop, and the vectors in memory.
     if N > 1 {
         vectors = shuffled::<T, N, K>(&vectors);
     }
@@ -57,7 +58,7 @@ fn shuffled<T: Shuffle<N>, const N: usize, const K: usize>(vectors: &[T::Vector;
     next
 }
 
-/// Words whose vectors are the machine's, on machines that always have them.
+/// Elements in the machine's own vectors, on machines that always have them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! word {
     ($($word:ty, $lanes:literal, $vector:ty, $load:path, $store:path, $low:ident, $high:ident,
@@ -121,7 +122,7 @@ mod interleave {
     }
 }
 
-/// Elsewhere the compiler finds the instructions.
+/// Elsewhere the compiler chooses the instructions.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod interleave {
     macro_rules! word {

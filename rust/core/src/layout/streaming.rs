@@ -1,9 +1,9 @@
-//! Copying past the caches: what is written would not stay there, and need not be read first.
+//! Copies past the caches: large results would not stay there, and their old content need not be read.
 
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{Vector, with_vectors};
 
-/// From this many bytes read and written on.
+/// From this many bytes read and written on, copies bypass the caches.
 pub(crate) const STREAM_FROM: usize = 1 << 25;
 
 /// Copies bytes; [`fence`] makes them visible to other threads.
@@ -24,7 +24,7 @@ pub(crate) unsafe fn copy(level: Level, source: *const u8, target: *mut u8, byte
     }
 }
 
-/// Makes what was copied visible before whatever is stored later.
+/// Makes streamed stores visible before later ones.
 pub(crate) fn fence(level: Level) {
     // SAFETY: the vectors are there, so their features are.
     with_vectors!(level, _vectors: V => unsafe { V::fence() });

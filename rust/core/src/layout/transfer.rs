@@ -1,4 +1,4 @@
-//! Moving elements between strided memory and a tile, without looking at them (but for their byte order).
+//! Moves elements between strided memory and a tile, unchanged except for their byte order.
 
 use std::marker::PhantomData;
 
@@ -11,14 +11,14 @@ use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
 
-/// Bytes of adjacent elements that are worth being moved together.
+/// From this many bytes of adjacent elements on, they are moved together.
 const LINE: usize = 16;
 
 /// Copies the elements of the runs of one operand into a dense tile.
 ///
 /// # Safety
-/// Every element of the runs, at `base` plus its offset, is readable, and with [`Gaps::Read`] what lies between them;
-/// `tile` has room for all elements.
+/// Every element of the runs, at `base` plus its offset, is readable, and with [`Gaps::Read`] memory between them is
+/// too; `tile` has room for all elements.
 pub(crate) unsafe fn gather(
     level: Level,
     (base, gaps): (*const u8, Gaps),
@@ -87,7 +87,7 @@ pub(crate) unsafe fn scatter(
     }
 }
 
-/// How one operand's elements of a run lie, in as few rows of as large words as describe them.
+/// The layout of one operand's elements of a run, in as few rows of as large elements as describe them.
 #[derive(Clone, Copy)]
 struct Shape {
     size: usize,
@@ -105,20 +105,20 @@ impl Shape {
         if rows == 1 || row_stride == stride * count as isize {
             Self { size, stride, row_stride: 0, count: run.len(), rows: 1 }
         } else if stride == size as isize && [2, 4, 8, 16].contains(&row) && !swapped {
-            // A row is a word: the two parts of a complex number.
+            // A row is one larger element: the two parts of a complex number.
             Self { size: row, stride: row_stride, row_stride: 0, count: rows, rows: 1 }
         } else {
             Self { size, stride, row_stride, count, rows }
         }
     }
 
-    /// Whether elements that follow each other are in different rows, and so many that lines of them are worth it.
+    /// Returns whether consecutive rows are adjacent in memory, and wide enough for a transpose to pay.
     fn is_crosswise(&self, swapped: bool) -> bool {
         let is_element = self.size <= size_of::<u64>() && !swapped;
         is_element && self.rows * self.size >= LINE && self.row_stride == self.size as isize
     }
 
-    /// The groups of adjacent words whose channels the rows are, if that is what they are.
+    /// Returns the groups of adjacent elements whose channels are the rows, if they are such.
     fn groups(&self, (first, gaps): (*const u8, Gaps), to: *mut u8, swapped: bool) -> Option<Groups> {
         let size = self.size as isize;
         let elements =
@@ -140,7 +140,7 @@ impl Shape {
         Some(Groups { from, count: self.count, elements, channels, to, to_stride })
     }
 
-    /// Bytes of a row without gaps.
+    /// Returns the bytes of a row without gaps.
     fn row_size(&self) -> isize {
         (self.count * self.size) as isize
     }
@@ -149,12 +149,12 @@ impl Shape {
         (self.rows, self.count)
     }
 
-    /// Where they lie, from the first on.
+    /// Returns their places, from the first on.
     fn at<P>(&self, first: P) -> Rows<P> {
         Rows { first, stride: self.stride, row_stride: self.row_stride }
     }
 
-    /// As many without gaps.
+    /// Returns the places of as many without gaps.
     fn dense<P>(&self, first: P) -> Rows<P> {
         Rows { first, stride: self.size as isize, row_stride: self.row_size() }
     }
@@ -189,7 +189,7 @@ pub(crate) unsafe fn scatter_real(
     }
 }
 
-/// As [`scatter_real`], to elements in native byte order that follow each other.
+/// Does the same as [`scatter_real`] for adjacent elements in native byte order.
 ///
 /// # Safety
 /// `count` parts are readable at the tile, and elements of twice the size writable at the target.
@@ -199,7 +199,7 @@ pub(crate) unsafe fn spread(level: Level, tile: *const u8, target: *mut u8, size
     unsafe { scatter_real(level, tile, target, &[run], (size, false)) };
 }
 
-/// Where real parts come from, and where pairs of a real part and zero go.
+/// The places of real parts, and of pairs of a real part and zero.
 struct Pairs {
     from: *const u8,
     to: *mut u8,
@@ -252,7 +252,7 @@ macro_rules! real {
         }
     )*};
 }
-// Widening is what vectors do best, where there is a word to widen to; its low half is first in memory.
+// Where a type of twice the width exists, widening is the fastest way; its low half is first in memory.
 real! {
     u16, u32, |real: u16| u32::from_le(u32::from(real.to_le()));
     u32, u64, |real: u32| u64::from_le(u64::from(real.to_le()));
@@ -262,7 +262,7 @@ real! {
 /// Copies elements at a stride to as many others, at the same stride.
 ///
 /// # Safety
-/// They are readable at the first pointer and writable at the second, and none is both.
+/// They are readable at the first pointer and writable at the second, and the two do not overlap.
 pub(crate) unsafe fn copy_run(
     size: usize,
     (from, to): (*const u8, *mut u8),

@@ -1,15 +1,15 @@
-//! Transposing a block of words, whose values do not matter.
+//! Transposes blocks of elements of any type.
 
 use std::marker::PhantomData;
 
 use super::shuffle::{Shuffle, deinterleaved};
 use crate::cpu::{Level, RawKernel};
 
-/// Copies words at `from`, in `lines` of `length` adjacent ones, a line every `stride` bytes, so that the first words of
-/// all lines lie next to each other at `to`, then `to_stride` bytes further the second words, and so on.
+/// Copies elements at `from`, in `lines` of `length` adjacent ones, a line every `stride` bytes, so that the first
+/// elements of all lines are adjacent at `to`, the second ones `to_stride` bytes further, and so on.
 ///
 /// # Safety
-/// All of them are readable, and writable at `to`; nothing is both.
+/// All of them are readable, and writable at `to`; the two do not overlap.
 pub(super) unsafe fn transpose(
     level: Level,
     size: usize,
@@ -65,7 +65,7 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
             }
             return;
         }
-        // What does not fill a square is moved with some that were moved before.
+        // The last squares overlap the ones before.
         for line in (0..lines).step_by(N).map(|line| line.min(lines - N)) {
             for element in (0..length).step_by(N).map(|element| element.min(length - N)) {
                 let (from, to) = self.places(line, element);
@@ -77,7 +77,7 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
 }
 
 impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
-    /// Where a word of a line is, and where it goes.
+    /// Returns where an element of a line is, and where it goes.
     #[inline(always)]
     fn places(&self, line: usize, element: usize) -> (*const u8, *mut u8) {
         let Block { from, stride, to, to_stride, .. } = self.0;
@@ -85,7 +85,7 @@ impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
         (from, to.wrapping_offset(element as isize * to_stride + (line * size_of::<T>()) as isize))
     }
 
-    /// Moves one word.
+    /// Moves one element.
     ///
     /// # Safety
     /// It is one of the block, at both ends.
@@ -97,10 +97,10 @@ impl<T: Shuffle<N>, const N: usize> Turn<T, N> {
     }
 }
 
-/// A square of words that fills N vectors: as many channels as a vector has words.
+/// Transposes a square of elements that fills N vectors of N elements.
 ///
 /// # Safety
-/// N words are readable at each of N lines, and writable at each of N lines of the target.
+/// N elements are readable at each of N lines, and writable at each of N lines of the target.
 #[inline(always)]
 unsafe fn square<T: Shuffle<N>, const N: usize>(
     (from, stride): (*const u8, isize),

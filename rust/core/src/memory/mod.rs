@@ -1,8 +1,8 @@
-//! Memory for large arrays that is used again: the system clears every page that it hands out, which takes longer than
-//! the cast that fills it.
+//! Memory of large arrays, kept for reuse: the system clears every page that it hands out, which takes longer than the
+//! cast that fills it.
 //!
-//! A few blocks that were given back wait for the next array of about their size. Linux only: what makes waiting cheap
-//! for everybody else is advice that others do not take (`Pages::rest`).
+//! A few freed blocks are kept for the next array of about their size. Linux only: kept blocks cost other processes
+//! little because of `MADV_FREE`, which other systems lack (`Pages::rest`).
 
 mod pages;
 
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pages::Pages;
 
-/// Smaller arrays are as well off with the host's own allocator; the pages of larger ones can be huge, so that few are
-/// handed out and given back at a time.
+/// Smaller arrays gain nothing over the host's allocator; larger ones can have huge pages, so that few are mapped and
+/// unmapped.
 const FROM: usize = 1 << 21;
 
-/// Blocks that wait, at most.
+/// Blocks that are kept, at most.
 const BLOCKS: usize = 4;
 
-/// Bytes that wait, at most.
+/// Bytes that are kept, at most.
 static LIMIT: AtomicUsize = AtomicUsize::new(256 << 20);
 
-/// Oldest first. Nobody waits for the lock: who does not get it at once asks the system. So the child of a `fork` works
-/// even if another thread of its parent held it.
+/// Oldest first. The lock is only tried, and the system asked where it is taken: so the child of a `fork` works even if
+/// another thread of its parent held it.
 static WAITING: Mutex<Vec<Pages>> = Mutex::new(Vec::new());
 
-/// Sets how many bytes may wait; with 0, no array lies in memory from here.
+/// Sets how many bytes may be kept; with 0, no array gets memory from here.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Ordering::Relaxed);
     if let Ok(mut waiting) = WAITING.try_lock() {
@@ -34,13 +34,13 @@ pub fn set_limit(bytes: usize) {
     }
 }
 
-/// Whether an array of so many bytes should lie in memory from here: it is large, and could wait.
+/// Returns whether an array of so many bytes should get memory from here: it is large, and could be kept.
 #[must_use]
 pub fn is_for(bytes: usize) -> bool {
     (FROM..=LIMIT.load(Ordering::Relaxed)).contains(&bytes)
 }
 
-/// Memory for so many bytes, whatever is in it; `None` if there is none.
+/// Allocates uninitialised memory; `None` if there is none.
 #[must_use]
 pub fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let waiting = WAITING.try_lock().ok().and_then(|mut waiting| {
@@ -51,27 +51,27 @@ pub fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     Some(pages.into_pointer())
 }
 
-/// The same for memory that is all zero.
+/// Allocates memory that is all zero; `None` if there is none.
 #[must_use]
 pub fn allocate_zeroed(bytes: usize) -> Option<NonNull<u8>> {
     Some(map(bytes)?.into_pointer())
 }
 
-/// Gives everything that waits back to the system; returns whether anything did.
+/// Gives all kept memory back to the system; returns whether there was any.
 pub fn release() -> bool {
     let waiting = WAITING.try_lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
     !waiting.is_empty()
 }
 
-/// New pages, if need be in the place of what waits: what a process may map can be bounded.
+/// Maps new pages, giving kept ones back if need be: the process may have a limit.
 fn map(bytes: usize) -> Option<Pages> {
     Pages::map(bytes).or_else(|| release().then(|| Pages::map(bytes))?)
 }
 
-/// Takes memory back.
+/// Frees memory.
 ///
 /// # Safety
-/// It came from here, and nobody uses it any more.
+/// It came from here and is not used any more.
 pub unsafe fn free(pointer: NonNull<u8>) {
     // SAFETY: the caller's promise.
     let pages = unsafe { Pages::from_pointer(pointer) };
@@ -85,7 +85,7 @@ pub unsafe fn free(pointer: NonNull<u8>) {
     }
 }
 
-/// Memory for another number of bytes with the same content, as far as it goes; the old one stays if there is none.
+/// Moves content to memory of another size, truncated if need be; the old memory stays valid if there is no new one.
 ///
 /// # Safety
 /// As for [`free`].
@@ -101,7 +101,8 @@ pub unsafe fn resize(pointer: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> 
     Some(new)
 }
 
-/// Gives the oldest back to the system until one more block may come, and no more bytes than these wait.
+/// Gives the oldest blocks back to the system until there is room for one more, and no more than so many bytes are
+/// kept.
 fn make_room(waiting: &mut Vec<Pages>, bytes: usize) {
     while waiting.len() >= BLOCKS || waiting.iter().map(Pages::length).sum::<usize>() > bytes {
         waiting.remove(0);
@@ -117,7 +118,7 @@ mod tests {
         unsafe { pointer.write_bytes(value, bytes) };
     }
 
-    /// One test, for what waits belongs to the process.
+    /// One test, because kept memory belongs to the process.
     #[test]
     fn what_was_given_back_is_used_again_within_bounds() {
         let bytes = 3 << 20;

@@ -1,8 +1,8 @@
-//! Pages of the operating system, with a line before the data that tells how many they are.
+//! Pages of the operating system, with a header before the data that holds their length.
 
 use std::ptr::{self, NonNull};
 
-/// Bytes before the data: a cache line, so that the data begins with one.
+/// Bytes of the header: a cache line, so that the data begins at one.
 const HEAD: usize = 64;
 
 /// Lengths are rounded up to this, a multiple of the page size of most machines.
@@ -22,12 +22,12 @@ pub(super) struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// New ones with room for so many bytes, all zero.
+    /// Maps new pages with room for so many bytes, all zero.
     pub(super) fn map(bytes: usize) -> Option<Self> {
         let length = bytes.checked_add(HEAD)?.checked_next_multiple_of(GRAIN)?;
-        // Huge pages lie at multiples of their size only, and so few would have room if the first one had none.
+        // Huge pages start at multiples of their size only, so the mapping starts at one.
         let pages = Self::anywhere(length.checked_add(HUGE)?)?.cut(HUGE, length);
-        // A wish: without huge pages it works as well, only slower.
+        // A hint: without huge pages it is only slower.
         let _ = pages.advise(libc::MADV_HUGEPAGE);
         Some(pages)
     }
@@ -40,7 +40,7 @@ impl Pages {
         Some(Self { start: NonNull::new(start.cast())?, length })
     }
 
-    /// So many of its bytes from the first multiple of `alignment` on; the others are unmapped.
+    /// Keeps so many of its bytes from the first multiple of `alignment` on, and unmaps the others.
     fn cut(self, alignment: usize, length: usize) -> Self {
         let before = self.start.align_offset(alignment);
         let after = self.length - before - length;
@@ -54,28 +54,28 @@ impl Pages {
         kept
     }
 
-    /// Bytes from the first to the last, the head's included.
+    /// Returns its bytes, the header's included.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether so many bytes of data have room, and do not waste much.
+    /// Returns whether so many bytes of data fit without wasting much.
     pub(super) fn suit(&self, bytes: usize) -> bool {
         let room = self.length - HEAD;
         bytes <= room && room - bytes <= room / 8
     }
 
-    /// To be asked when nobody needs the content any more. While they wait the system may take pages, if it runs short,
-    /// and the child of a `fork` gets none of them, which would have to be copied when they are next written to.
+    /// Advises the system that the content is not needed: it may take pages if it runs short, and the child of a `fork`
+    /// gets none, so that later writes copy nothing. Returns whether that succeeded.
     pub(super) fn rest(&self) -> bool {
         self.advise(libc::MADV_WIPEONFORK) && {
-            // Memory that is locked stays as it is.
+            // Locked memory is not affected.
             let _ = self.advise(libc::MADV_FREE);
             true
         }
     }
 
-    /// To be asked before they are used again.
+    /// Undoes the advice, before the pages are used again. Returns whether that succeeded.
     pub(super) fn wake(&self) -> bool {
         self.advise(libc::MADV_KEEPONFORK)
     }
@@ -85,7 +85,7 @@ impl Pages {
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.length, advice) == 0 }
     }
 
-    /// The place of the data; [`Pages::from_pointer`] finds back.
+    /// Returns the address of the data; [`Pages::from_pointer`] is the inverse.
     pub(super) fn into_pointer(self) -> NonNull<u8> {
         // SAFETY: every mapping is longer than the head, whose first word is the length.
         unsafe {
@@ -96,10 +96,10 @@ impl Pages {
         }
     }
 
-    /// Those of a place that [`Pages::into_pointer`] gave.
+    /// Returns the pages of an address from [`Pages::into_pointer`].
     ///
     /// # Safety
-    /// It did, and each place comes back once.
+    /// The address is from there, and is passed once.
     pub(super) unsafe fn from_pointer(pointer: NonNull<u8>) -> Self {
         // SAFETY: the head lies before the data.
         unsafe {
@@ -108,10 +108,10 @@ impl Pages {
         }
     }
 
-    /// How many bytes of data have room at a place that [`Pages::into_pointer`] gave.
+    /// Returns how many bytes of data fit at an address from [`Pages::into_pointer`].
     ///
     /// # Safety
-    /// It did, and they are still mapped.
+    /// The address is from there, and still mapped.
     pub(super) unsafe fn room_at(pointer: NonNull<u8>) -> usize {
         // SAFETY: the head lies before the data.
         unsafe { pointer.sub(HEAD).cast::<usize>().read() - HEAD }

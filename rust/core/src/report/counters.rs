@@ -93,7 +93,7 @@ impl Kernel for Counters<'_> {
         report.exact += count as u64 - flags.iter().map(|flag| u64::from(flag & INEXACT)).sum::<u64>();
         let beyond = flags.iter().fold(0, |all, flag| all | flag) & OVERFLOW != 0;
         if beyond || largest(sources) >= INFINITY || largest(results) >= INFINITY {
-            count_slowly(report, sources, results, errors, flags, wraps);
+            count_special(report, sources, results, errors, flags, wraps);
         } else {
             let vanished = |(&x, &y): (&f64, &f64)| u64::from((bits(x) != 0) & (bits(y) == 0));
             report.underflowed += sources.iter().zip(results).map(vanished).sum::<u64>();
@@ -116,7 +116,7 @@ impl Kernel for Counters<'_> {
 
 /// Counts infinities, NaN and overflows element by element, and clears the columns where source or result is not
 /// finite, so that they do not enter errors and sums.
-fn count_slowly(
+fn count_special(
     report: &mut CastReport,
     sources: &mut [f64],
     results: &[f64],
