@@ -1,5 +1,5 @@
-//! Vectors for the loops that the compiler does not find by itself: bytes and words taken apart and put together,
-//! the machine's own half floats, table lookups.
+//! Vector operations for loops that the compiler does not vectorise well: packing and unpacking of bytes and u16,
+//! float16 conversions, table lookups.
 //!
 //! One trait, one implementation per level. An algorithm is written once over the trait, as a
 //! [`RawKernel`](crate::cpu::RawKernel) that [`Vector::run`] runs; levels without an implementation take the loops
@@ -10,7 +10,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod stochastic;
-// Where bytes have another order, lanes have another order than memory.
+// Big-endian machines number lanes in another order than memory.
 mod conversions;
 mod magic_addition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -33,8 +33,8 @@ pub(crate) use vector::{
 
 use crate::cpu::{InstructionSet, Level};
 
-/// What a level has for vectors. Such a value exists only on a machine that has its instructions: they are made here, of
-/// a [`Level`], and nowhere else.
+/// The vectors of a level. A value exists only on a machine that has the instructions, because it is made here only,
+/// from a [`Level`].
 pub(crate) enum Vectors {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
@@ -59,8 +59,8 @@ impl Vectors {
     }
 }
 
-/// `Some` of an expression in which a name stands for the [`Vector`] of a level, and another, if it is given, for its
-/// type; `None` on levels without one.
+/// Evaluates an expression with a name bound to the [`Vector`] of a level, and optionally one to its type; `None` on
+/// levels without vectors.
 macro_rules! with_vectors {
     ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
         match $crate::simd::Vectors::of($level) {
@@ -85,7 +85,7 @@ macro_rules! with_vectors {
 }
 pub(crate) use with_vectors;
 
-/// The same of its [`Tables`].
+/// Does the same for its [`Tables`].
 macro_rules! with_tables {
     ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
         match $crate::simd::Vectors::of($level) {
@@ -105,7 +105,7 @@ macro_rules! with_tables {
 }
 pub(crate) use with_tables;
 
-/// The same of its [`Nibbles`] and [`MagicAddition`], which levels without long tables have.
+/// Does the same for its [`Nibbles`] and [`MagicAddition`], which levels without long tables have.
 macro_rules! with_nibbles {
     ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
         match $crate::simd::Vectors::of($level) {

@@ -11,7 +11,7 @@ impl Conversions for Avx2 {
         fn truncated(a: arch::__m256) -> arch::__m256i {
             let number = arch::_mm256_and_ps(a, arch::_mm256_cmp_ps::<{ arch::_CMP_ORD_Q }>(a, a));
             let whole = arch::_mm256_cvttps_epi32(number);
-            // What is out of range became the least: inverted, the greatest.
+            // Out of range the instruction gives the smallest integer; inverted, the largest.
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
             arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
         }
@@ -22,7 +22,7 @@ impl Conversions for Avx2 {
         fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
             let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
             let largest = arch::_mm256_max_epu32(first, second);
-            // The upper halves of the bits tell, whatever is in the lower ones.
+            // Comparing the upper 32 bits is enough.
             let bound = Self::splat32((HALF_WIDTH.to_bits() >> 32) as u32);
             let small = arch::_mm256_cmpgt_epi32(bound, largest);
             const UPPER: i32 = 0b1010_1010;
@@ -65,16 +65,16 @@ impl Conversions for Avx2 {
     }
 }
 
-/// The middle of the doubles whose last bit is 1: what is added to it is a difference of bits.
+/// The middle of the float64 whose last place is 1: adding an integer to it adds that integer to its bits.
 const MIDDLE: f64 = (1u64 << 52 | 1 << 51) as f64;
 
-/// How far they go on either side of it.
+/// How far these extend on either side of it.
 const HALF_WIDTH: f64 = (1u64 << 51) as f64;
 
 /// Towards zero, and without exceptions.
 const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
 
-/// Lanes whose upper halves are the larger ones of two magnitudes'.
+/// Returns lanes whose upper 32 bits are the larger of two magnitudes'.
 ///
 /// # Safety
 /// AVX2.
@@ -87,7 +87,7 @@ unsafe fn larger(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
     }
 }
 
-/// Doubles that are less than [`HALF_WIDTH`] away from zero, truncated.
+/// Truncates float64 below [`HALF_WIDTH`] in magnitude to 64-bit integers.
 ///
 /// # Safety
 /// AVX2.
@@ -102,11 +102,11 @@ unsafe fn truncated_small(a: arch::__m256i) -> arch::__m256i {
     }
 }
 
-/// The middle to which the upper halves of integers are added, such that what is in its lower half takes from the
-/// result, when that becomes the upper one, what [`MIDDLE`] adds to it.
+/// The middle to which the upper 32 bits of integers are added. Its own lower bits cancel those that [`MIDDLE`] adds
+/// with the lower 32 bits.
 const UPPER_MIDDLE: f64 = MIDDLE - (MIDDLE.to_bits() >> 32) as f64;
 
-/// Any doubles truncated, clamped; NaN gives 0.
+/// Truncates any float64 to 64-bit integers, clamped; NaN gives 0.
 ///
 /// # Safety
 /// AVX2.
@@ -122,19 +122,19 @@ unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
         let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, too_large);
         let number = arch::_mm256_max_pd(arch::_mm256_min_pd(number, too_large), arch::_mm256_set1_pd(LEAST));
         let whole = arch::_mm256_round_pd::<TRUNCATE>(number);
-        // The nearest upper half, and what is left, which may be below zero.
+        // Splits into the nearest multiple of 2^32 and the remainder, which may be negative.
         let middle = arch::_mm256_set1_pd(UPPER_MIDDLE);
         let sum = arch::_mm256_fmadd_pd(whole, arch::_mm256_set1_pd(1.0 / HALF), middle);
         let upper = arch::_mm256_slli_epi64::<32>(arch::_mm256_castpd_si256(sum));
         let rest =
             arch::_mm256_fnmadd_pd(arch::_mm256_sub_pd(sum, middle), arch::_mm256_set1_pd(HALF), whole);
         let lower = arch::_mm256_castpd_si256(arch::_mm256_add_pd(rest, arch::_mm256_set1_pd(MIDDLE)));
-        // What is too large has become the least: inverted, the greatest.
+        // Too large values gave the smallest integer; inverted, the largest.
         arch::_mm256_xor_si256(arch::_mm256_add_epi64(upper, lower), arch::_mm256_castpd_si256(above))
     }
 }
 
-/// One register of doubles.
+/// Truncates one register of float64 to 32-bit integers.
 ///
 /// # Safety
 /// AVX2, and four doubles at the pointer.
@@ -144,7 +144,7 @@ unsafe fn truncated_f64(source: *const u8) -> arch::__m128i {
     unsafe {
         let a = arch::_mm256_loadu_pd(source.cast());
         let number = arch::_mm256_and_pd(a, arch::_mm256_cmp_pd::<{ arch::_CMP_ORD_Q }>(a, a));
-        // What is below the range becomes the least by itself.
+        // Below the range the instruction gives the smallest integer.
         arch::_mm256_cvttpd_epi32(arch::_mm256_min_pd(number, arch::_mm256_set1_pd(i32::MAX.into())))
     }
 }

@@ -43,7 +43,7 @@ impl MagicAddition for Avx2 {
     }
 }
 
-/// Which lanes of either register are NaN.
+/// Returns which lanes of either register are NaN.
 ///
 /// # Safety
 /// AVX2.

@@ -26,7 +26,7 @@ impl StochasticOps for Avx2 {
         fn fixed_below(a: Integers, power: arch::__m256) -> Integers {
             let single = arch::_mm256_castsi256_ps(a);
             let below = arch::_mm256_cmpgt_epi32(arch::_mm256_castps_si256(power), a);
-            // Rounded up, or down: if up, it is one too many.
+            // The sum is rounded to nearest; where that was up, one is subtracted.
             let sum = arch::_mm256_add_ps(single, power);
             let up = arch::_mm256_cmp_ps::<{ arch::_CMP_GT_OQ }>(arch::_mm256_sub_ps(sum, power), single);
             let cut = arch::_mm256_add_epi32(arch::_mm256_castps_si256(sum), arch::_mm256_castps_si256(up));
@@ -52,7 +52,7 @@ impl StochasticOps for Avx2 {
     }
 }
 
-/// Which lanes have all of these bits.
+/// Returns which lanes have all of these bits.
 ///
 /// # Safety
 /// AVX2.

@@ -59,7 +59,8 @@ unsafe impl Vector for Avx2 {
         fn max32(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu32(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
-            // A power of two for each count, from a table of bytes. Those of upper bytes meet zero.
+            // Multiplies by a power of two for each count, from a table of bytes; entries for upper bytes are
+            // multiplied by 0.
             let powers = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
                 1, 2, 4, 8, 16, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             ));
@@ -70,7 +71,7 @@ unsafe impl Vector for Avx2 {
             (Self::in_order(even), Self::in_order(odd))
         }
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
-            // Quarters at the places from which they are packed in order.
+            // Quarters are loaded to where packing puts them in order.
             let quarters = |low: usize, high: usize| {
                 let quarter = |index: usize| arch::_mm_loadu_si128(source.add(16 * index).cast());
                 arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(quarter(low)), quarter(high))
@@ -133,11 +134,12 @@ unsafe impl Vector for Avx2 {
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm256_mul_ps(a, b);
             let error = arch::_mm256_fmsub_ps(a, b, product);
-            // Not where it is NaN: the product of an infinity is exact.
+            // An error of NaN means an infinite product, which is exact.
             let inexact = arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_ps());
             let inexact = arch::_mm256_castps_si256(inexact);
             let bits = arch::_mm256_castps_si256(product);
-            // Away from zero it was rounded where the signs differ: all bits set are one less.
+            // Where the signs of product and error differ, it was rounded away from zero; adding all ones subtracts
+            // one.
             let away = arch::_mm256_xor_si256(bits, arch::_mm256_castps_si256(error));
             let less = arch::_mm256_and_si256(inexact, arch::_mm256_srai_epi32::<31>(away));
             let one = arch::_mm256_srli_epi32::<31>(inexact);
@@ -162,7 +164,7 @@ unsafe impl Vector for Avx2 {
                 a,
                 arch::_mm256_setzero_ps(),
             ));
-            // Whether every bit of the second is one of the first.
+            // Tests whether every bit of `near` is set in `is_zero`.
             arch::_mm256_testc_si256(is_zero, near) == 0
         }
         fn any_subnormal(a: F32s) -> bool {
@@ -193,7 +195,7 @@ unsafe impl Vector for Avx2 {
             nearest_bf16_by_turns(low, high, one)
         }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
-            // Rounded to nearest twice, which is right but where the first time made a middle.
+            // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
             let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
             let (low, high) = by_turns(a, b);
             let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
@@ -256,7 +258,7 @@ impl Nibbles for Avx2 {
     }
 }
 
-/// The even and the odd words of two registers: of the lower halves in the lower ones, of the upper in the upper.
+/// Returns the even and the odd u16 of two registers, separately for the lower and the upper 128 bits.
 ///
 /// # Safety
 /// AVX2.
@@ -272,8 +274,8 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
     }
 }
 
-/// The lower and the upper words of two registers of singles, by turns one of the first and of the second: that takes
-/// fewer instructions than to unzip them, and only once are they put in order.
+/// Returns the lower and the upper u16 of two registers of float32, alternating between the registers: that takes fewer
+/// instructions than unzipping, and the order is restored once at the end.
 ///
 /// # Safety
 /// AVX2.
@@ -288,7 +290,7 @@ unsafe fn by_turns(a: F32s, b: F32s) -> (Integers, Integers) {
     }
 }
 
-/// The nearest upper halves of what [`by_turns`] gives, in order.
+/// Rounds the u16 of [`by_turns`] to nearest bf16, in memory order.
 ///
 /// # Safety
 /// AVX2.
@@ -303,8 +305,8 @@ unsafe fn nearest_bf16_by_turns(low: Integers, high: Integers, one: Integers) ->
     }
 }
 
-/// A register of doubles as singles. Of the lower half of their bits is kept whether there are any, where singles have
-/// place for it: nothing is rounded but what is subnormal or infinite as a single.
+/// Converts a register of float64 to float32. The lower 32 bits are first reduced to a sticky bit within float32's
+/// precision, so only subnormal and overflowing results are rounded.
 ///
 /// # Safety
 /// AVX2, and four doubles at the pointer.
@@ -314,13 +316,13 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm256_loadu_si256(source.cast());
-        // With the sign of the lower half: one of its upper two bits, or both, or 0.
+        // Multiplies 1 << 30 by the sign of the lower half: nonzero exactly if that half is.
         let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
         arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
     }
 }
 
-/// Two registers of doubles as singles, rounded to nearest.
+/// Converts two registers of float64 to float32, rounded to nearest.
 ///
 /// # Safety
 /// AVX2, and as many doubles at the pointer.
@@ -336,7 +338,7 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
     }
 }
 
-/// Whether any of the singles is not what two registers of doubles are, or NaN.
+/// Returns whether any float32 differs from its float64, or is NaN.
 ///
 /// # Safety
 /// AVX2, and as many doubles at the pointer.
@@ -354,7 +356,7 @@ unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     }
 }
 
-/// Which doubles of two registers at a pointer are zero.
+/// Returns which float64 of two registers at a pointer are zero.
 ///
 /// # Safety
 /// AVX2, and as many doubles.
@@ -371,7 +373,7 @@ unsafe fn zeros(source: *const u8) -> i32 {
     }
 }
 
-/// Products by way of doubles, rounded once.
+/// Multiplies in float64 and rounds once to float32.
 ///
 /// # Safety
 /// AVX2.
@@ -385,7 +387,7 @@ unsafe fn f64_product(a: arch::__m128, b: f64) -> arch::__m128 {
     }
 }
 
-/// Products by way of doubles, rounded to odd.
+/// Multiplies in float64 and rounds to odd in float32.
 ///
 /// # Safety
 /// AVX2.
@@ -399,7 +401,7 @@ unsafe fn f64_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
     }
 }
 
-/// A rounded number and what it lacks, as the number rounded to odd.
+/// Returns a number rounded to odd, from the one rounded to nearest and its error.
 ///
 /// # Safety
 /// AVX2.
@@ -408,10 +410,10 @@ unsafe fn odd_f64(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d
     // SAFETY: the caller's promise.
     unsafe {
         let zero = arch::_mm256_setzero_pd();
-        // Not where it is NaN: infinities are exact.
+        // An error of NaN means an infinity, which is exact.
         let inexact = arch::_mm256_castpd_si256(arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, zero));
         let bits = arch::_mm256_castpd_si256(rounded);
-        // Away from zero it was rounded where the signs differ: all bits set are one less.
+        // Where the signs differ, it was rounded away from zero; adding all ones subtracts one.
         let signs = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(bits, arch::_mm256_castpd_si256(error)));
         let ones = arch::_mm256_castsi256_pd(inexact);
         let away = arch::_mm256_castpd_si256(arch::_mm256_blendv_pd(zero, ones, signs));
@@ -420,7 +422,7 @@ unsafe fn odd_f64(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d
     }
 }
 
-/// Doubles as singles, both rounded to odd.
+/// Converts float64 rounded to odd to float32 rounded to odd.
 ///
 /// # Safety
 /// AVX2.
@@ -440,7 +442,7 @@ unsafe fn odd_f32(a: arch::__m256d) -> arch::__m128 {
     }
 }
 
-/// The upper 32 bits of each double.
+/// Returns the upper 32 bits of each float64.
 ///
 /// # Safety
 /// AVX2.
@@ -454,7 +456,7 @@ unsafe fn upper_u32s(a: arch::__m256d) -> arch::__m128i {
     }
 }
 
-/// The first bits of a float32 with a sign.
+/// The sign bit of a float32.
 const FIRST_SIGN: u32 = 1 << 31;
 
 /// The bits of the smallest normal float32.

@@ -53,7 +53,7 @@ impl Conversions for Avx512 {
     }
 }
 
-/// One register of doubles, truncated to 64 bits.
+/// Truncates one register of float64 to 64-bit integers.
 ///
 /// # Safety
 /// AVX-512.
@@ -70,7 +70,7 @@ unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
     }
 }
 
-/// One register of doubles.
+/// Truncates one register of float64 to 32-bit integers.
 ///
 /// # Safety
 /// AVX-512, and eight doubles at the pointer.
@@ -80,7 +80,7 @@ unsafe fn truncated_f64(source: *const u8) -> arch::__m256i {
     unsafe {
         let a = arch::_mm512_loadu_pd(source.cast());
         let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(a, a);
-        // What is below the range becomes the least by itself.
+        // Below the range the instruction gives the smallest integer.
         let limited = arch::_mm512_min_pd(a, arch::_mm512_set1_pd(i32::MAX.into()));
         arch::_mm512_maskz_cvttpd_epi32(is_number, limited)
     }

@@ -25,7 +25,7 @@ impl StochasticOps for Avx512 {
         }
         fn fixed_below(a: Integers, power: arch::__m512) -> Integers {
             const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
-            // Half the sum with the power is more than what is below it, and no more than what is not.
+            // Half of the sum with `power` exceeds values below `power`, and no others.
             let (single, half) = (arch::_mm512_castsi512_ps(a), arch::_mm512_set1_ps(0.5));
             let sum = arch::_mm512_fmadd_round_ps::<TRUNCATE>(single, half, arch::_mm512_mul_ps(power, half));
             arch::_mm512_max_epu32(a, arch::_mm512_castps_si512(sum))

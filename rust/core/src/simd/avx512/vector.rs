@@ -9,7 +9,7 @@ use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operat
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(pub(in crate::simd) Level);
 
-/// Every second number from the first, for the permutation that takes from two registers.
+/// Returns every other index from `first`, for permutations of two registers.
 const fn every_other<const N: usize>(first: u16) -> [u16; N] {
     let mut indices = [0; N];
     let mut i = 0;
@@ -77,7 +77,7 @@ unsafe impl Vector for Avx512 {
         fn and(a: Integers, b: Integers) -> Integers { arch::_mm512_and_si512(a, b) }
         fn or(a: Integers, b: Integers) -> Integers { arch::_mm512_or_si512(a, b) }
         fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
-            // Rows of the truth table in which `a`, or both others, are set.
+            // The truth table of `a | (b & c)`.
             arch::_mm512_ternarylogic_epi32::<0b1111_1000>(a, b, mask)
         }
         fn add8(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi8(a, b) }
@@ -151,7 +151,7 @@ unsafe impl Vector for Avx512 {
             arch::_mm512_insertf32x8::<1>(low, sticky_f32(source.add(Self::BYTES)))
         }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
-            // Rounded to nearest twice, which is right but where the first time made a middle.
+            // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
             let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
@@ -166,7 +166,7 @@ unsafe impl Vector for Avx512 {
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);
             let error = arch::_mm512_fmsub_ps(a, b, product);
-            // Not where it is NaN: the product of an infinity is exact.
+            // An error of NaN means an infinite product, which is exact.
             let inexact = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_ps());
             let bits = arch::_mm512_castps_si512(product);
             let odd = arch::_mm512_mask_or_epi32(bits, inexact, bits, arch::_mm512_set1_epi32(1));
@@ -221,7 +221,7 @@ unsafe impl Vector for Avx512 {
         fn canonical(a: F32s, nan: Integers) -> Integers {
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
-            // Of the first, what the second has, and the third.
+            // The truth table of `(a & b) | c`.
             arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
         }
     }
@@ -243,8 +243,8 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// A register of doubles as singles, rounded towards zero. Of the lower half of their bits is kept whether there are any,
-/// where singles have place for it: nothing is cut off but of what is subnormal or too large as a single.
+/// Converts a register of float64 to float32, rounded towards zero. The lower 32 bits are first reduced to a sticky bit
+/// within float32's precision, so only subnormal and overflowing results are rounded.
 ///
 /// # Safety
 /// AVX-512, and eight doubles at the pointer.
@@ -259,7 +259,7 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
     }
 }
 
-/// Two registers of doubles as singles, rounded to nearest.
+/// Converts two registers of float64 to float32, rounded to nearest.
 ///
 /// # Safety
 /// AVX-512, and as many doubles at the pointer.
@@ -273,7 +273,7 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
     }
 }
 
-/// Whether any of the singles is not what two registers of doubles are, or NaN.
+/// Returns whether any float32 differs from its float64, or is NaN.
 ///
 /// # Safety
 /// AVX-512, and as many doubles at the pointer.
@@ -290,7 +290,7 @@ unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     }
 }
 
-/// Which doubles of two registers have any of these bits.
+/// Returns which float64 of two registers have any of these bits.
 ///
 /// # Safety
 /// AVX-512.
@@ -305,14 +305,14 @@ unsafe fn any_bits(a: arch::__m512d, b: arch::__m512d, bits: i64) -> arch::__mma
     }
 }
 
-/// The mask of the first bytes.
+/// Returns a mask of the first bytes.
 #[inline(always)]
 fn first(count: usize) -> u64 {
     u64::MAX.checked_shl(count as u32).map_or(u64::MAX, |others| !others)
 }
 
-/// Which bytes of two registers the elements of `SIZE` bytes end with, register by register of them; the bytes before
-/// these are 0, and so are left out.
+/// The indices of the last two bytes of elements of `SIZE` bytes, for each result register; the bytes before are masked
+/// out as zeros.
 struct Spread<const SIZE: usize>;
 
 impl<const SIZE: usize> Spread<SIZE> {
@@ -358,7 +358,7 @@ impl Tables for Avx512 {
         }
         fn above8(a: Integers, b: Integers) -> Self::Mask8 { arch::_mm512_cmpgt_epu8_mask(a, b) }
         fn increment8(mask: Self::Mask8, a: Integers) -> Integers {
-            // All bits set are one less than zero.
+            // Subtracting -1 adds one.
             arch::_mm512_mask_sub_epi8(a, mask, a, arch::_mm512_set1_epi8(-1))
         }
         fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
@@ -377,12 +377,12 @@ impl Tables for Avx512 {
             arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
         }
         fn crosswise(a: Integers) -> Integers {
-            // Four by four, transposed.
+            // Transposes four by four.
             let order = arch::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             arch::_mm512_permutexvar_epi32(order, a)
         }
         fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
-            // CodeBounds each 128 bits, which is why the others are crosswise.
+            // Interleaves within each 128 bits; `crosswise` accounts for that.
             let [a, b, c, d] = planes;
             let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
             let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));
@@ -409,7 +409,7 @@ impl Tables for Avx512 {
     }
 }
 
-/// Products by way of doubles, rounded once.
+/// Multiplies in float64 and rounds once to float32.
 ///
 /// # Safety
 /// AVX-512.
@@ -420,7 +420,7 @@ unsafe fn f64_product(a: arch::__m256, b: f64) -> arch::__m256 {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
         let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
         let error = arch::_mm512_fmsub_pd(wide, b, product);
-        // To odd first. Not where it is NaN: the product of an infinity is exact.
+        // Rounds to odd first. An error of NaN means an infinite product, which is exact.
         let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
         let bits = arch::_mm512_castpd_si512(product);
         let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
@@ -428,7 +428,7 @@ unsafe fn f64_product(a: arch::__m256, b: f64) -> arch::__m256 {
     }
 }
 
-/// Products by way of doubles, rounded to odd.
+/// Multiplies in float64 and rounds to odd in float32.
 ///
 /// # Safety
 /// AVX-512.
@@ -439,13 +439,13 @@ unsafe fn f64_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
         let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
         let error = arch::_mm512_fmsub_pd(wide, b, product);
-        // Not where it is NaN: the product of an infinity is exact.
+        // An error of NaN means an infinite product, which is exact.
         let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
         odd_f32(product, inexact)
     }
 }
 
-/// Doubles as singles rounded to odd; some are known to be inexact.
+/// Converts float64 to float32 rounded to odd; the mask marks those known to be inexact.
 ///
 /// # Safety
 /// AVX-512.

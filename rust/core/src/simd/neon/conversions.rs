@@ -8,7 +8,7 @@ use crate::simd::vector::{Vector, operations};
 
 type Integers = arch::uint8x16_t;
 
-// Conversions saturate, and make 0 of NaN.
+// The instructions saturate, and give 0 for NaN.
 impl Conversions for Neon {
     operations! {
         fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }

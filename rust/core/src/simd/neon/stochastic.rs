@@ -28,7 +28,7 @@ impl StochasticOps for Neon {
         fn fixed_below(a: Integers, power: arch::float32x4_t) -> Integers {
             let single = arch::vreinterpretq_f32_u8(a);
             let below = arch::vcltq_f32(single, power);
-            // Rounded up, or down: if up, it is one too many.
+            // The sum is rounded to nearest; where that was up, one is subtracted.
             let sum = arch::vaddq_f32(single, power);
             let up = arch::vcgtq_f32(arch::vsubq_f32(sum, power), single);
             let cut = arch::vaddq_u32(arch::vreinterpretq_u32_f32(sum), up);

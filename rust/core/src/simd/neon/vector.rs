@@ -1,8 +1,8 @@
-//! Registers of 128 bits, on aarch64 as it always is.
+//! Registers of 128 bits, part of every aarch64.
 //!
-//! Conversions of halves are instructions of its baseline, but intrinsics only of newer compilers: they are written as
-//! such. They round as FPCR says, to nearest even; directed roundings step from there to the neighbour, which takes
-//! four instructions more, where setting FPCR twice for each register would stall.
+//! float16 conversions are instructions of its baseline, but have intrinsics only in newer compilers, so they are
+//! written in assembly. They round as FPCR says, to nearest even; directed roundings step from there to the neighbour,
+//! which takes four instructions more, where setting FPCR twice for each register would stall.
 
 use std::arch::aarch64 as arch;
 use std::arch::asm;
@@ -23,8 +23,7 @@ const SIGN: u32 = 1 << 31;
 // SAFETY: the sizes are those of the registers.
 unsafe impl Vector for Neon {
     const BYTES: usize = 16;
-    // There are hints that stores should go past the caches, which CPUs are free to ignore; most see by themselves that
-    // whole lines are written.
+    // Non-temporal stores are hints that CPUs may ignore; most detect by themselves that whole lines are written.
     const STREAMS: bool = false;
     type Integers = Integers;
     type F32s = F32s;
@@ -130,10 +129,10 @@ unsafe impl Vector for Neon {
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::vmulq_f32(a, b);
             let error = arch::vfmaq_f32(arch::vnegq_f32(product), a, b);
-            // Not where it is NaN: the product of an infinity is exact.
+            // An error of NaN means an infinite product, which is exact.
             let inexact = arch::vcagtq_f32(error, arch::vdupq_n_f32(0.0));
             let bits = arch::vreinterpretq_u32_f32(product);
-            // Away from zero it was rounded where the signs differ: all bits set are one less.
+            // Where the signs differ, it was rounded away from zero; adding all ones subtracts one.
             let signs = arch::veorq_u32(bits, arch::vreinterpretq_u32_f32(error));
             let less = arch::vandq_u32(inexact, arch::vcltzq_s32(arch::vreinterpretq_s32_u32(signs)));
             let one = arch::vshrq_n_u32::<31>(inexact);
@@ -200,8 +199,8 @@ unsafe impl Vector for Neon {
 
     #[inline(always)]
     unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract. To the left by less than nothing, which the compiler knows to be a shift by a
-        // constant.
+        // SAFETY: the trait's contract. A left shift by a negative constant, which the compiler turns into a right
+        // shift.
         unsafe { bytes(arch::vshlq_u16(u16s(a), arch::vdupq_n_s16(-(COUNT as i16)))) }
     }
 }
@@ -218,7 +217,8 @@ fn bytes(a: U16s) -> Integers {
     unsafe { arch::vreinterpretq_u8_u16(a) }
 }
 
-/// Codes of halves that were rounded to nearest, as the directed rounding of the singles they come from. NaN are left.
+/// Corrects float16 codes that were rounded to nearest to a directed rounding of the float32 they come from. NaN stays
+/// unchanged.
 #[inline(always)]
 fn directed<const ROUNDING: i32>(codes: U16s, a: F32s, b: F32s) -> Integers {
     let (low, high): (F32s, F32s);
@@ -237,7 +237,7 @@ fn directed<const ROUNDING: i32>(codes: U16s, a: F32s, b: F32s) -> Integers {
             arch::vreinterpretq_u8_u32(beyond(low, a)),
             arch::vreinterpretq_u8_u32(beyond(high, b)),
         );
-        // All bits set are one less. Magnitudes go down, or up where that is the way of the sign.
+        // Adding all ones subtracts one: magnitudes step down, or up where the sign demands it.
         let signed = arch::vreinterpretq_s16_u16(codes);
         let down = arch::vdupq_n_u16(u16::MAX);
         let step = match ROUNDING {
@@ -249,7 +249,7 @@ fn directed<const ROUNDING: i32>(codes: U16s, a: F32s, b: F32s) -> Integers {
     }
 }
 
-/// Products, rounded to odd.
+/// Returns products rounded to odd.
 #[inline(always)]
 fn odd_product(a: arch::float64x2_t, b: f64) -> arch::float64x2_t {
     // SAFETY: the instructions are part of aarch64.
@@ -257,10 +257,10 @@ fn odd_product(a: arch::float64x2_t, b: f64) -> arch::float64x2_t {
         let b = arch::vdupq_n_f64(b);
         let product = arch::vmulq_f64(a, b);
         let error = arch::vfmaq_f64(arch::vnegq_f64(product), a, b);
-        // Not where it is NaN: infinities are exact.
+        // An error of NaN means an infinity, which is exact.
         let inexact = arch::vcagtq_f64(error, arch::vdupq_n_f64(0.0));
         let bits = arch::vreinterpretq_u64_f64(product);
-        // Away from zero it was rounded where the signs differ: all bits set are one less.
+        // Where the signs differ, it was rounded away from zero; adding all ones subtracts one.
         let signs = arch::veorq_u64(bits, arch::vreinterpretq_u64_f64(error));
         let less = arch::vandq_u64(inexact, arch::vcltzq_s64(arch::vreinterpretq_s64_u64(signs)));
         let one = arch::vshrq_n_u64::<63>(inexact);
@@ -292,7 +292,7 @@ impl Tables for Neon {
         }
         fn above8(a: Integers, b: Integers) -> Integers { arch::vcgtq_u8(a, b) }
         fn increment8(mask: Integers, a: Integers) -> Integers {
-            // All bits set are one less than zero.
+            // Subtracting -1 adds one.
             arch::vsubq_u8(a, mask)
         }
         fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table {
@@ -334,7 +334,7 @@ impl Tables for Neon {
     }
 }
 
-/// What tables of 64 bytes each, one behind the other, have for each byte; 0 beyond them.
+/// Looks each byte up in consecutive tables of 64 bytes; 0 beyond them.
 #[inline(always)]
 fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices: Integers) -> Integers {
     // SAFETY: the instructions are part of aarch64.
@@ -343,7 +343,7 @@ fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices
         let mut entries = arch::vqtbl4q_u8(table[0], indices);
         let mut indices = indices;
         for part in &table[1..] {
-            // What was before, or is beyond, is no index of this part: its entry stays.
+            // Indices of other parts are out of range here, and keep their entry.
             indices = arch::vsubq_u8(indices, quarter);
             entries = arch::vqtbx4q_u8(entries, *part, indices);
         }
@@ -351,7 +351,7 @@ fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices
     }
 }
 
-/// The words of a register's lower or upper half, each with a word of zeros before it.
+/// Returns the u16 of a register's lower or upper half, each after 16 zero bits.
 #[inline(always)]
 fn behind_zeros16(zero: Integers, a: Integers, lower: bool) -> Integers {
     // SAFETY: the instructions are part of aarch64.
@@ -361,7 +361,7 @@ fn behind_zeros16(zero: Integers, a: Integers, lower: bool) -> Integers {
     }
 }
 
-/// The same of 32 bits.
+/// Does the same for u32.
 #[inline(always)]
 fn behind_zeros32(zero: Integers, a: Integers, lower: bool) -> Integers {
     // SAFETY: the instructions are part of aarch64.
