@@ -15,7 +15,7 @@ impl<T: Send + Sync, const N: usize> CachedOnce<T, N> {
         Self([const { AtomicPtr::new(null_mut()) }; N])
     }
 
-    /// The value of a place, if it has one yet.
+    /// Returns the value of a place, if it has one yet.
     pub(crate) fn get(&self, place: usize) -> Option<&'static T> {
         // SAFETY: a pointer that was stored here came from a box that is never freed, nor written to.
         unsafe { self.0[place].load(Ordering::Acquire).as_ref() }

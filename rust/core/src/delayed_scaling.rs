@@ -20,7 +20,7 @@ use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 use crate::format::{FloatSpec, Format, Specials};
 
-/// Whose rules are followed.
+/// The rules of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipe {
     /// Our own.
@@ -31,7 +31,7 @@ pub enum Recipe {
     TransformerEngine,
 }
 
-/// What the history comes down to.
+/// How the history is reduced to one amax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmaxAlgorithm {
     /// Its largest value.
@@ -108,7 +108,7 @@ pub struct DelayedScaling {
 }
 
 impl DelayedScaling {
-    /// A tensor that nobody has seen yet: a scale of 1 and a history of zeros.
+    /// Makes the state before the first step: a scale of 1 and a history of zeros.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a format without finite range, a history that is empty or longer than
@@ -148,19 +148,19 @@ impl DelayedScaling {
         self.format
     }
 
-    /// Whose rules it follows.
+    /// Returns the rules that it follows.
     #[must_use]
     pub fn recipe(&self) -> Recipe {
         self.recipe
     }
 
-    /// What its history comes down to.
+    /// Returns how its history is reduced.
     #[must_use]
     pub fn algorithm(&self) -> AmaxAlgorithm {
         self.algorithm
     }
 
-    /// Powers of two that are left free above the largest value.
+    /// Returns the powers of two that are left free above the largest value.
     #[must_use]
     pub fn margin(&self) -> i32 {
         self.margin
@@ -193,13 +193,13 @@ impl DelayedScaling {
         })
     }
 
-    /// The number by which values become codes, and whether they are divided by it.
+    /// Returns the number by which values become codes, and whether they are divided by it.
     #[must_use]
     pub fn operand(&self) -> (f64, bool) {
         (self.stored(), self.recipe != Recipe::TransformerEngine)
     }
 
-    /// The same with another state.
+    /// Returns this recipe in another state.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for numbers that the recipe never reaches (0 and infinity are scales of the
@@ -302,7 +302,7 @@ impl DelayedScaling {
         self.history[0] = 0.0;
     }
 
-    /// What the history comes down to; NaN if there is one.
+    /// Reduces the history; NaN if it has one.
     fn amax(&self) -> f32 {
         match self.algorithm {
             AmaxAlgorithm::MostRecent => self.history[0],

@@ -7,14 +7,14 @@
 //! cpu, memory                      levels as tokens, the floating-point environment; pages that are used again
 //! codec                            what one element becomes: decode to a pivot, scale, round once, encode
 //! simd                             one file per instruction set
-//! kernels                          loops over dense elements, compiled once per level
-//! layout                           where elements lie; bytes that nobody looks at
-//! route                            (formats, options) -> the loops that elements pass through; over one tile
+//! kernels                          loops over dense elements, compiled for each level
+//! layout                           where elements lie; copies of bytes that are not interpreted
+//! route                            (formats, options) -> the loops that elements pass through, tile by tile
 //! report                           what was lost
-//! plan                             everything that is decided about a cast, kept by the whole of what was asked
+//! plan                             everything that is decided about a cast, cached by the whole request
 //! exec                             a plan over a layout: tiles, threads, stores past the caches
 //! cast                             the cast of whole arrays
-//! unscale                          many gradients over a scale in one call: checked, measured, written
+//! unscale                          many gradients divided by a scale in one call: checked, measured, written
 //! loss_scale, delayed_scaling      which scale, step by step
 //! policy, policy_map               which dtype
 //! checkpoint                       headers of files, and their tensors cast piece by piece

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::spelling::distance;
 
-/// The format called `name`, by its canonical name, an alias, or its code in safetensors files; case does not matter,
-/// but in codes of two letters, whose lower case numpy reads otherwise ("i8" has 8 bytes).
+/// Finds the format with a name: canonical, an alias, or the code in safetensors files. Case is ignored, except in
+/// codes of two letters, whose lower case means other dtypes in numpy ("i8" has 8 bytes).
 ///
 /// # Errors
 /// [`Error::UnknownFormat`] with the nearest valid names.
@@ -16,7 +16,7 @@ pub fn parse(name: &str) -> Result<Format, Error> {
     find(name).ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&lowered(name)) })
 }
 
-/// As [`parse`], for those who know other names too: no time is spent on what may have been meant.
+/// Does the same as [`parse`] without an error that suggests names, for callers that accept other names too.
 #[must_use]
 pub fn find(name: &str) -> Option<Format> {
     static SPELLINGS: CachedOnce<HashMap<String, Format>, 1> = CachedOnce::new();
@@ -25,8 +25,8 @@ pub fn find(name: &str) -> Option<Format> {
     spellings.get(name).or_else(|| spellings.get(&lowered(name))).copied()
 }
 
-/// Every spelling in lower case, and the codes of safetensors files in upper case. Those of two letters have no
-/// lower case here: to numpy, "i8" has 8 bytes.
+/// Maps every spelling in lower case, and the codes of safetensors files in upper case. Codes of two letters are in
+/// upper case only: in numpy, "i8" has 8 bytes.
 fn spellings() -> HashMap<String, Format> {
     let mut spellings = HashMap::new();
     for format in Format::all() {
@@ -57,7 +57,7 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
         let spellings = row.aliases.iter().chain(std::iter::once(&row.name));
         spellings.map(|spelling| distance(wanted, spelling)).min().unwrap_or(usize::MAX)
     };
-    // "fp8" and "f8" are what people call the family.
+    // "fp8" and "f8" are common names of the float8 family.
     let family = wanted.replacen("fp", "float", 1);
     let family = if wanted.starts_with("f8") { wanted.replacen('f', "float", 1) } else { family };
     let mut scored: Vec<_> = Format::all()

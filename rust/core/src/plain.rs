@@ -1,14 +1,14 @@
-//! Types that memory of a host may be read as.
+//! Types as which memory of a host may be read.
 
-/// A type of which any bits are a value.
+/// A type for which all bits are valid values.
 ///
 /// # Safety
-/// They are, and there is no padding among them.
+/// All bit patterns are valid, and there is no padding.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 macro_rules! plain {
     ($($type:ty)*) => {$(
-        // SAFETY: so are the machine's numbers, and arrays of them.
+        // SAFETY: true of the machine's numbers, and of arrays of them.
         unsafe impl Plain for $type {}
     )*};
 }

@@ -1,4 +1,4 @@
-//! How alike two texts are spelled, for errors and reports that name what was probably meant.
+//! The similarity of texts, for errors and reports that name what was probably meant.
 
 /// Levenshtein distance: the fewest characters to insert, delete or replace.
 pub(crate) fn distance(left: &str, right: &str) -> usize {
@@ -11,7 +11,7 @@ pub(crate) fn distance(left: &str, right: &str) -> usize {
 pub fn nearest(wanted: &str, texts: &[String]) -> Option<usize> {
     let score = |text: &str| {
         let length = text.chars().count().abs_diff(wanted.chars().count());
-        // A beginning that costs nothing, and the best place to end.
+        // Skipping a beginning is free, and the best end is taken.
         (distances(text, wanted, 0).min(), length)
     };
     texts.iter().enumerate().min_by_key(|(_, text)| score(text)).map(|(place, _)| place)

@@ -5,7 +5,7 @@ use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::cpu::Level;
 use castwise_core::format::{Format, Kind};
 
-/// Bytes that look like noise, and are the same every time.
+/// Returns pseudo-random bytes, the same every time.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -40,7 +40,7 @@ fn compare(bytes: &[u8], source: Format, target: Format, options: Options) {
     }
 }
 
-/// Numbers of every magnitude that matters to integers, as elements of a format; enough of each to fill registers.
+/// Returns numbers around the limits of integers, as elements of a format; enough of each to fill registers.
 fn around_integers(source: Format) -> Vec<u8> {
     let significands = [1.0, 1.0f64.next_up(), 1.25, 1.5, 1.75, 2.0f64.next_down(), f64::NAN];
     let magnitudes = (-2..=66).flat_map(|exponent| {

@@ -31,16 +31,16 @@ impl Elements {
         Self { format, bytes }
     }
 
-    /// Every upper half of a float32 with each of these lower halves. Ties of all narrower formats are among them, for
-    /// lower halves that are 0 or a tie; and NaN with payloads in either half.
+    /// Every float32 with one of these lower 16 bits. Ties of all narrower formats are among them, for lower halves
+    /// that are 0 or a tie; and NaN with payloads in either half.
     fn float32(lower: &[u32]) -> Self {
         let format = Format::named("float32").unwrap();
         let words = (0..=0xffff_u32).flat_map(|upper| lower.iter().map(move |lower| upper << 16 | lower));
         Self { format, bytes: words.flat_map(u32::to_ne_bytes).collect() }
     }
 
-    /// The float64 that roundings to a format turn on: its numbers and what is in the middle between two of them, or
-    /// beyond the last, and those so near them that a float32, or nothing but a float64, tells them apart.
+    /// The float64 that test roundings to a format: its values, the midpoints between them and beyond the last, and
+    /// neighbours of these at the distance of a float32 and of a float64.
     fn float64_around(format: Format) -> Self {
         let codes = Self::every_code(format);
         let source = Format::named("float64").unwrap();
@@ -51,7 +51,7 @@ impl Elements {
         let beyond = numbers.windows(3).map(|three| three[1] + (three[1] - three[0]) / 2.0);
         let near = [0, 1, 1 << 28, 1 << 29].map(|bits: i64| [bits, -bits]);
         let all: Vec<f64> = numbers.iter().copied().chain(before).chain(beyond).collect();
-        // One distance after the other: seldom cases are among ordinary ones, and ordinary ones alone.
+        // Grouped by distance: registers with rare cases among others, and registers without rare cases.
         let bits = near
             .into_iter()
             .flatten()
@@ -113,7 +113,7 @@ impl Elements {
     }
 }
 
-/// What becomes of infinities and NaN.
+/// The rules for overflow and NaN.
 type Rules = [(Overflow, NanRule)];
 
 const ALL_RULES: &Rules = &[
@@ -182,7 +182,7 @@ fn levels_agree_on_ties_of_float64() {
     }
 }
 
-/// Lower halves at ties of all mantissas from 7 bits on, on either side of them, and others.
+/// Returns lower 16 bits at ties of all mantissas from 7 bits on, on either side of them, and others.
 fn lower_halves() -> Vec<u32> {
     let ties = (0..16).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
     let mut all: Vec<u32> = ties.chain([0xffff, 0xfffe, 0x3000, 0xaaaa]).collect();

@@ -1,4 +1,4 @@
-//! Casts with a factor, or in a rounding by chance, give on every level what the general route gives, which a report
+//! Casts with a factor, or with stochastic rounding, give the same on every level as the general route, which a report
 //! takes.
 
 use castwise_core::cast::{Scales, Settings, Source, Target, cast};
@@ -46,7 +46,7 @@ impl Case<'_> {
     }
 }
 
-/// Bytes that look like noise, and are the same every time.
+/// Returns pseudo-random numbers, the same every time.
 fn noise() -> impl FnMut() -> u64 {
     let mut state = 1u64;
     move || {
@@ -55,8 +55,8 @@ fn noise() -> impl FnMut() -> u64 {
     }
 }
 
-/// Codes of a source: all, if there are few; else noise, and what lies on and beside a result or a tie of the target
-/// once it is multiplied by the factor.
+/// Returns codes of a source: all, if there are few; else random ones, and those whose products are at or next to a
+/// result or a tie of the target.
 fn codes(source: Format, target: Format, factor: f64) -> Vec<u8> {
     const COUNT: usize = 1 << 14;
     let mut next = noise();

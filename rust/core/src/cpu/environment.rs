@@ -7,16 +7,16 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 
-/// While it lives, this thread computes in the default environment.
+/// Keeps this thread in the default environment until it is dropped.
 #[derive(Debug)]
 pub struct DefaultEnvironment {
     saved: Word,
-    /// It belongs to this thread, and must be dropped here.
+    /// Not `Send`: it must be dropped on the thread that made it.
     here: PhantomData<*const ()>,
 }
 
 impl DefaultEnvironment {
-    /// Whether this thread is in the default environment as it is.
+    /// Returns whether this thread is in the default environment already.
     #[must_use]
     #[inline]
     pub fn is_in_force() -> bool {
@@ -33,11 +33,11 @@ impl DefaultEnvironment {
         Self { saved, here: PhantomData }
     }
 
-    /// What a function makes of an argument, computed in the default environment.
+    /// Calls a function with an argument in the default environment.
     ///
-    /// The compiler does not know that arithmetic depends on the environment: it may move what reads and writes no
-    /// memory, a call of a function too, out of the scope of [`Self::enter`]. It cannot know the argument before the
-    /// environment is entered here, nor do without the result until it is left.
+    /// The compiler does not know that arithmetic depends on the environment, and may move code without memory
+    /// accesses, even calls, out of the scope of [`Self::enter`]. Here it cannot: the argument is hidden from it until
+    /// the environment is entered, and the result is needed before it is left.
     pub fn compute<A, R>(argument: A, function: impl FnOnce(A) -> R) -> R {
         let _environment = Self::enter();
         black_box(function(black_box(argument)))
@@ -46,7 +46,7 @@ impl DefaultEnvironment {
 
 impl Drop for DefaultEnvironment {
     fn drop(&mut self) {
-        // The kernels' own exception flags are of no interest to the host either.
+        // This also hides the kernels' exception flags from the host.
         if read() != self.saved {
             write(self.saved);
         }
@@ -112,7 +112,7 @@ mod register {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod register {
-    /// No register that we know how to reach: the environment is taken to be the default one.
+    /// The control register is not known here: the environment is assumed to be the default one.
     pub(super) type Word = u32;
     pub(super) const DEFAULT: Word = 0;
     pub(super) const CONTROL_MASK: Word = 0;
@@ -135,7 +135,7 @@ mod tests {
     use crate::cpu::Level;
     use crate::format::Format;
 
-    /// What a function returns in an environment. Nothing else may be computed in it.
+    /// Calls a function in an environment, and computes nothing else in it.
     fn within<R>(word: super::Word, function: impl FnOnce() -> R) -> R {
         write(word);
         let result = black_box(function());

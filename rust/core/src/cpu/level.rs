@@ -1,4 +1,4 @@
-//! CPU levels: a few named clusters of instruction sets. One is chosen per process; kernels are compiled for each.
+//! CPU levels: named sets of instruction-set extensions. Kernels are compiled for each; one is active per process.
 //!
 //! | level | needs | as in |
 //! |---|---|---|
@@ -16,20 +16,20 @@ use crate::error::Error;
 /// `run` is `#[inline(always)]` in every implementation, so that it becomes part of the function that carries the
 /// level's features.
 pub(crate) trait Kernel {
-    /// What the loop leaves.
+    /// The result of the loop.
     type Output;
-    /// The loop.
+    /// Runs the loop.
     fn run(self) -> Self::Output;
 }
 
-/// A [`Kernel`] that asks for something the compiler cannot check: pointers that are valid, or the registers of a level.
+/// A [`Kernel`] with a requirement that the compiler cannot check: valid pointers, or the registers of a level.
 pub(crate) trait RawKernel {
-    /// What the loop leaves.
+    /// The result of the loop.
     type Output;
-    /// The loop.
+    /// Runs the loop.
     ///
     /// # Safety
-    /// What the kernel's type asks for: its pointers are valid for as many elements as it says.
+    /// The requirements of the kernel's type: its pointers are valid for as many elements as it says.
     unsafe fn run(self) -> Self::Output;
 }
 
@@ -42,7 +42,7 @@ impl<K: Kernel> RawKernel for K {
     }
 }
 
-/// The names of the clusters, in ascending order: any CPU may speak of each.
+/// The names of the levels, in ascending order, whether or not this CPU has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum InstructionSet {
@@ -63,7 +63,7 @@ impl InstructionSet {
     /// How many there are.
     pub const COUNT: usize = 4;
 
-    /// The level, if this CPU can run it.
+    /// Returns the level, if this CPU can run it.
     #[must_use]
     pub fn detect(self) -> Option<Level> {
         let is_found = match self {
@@ -97,8 +97,8 @@ impl InstructionSet {
     }
 }
 
-/// A cluster that this CPU can run. Only [`InstructionSet::detect`] makes one: whoever has a level may run what is
-/// compiled for it.
+/// A level that this CPU can run. Only [`InstructionSet::detect`] makes one, so holding a level proves that its kernels
+/// may run.
 ///
 /// ```
 /// use castwise_core::cpu::{InstructionSet, Level};
@@ -118,13 +118,13 @@ impl Level {
     /// The level of every CPU.
     pub const PORTABLE: Self = Self(InstructionSet::Portable);
 
-    /// What it can run.
+    /// Returns its instruction set.
     #[must_use]
     pub fn set(self) -> InstructionSet {
         self.0
     }
 
-    /// The name by which it is forced and reported.
+    /// Returns the name by which it is forced and reported.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
@@ -135,12 +135,12 @@ impl Level {
         }
     }
 
-    /// Every level this CPU can run, slowest first.
+    /// Returns every level that this CPU can run, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         ALL.into_iter().filter_map(InstructionSet::detect)
     }
 
-    /// The level called `name`, if this CPU can run it.
+    /// Returns the level called `name`, if this CPU can run it.
     ///
     /// # Errors
     /// [`Error::UnknownOption`] listing the levels that it can run.
@@ -152,7 +152,7 @@ impl Level {
         })
     }
 
-    /// The level in use: the best available one, unless [`Level::activate`] chose another.
+    /// Returns the level in use: the best available one, unless [`Level::activate`] chose another.
     #[must_use]
     pub fn active() -> Self {
         match ACTIVE.load(Ordering::Relaxed) {
@@ -161,7 +161,7 @@ impl Level {
                 best.activate();
                 best
             }
-            // A level was there to be stored.
+            // Only levels that exist are stored.
             stored => Self(ALL[usize::from(stored - 1)]),
         }
     }
@@ -174,7 +174,7 @@ impl Level {
     /// Runs a kernel compiled for this level.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        // SAFETY: a kernel asks for nothing.
+        // SAFETY: a safe kernel has no requirements.
         unsafe { self.run_raw(kernel) }
     }
 

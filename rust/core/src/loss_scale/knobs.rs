@@ -1,4 +1,4 @@
-//! The numbers a dynamic loss scale is made with, and what may be demanded of them.
+//! The parameters of a dynamic loss scale, and the demands of presets on them.
 
 use crate::error::Error;
 
@@ -67,7 +67,7 @@ impl Knob {
     }
 }
 
-/// Something that a preset requires of its numbers.
+/// A requirement of a preset on its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
     IntervalPositive,
@@ -85,14 +85,15 @@ pub(crate) enum Demand {
     MaximumFinite,
 }
 
-/// The smallest normal number of a single float, below which a host that flushes to zero finds zero.
+/// The smallest normal float32; a host that flushes subnormals to zero sees smaller ones as zero.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 const LARGEST: f64 = f32::MAX as f64;
-/// Beyond 1 by more than this, a growth factor changes every normal single float; a backoff factor below 1 by this.
+/// A growth factor that exceeds 1 by more than this changes every normal float32, and so does a backoff factor that is
+/// below 1 by this.
 const NOTICED: f64 = f32::EPSILON as f64 / 2.0;
 
 impl Demand {
-    /// Whether it is met; if not, the name and value that do not meet it, and what would.
+    /// Checks whether it is met; if not, returns the name, the value and the remedy.
     fn check(self, knobs: &Knobs) -> Result<(), (Knob, String, String)> {
         let Knobs { initial_scale, growth_interval, growth_factor, backoff_factor, hysteresis, .. } = *knobs;
         let minimum = knobs.minimum.unwrap_or(f64::NEG_INFINITY);

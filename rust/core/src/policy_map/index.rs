@@ -8,10 +8,10 @@ use super::matching::Slot;
 use super::pattern::Pattern;
 use super::regex_set::RegexSet;
 
-/// As many patterns behind one literal are tried one by one; if there are more, the literal tells too little.
+/// Patterns with the same literal are tried one by one up to this many; a literal with more selects too little.
 const MOST_BEHIND: usize = 16;
 
-/// The patterns of a map as they were when it was built.
+/// An index of patterns.
 #[derive(Debug)]
 pub(super) struct Index {
     /// Finds all literals in one pass over a path; none if there are none.
@@ -19,14 +19,14 @@ pub(super) struct Index {
     /// The patterns behind each literal of the scanner, and the last lookup that found it.
     behind: Vec<(Vec<Slot>, u64)>,
     lookups: u64,
-    /// Patterns that no literal sets apart.
+    /// Patterns without a distinguishing literal.
     regex_set: RegexSet,
 }
 
 impl Index {
     pub(super) fn new<'a>(patterns: impl Iterator<Item = (Slot, &'a Pattern)>) -> Self {
         let patterns: Vec<_> = patterns.collect();
-        // The rarer a text among the patterns, the more it tells.
+        // The rarer a text among the patterns, the more it selects.
         let mut uses: HashMap<&[u8], usize> = HashMap::new();
         for text in patterns.iter().flat_map(|(_, pattern)| pattern.required.iter().flatten()) {
             *uses.entry(text).or_default() += 1;
@@ -55,7 +55,7 @@ impl Index {
                 let scanner = (!texts.is_empty()).then_some(scanner);
                 Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set) }
             }
-            // More literals than the scanner can number.
+            // There are more literals than the scanner can number.
             Err(_) => {
                 Self { scanner: None, behind: Vec::new(), lookups: 0, regex_set: RegexSet::new(&patterns) }
             }

@@ -1,14 +1,14 @@
-//! Texts that every match of an expression contains, in lower case (a filter need not tell cases apart).
+//! Finds texts that every match of an expression contains, in lower case (the filter ignores case).
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// More alternatives than this are not told apart.
+/// Alternatives that are distinguished, at most.
 const MOST_ALTERNATIVES: usize = 1024;
 
-/// Bytes of a text beyond which more would tell nothing new.
+/// Bytes of a text, at most; longer ones would not select more.
 const LONGEST: usize = 128;
 
-/// Sets of texts of which every match contains one each.
+/// Returns sets of texts; every match contains one text of each.
 pub(super) fn required(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
     let mut walk = Walk { run: Vec::new(), sets: Vec::new() };
     walk.visit(hir);
@@ -17,7 +17,7 @@ pub(super) fn required(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
 }
 
 struct Walk {
-    /// The text that ends where the walk stands.
+    /// The text that ends at the current place.
     run: Vec<u8>,
     sets: Vec<Vec<Vec<u8>>>,
 }
@@ -64,10 +64,10 @@ impl Walk {
     }
 }
 
-/// The letter of a class that is one ASCII letter in both cases.
+/// Returns the letter of a class that is one ASCII letter in both cases.
 ///
-/// Not i, k and s: where case does not count, characters beyond ASCII stand for them too, and a path with those is
-/// Python's to match, but must come so far.
+/// Not i, k and s: case-insensitively, characters beyond ASCII match them too. Python decides about paths with those,
+/// so the filter must let them pass.
 fn one_letter(class: &Class) -> Option<u8> {
     let Class::Unicode(class) = class else { return None };
     let mut letters = class.iter().map(|range| (range.start() == range.end()).then(|| range.start()));

@@ -6,7 +6,7 @@ use super::index::Index;
 use super::matching::Slot;
 use super::pattern::{Engine, Pattern};
 
-/// What happens where several keys match a path that is none of them.
+/// What happens where several keys match a path that is not itself a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// The lookup fails.
@@ -28,18 +28,18 @@ pub struct Key<V> {
 }
 
 impl<V> Key<V> {
-    /// What matches paths against it.
+    /// Returns the engine that matches paths against it.
     pub fn engine(&self) -> Engine {
         self.pattern.engine()
     }
 }
 
-/// What a lookup found, before anybody asked Python.
+/// The result of a lookup, before Python is asked.
 #[derive(Debug)]
 pub struct Matches<'a, V> {
     /// The key that is the path itself.
     pub exact: Option<&'a Key<V>>,
-    /// Keys that match, and keys of which only Python can tell (false), in the order of insertion.
+    /// Keys that match (true), and keys that only Python can judge (false), in the order of insertion.
     pub matches: Vec<(&'a Key<V>, bool)>,
 }
 
@@ -53,7 +53,7 @@ pub struct PolicyMap<V> {
     fresh: Vec<Slot>,
     /// Each at least twice as large as the next, so keys may come one by one between lookups.
     segments: Vec<Segment>,
-    /// Keys that only Python can match, whatever the path.
+    /// Keys that only Python can match, for any path.
     python: BTreeSet<Slot>,
 }
 
@@ -110,7 +110,7 @@ impl<V> PolicyMap<V> {
         let slot = self.slots.remove(text)?;
         let key = self.keys.remove(&slot)?;
         self.python.remove(&slot);
-        // The others keep the slots of keys that are gone, until half of them are.
+        // Segments keep the slots of removed keys until half of them are removed.
         let indexed: usize = self.segments.iter().map(|segment| segment.slots.len()).sum();
         if indexed + self.fresh.len() > 2 * self.keys.len() + 16 {
             self.fresh = self.live().collect();
@@ -173,7 +173,7 @@ impl<V> PolicyMap<V> {
         Matches { matches: judged.collect(), exact: exact.map(|slot| &self.keys[&slot]) }
     }
 
-    /// Indexes the keys that came since the last lookup, together with segments not much larger than they are.
+    /// Indexes the keys added since the last lookup, merging segments that are not much larger.
     fn refresh(&mut self) {
         if self.fresh.is_empty() {
             return;
@@ -189,7 +189,7 @@ impl<V> PolicyMap<V> {
 }
 
 impl Overlap {
-    /// Which of the keys that match wins, by its place among them; they come in the order of insertion.
+    /// Returns which of the matching keys wins, by its place among them, given in the order of insertion.
     ///
     /// # Errors
     /// There are several, and they may not overlap.

@@ -1,4 +1,4 @@
-//! How keys are matched, and for which paths a translated key is good.
+//! How keys are matched, and the paths for which a translated key is valid.
 
 /// How much of a path a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use super::literals;
 use super::matching::{Classes, Domain, Matching};
 use super::translate::translate;
 
-/// What decides whether a path matches a key.
+/// The engine that decides whether a path matches a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The key has no metacharacters and must match whole paths, so only itself.
     Exact,
-    /// In time linear in the path; the domain says for which paths.
+    /// The linear-time engine, for the paths of the domain.
     Linear(Domain),
-    /// Python's `re`: syntax that the linear engine has not, or a pattern too large for it.
+    /// Python's `re`: syntax that the linear engine lacks, or a pattern too large for it.
     Python,
 }
 
@@ -36,10 +36,10 @@ struct Matcher {
     automaton: BoundedBacktracker,
 }
 
-/// A key without them is no more than its text.
+/// A key without them matches only itself.
 const METACHARACTERS: [char; 12] = ['.', '^', '$', '*', '+', '?', '{', '[', '\\', '|', '(', ')'];
 
-/// States of an automaton beyond which a pattern is too large (a counted repetition of a counted repetition).
+/// States of an automaton, at most; nested counted repetitions exceed it.
 const MOST_STATES: usize = 20_000;
 
 impl Pattern {
@@ -49,7 +49,7 @@ impl Pattern {
         Self::with(key, matching, None)
     }
 
-    /// The same for paths of all characters, given what Python's classes hold.
+    /// Reads a key for paths of all characters, given Python's character classes.
     #[must_use]
     pub fn wide(key: &str, matching: Matching, classes: &Classes) -> Self {
         Self::with(key, matching, Some(classes))
@@ -68,7 +68,7 @@ impl Pattern {
         Self { engine: Engine::Linear(domain), matcher: Some(matcher), required }
     }
 
-    /// What decides whether a path matches.
+    /// Returns the engine that decides whether a path matches.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.engine
@@ -89,7 +89,7 @@ impl Pattern {
         let matcher = &self.matcher.as_ref().filter(|_| domain.contains(path))?.automaton;
         let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
         let quick = matcher.try_is_match(&mut matcher.create_cache(), input.clone());
-        // Only a path of many thousand characters is too long for it.
+        // Only paths of many thousand characters are too long for it.
         Some(quick.unwrap_or_else(|_| match PikeVM::new_from_nfa(matcher.get_nfa().clone()) {
             Ok(machine) => machine.is_match(&mut machine.create_cache(), input),
             Err(_) => false,
@@ -106,7 +106,7 @@ fn compile(hir: &Hir) -> Option<BoundedBacktracker> {
     BoundedBacktracker::new_from_nfa(nfa).ok()
 }
 
-/// About how many states an automaton of the expression has.
+/// Estimates the states of the expression's automaton.
 fn weight(hir: &Hir) -> usize {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => 1,

@@ -1,4 +1,4 @@
-//! Patterns that no literal tells apart: all of them in one automaton, whose states are made as paths need them.
+//! The patterns without distinguishing literals: one lazy automaton for all of them.
 
 use regex_automata::meta::{self, Regex};
 use regex_automata::{Anchored, Input, MatchKind, PatternSet};
@@ -6,13 +6,13 @@ use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 use super::matching::{Domain, Slot};
 use super::pattern::Pattern;
 
-/// So few are tried one by one.
+/// Up to this many patterns are tried one by one.
 const SMALL: usize = 8;
 
-/// Bytes that the states of one automaton may take; beyond, they are made anew.
+/// Bytes that the states of the automaton may take; beyond, its cache is cleared.
 const STATE_BYTES: usize = 1 << 26;
 
-/// Bytes that one automaton of all patterns may take before its states.
+/// Bytes that the automaton of all patterns may take, without its cache.
 const PATTERN_BYTES: usize = 1 << 28;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct RegexSet {
     slots: Vec<Slot>,
     /// The paths that are in the domain of every pattern.
     domain: Domain,
-    /// None for few patterns, or for too many to be one automaton.
+    /// `None` for few patterns, or for too many for one automaton.
     together: Option<Together>,
 }
 

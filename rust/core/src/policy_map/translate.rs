@@ -1,8 +1,8 @@
 //! Python's regular expressions in the linear engine's syntax.
 //!
-//! Only what means the same in both is translated, and what is translated is valid in Python. Everything else
-//! (look-around, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax that
-//! Python warns of, errors) is left to Python's own `re`: `translate` gives None.
+//! Only syntax with the same meaning in both is translated, and every translated pattern is valid in Python. Everything
+//! else (look-around, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax
+//! that Python warns of, errors) is left to Python's own `re`: `translate` gives None.
 //!
 //! Character classes are written out, so no Unicode table of ours takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
 //! Python than their ASCII part; `$` also matches before a last newline. Patterns with them are translated for paths
@@ -58,7 +58,7 @@ struct Reader<'a> {
     classes: Option<&'a Classes>,
 }
 
-/// Groups within groups beyond which a pattern is Python's: the reader calls itself for each.
+/// Nested groups, at most: the reader recurses for each. Deeper patterns are left to Python.
 const DEEPEST: usize = 100;
 
 /// The word characters, digits and spaces of Python's ASCII range, as items of a set.
@@ -156,7 +156,7 @@ impl Reader<'_> {
                 return Some(false);
             }
             '$' => {
-                // At the end of all it is the end of the path, or what a search need not look beyond.
+                // At the end of the pattern it is the end of the path, perhaps before a last newline.
                 let is_last = self.depth == 0 && matches!(self.rest.peek(), None | Some('|'));
                 let newline = if is_last && self.matching == Matching::Search { r"\x0a?" } else { "" };
                 let _ = write!(self.output, r"{newline}\z");
@@ -190,7 +190,7 @@ impl Reader<'_> {
         Some(false)
     }
 
-    /// Writes the class that a letter stands for, as a set or as part of one; false if it stands for none.
+    /// Writes the class of a letter, as a set or as part of one; returns false if it has none.
     fn class(&mut self, letter: char, alone: bool) -> bool {
         if let Some(classes) = self.classes {
             let Some(items) = classes.items(letter.to_ascii_lowercase()) else { return false };
@@ -220,7 +220,7 @@ impl Reader<'_> {
             }
             _ => return Some(()),
         }
-        // Lazy or not, the same texts match. Possessive quantifiers and doubled ones are Python's business.
+        // Lazy or not, the same texts match. Possessive and doubled quantifiers are left to Python.
         self.rest.next_if_eq(&'?');
         (!matches!(self.rest.peek(), Some('*' | '+' | '?' | '{'))).then_some(())
     }

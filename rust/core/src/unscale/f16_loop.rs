@@ -1,12 +1,12 @@
-//! IEEE half precision times a factor, by the machine's own conversions.
+//! float16 times a factor, by the machine's own conversions.
 //!
 //! | operation | AVX2 + F16C | AVX-512 | NEON |
 //! |---|---|---|---|
-//! | halves to singles | `vcvtph2ps ymm, xmm` | `vcvtph2ps zmm, ymm` | `fcvtl` |
-//! | singles to halves | `vcvtps2ph xmm, ymm` | `vcvtps2ph ymm, zmm` | `fcvtn`, `fcvtn2` |
+//! | float16 to float32 | `vcvtph2ps ymm, xmm` | `vcvtph2ps zmm, ymm` | `fcvtl` |
+//! | float32 to float16 | `vcvtps2ph xmm, ymm` | `vcvtps2ph ymm, zmm` | `fcvtn`, `fcvtn2` |
 //!
-//! All keep subnormal halves in the default floating-point environment, and the payload of a NaN, which
-//! [`super::fused`] clears.
+//! In the default floating-point environment all keep subnormals, and the payload of a NaN, which [`super::fused`]
+//! clears.
 
 use super::gradient_loop::Loop;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -14,7 +14,7 @@ use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Specials};
 use crate::simd::{Rest, Vector, rounding, with_vectors};
 
-/// The loop from halves to singles or halves, if the level has one.
+/// Makes the loop from float16 to float32 or float16, if the level has one.
 pub(super) fn stage(source: &FloatSpec, to_f32: bool, factor: f32, level: Level) -> Option<Box<dyn Loop>> {
     let FloatSpec { signed, exponent_bits, mantissa_bits, bias, specials } = *source;
     let is_f16 = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
@@ -32,7 +32,7 @@ fn boxed<V: Vector>(vectors: V, to_f32: bool, factor: f32) -> Box<dyn Loop> {
     }
 }
 
-/// The loop on the level of these vectors, to singles or back to halves.
+/// The loop on the level of these vectors, to float32 or back to float16.
 struct F16Multiply<V, const TO_F32: bool> {
     factor: f32,
     vectors: V,
@@ -56,14 +56,14 @@ struct F16Loop<V, const TO_F32: bool> {
     _vectors: V,
 }
 
-/// The most bytes of a register.
+/// Bytes of a register, at most.
 const MOST: usize = 64;
 
 impl<V: Vector, const TO_F32: bool> F16Loop<V, TO_F32> {
     /// Bytes of a result.
     const SIZE: usize = if TO_F32 { 4 } else { 2 };
 
-    /// As many halves as a register has, times a factor; returns the larger of `most` and the bits of their magnitudes.
+    /// Multiplies as many float16 as a register has; returns the larger of `most` and the bits of their magnitudes.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointers.
@@ -71,7 +71,7 @@ impl<V: Vector, const TO_F32: bool> F16Loop<V, TO_F32> {
     unsafe fn step(factor: V::F32s, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            // No closures: `map` and `fold` may stay functions that are not compiled for the level.
+            // No closures: the instructions of a level are not inlined into them.
             let products = [
                 V::product(V::load_f16(source), factor),
                 V::product(V::load_f16(source.add(V::BYTES / 2)), factor),

@@ -1,7 +1,7 @@
-//! Whether all elements are finite, from their codes alone: nothing is decoded.
+//! Tests whether all elements are finite, by their codes alone, without decoding.
 //!
-//! Every format has a number that, added to a code's magnitude, brings infinities and NaN to the top of the range and
-//! everything else below. So the largest of these keys tells, and vectors can find it.
+//! Every format has a number that, added to a code's magnitude, moves infinities and NaN to the top of the range and
+//! other values below. So the largest of these keys decides, and vectors can find it.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
 use crate::kernels::stages::stage::Storage;
 
-/// How to tell, for one real format.
+/// The test for one real format.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scan {
     mask: u64,
@@ -21,7 +21,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// `None` for a format whose every code is finite.
+    /// Makes the test; `None` for a format whose codes are all finite.
     pub(super) fn new(format: Format) -> Option<Self> {
         let spec = format.float()?;
         let full = u64::MAX >> (64 - 8 * format.item_size());
@@ -35,13 +35,13 @@ impl Scan {
         Some(Self { mask, shift, limit, size: format.item_size() })
     }
 
-    /// For lanes of a pivot, the largest of whose keys is the largest magnitude.
+    /// Makes the test for lanes of a pivot; the largest key is then the largest magnitude.
     pub(super) fn of_lanes<P: FloatPivot>() -> Self {
         let (mask, limit) = ((!P::SIGN).to_u64(), P::INFINITY.to_u64());
         Self { mask, shift: 0, limit, size: size_of::<P::Lane>() }
     }
 
-    /// Whether all of `count` native elements are finite.
+    /// Returns whether all of `count` native elements are finite.
     ///
     /// # Safety
     /// They are readable.
@@ -50,7 +50,7 @@ impl Scan {
         unsafe { self.largest(level, source, count) < self.limit }
     }
 
-    /// The largest key of `count` native elements.
+    /// Returns the largest key of `count` native elements.
     ///
     /// # Safety
     /// They are readable.
@@ -67,12 +67,12 @@ impl Scan {
     }
 }
 
-/// All bits of a code.
+/// Returns a mask of all bits of a code.
 fn codes(spec: &FloatSpec) -> u64 {
     spec.magnitude_mask() | spec.sign_bit()
 }
 
-/// The largest key of some elements.
+/// Finds the largest key of some elements.
 struct Largest<T>(Scan, *const u8, usize, PhantomData<T>);
 
 macro_rules! largest {

@@ -1,8 +1,8 @@
 //! 16-bit floats times a factor in one loop, from codes to codes: decoded, multiplied and encoded in registers.
 //!
-//! What the general route computes in three loops over a tile, where that is not fast enough to keep up with memory.
-//! The formats are found by their layout: float32 with a shorter mantissa (shifting decodes it), and the one that the
-//! machine converts itself. NaN keeps its payload on the way, and loses it in a second loop, if there is one.
+//! The general route takes three loops over a tile, which is slower than memory. The formats are recognised by their
+//! layout: bf16 (a shift decodes it) and float16 (the machine converts it). NaN keeps its payload in this loop; a
+//! second one clears it, if there is a NaN.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,7 @@ use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format};
 use crate::kernels::request::pivot_spec;
 
-/// The loop for a pair of formats, if there is one.
+/// Makes the loop for a pair of formats, if there is one.
 pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -> Option<Box<dyn Multiply>> {
     let (from, to) = (source.float()?, target.float()?);
     let to_f32 = to == pivot_spec::<Binary32>();
@@ -33,7 +33,7 @@ pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -
     Some(Box::new(Fused { multiply, limit, to, to_f32 }))
 }
 
-/// The smallest magnitude, as the bits of a float32, that rounds to infinity in an IEEE format.
+/// Returns the smallest magnitude, as the bits of a float32, that rounds to infinity in an IEEE format.
 fn overflow_limit(spec: &FloatSpec) -> u32 {
     let cut = Binary32::MANTISSA - spec.mantissa_bits;
     let rebias = (Binary32::BIAS as u32 - spec.bias as u32) << Binary32::MANTISSA;
@@ -72,10 +72,10 @@ impl Multiply for Fused {
     }
 }
 
-/// The shift between a float32 and its upper half.
+/// The shift between a float32 and bf16.
 const SHIFT: u32 = 16;
 
-/// Upper halves of float32 to float32.
+/// bf16 to float32.
 struct Bf16ToF32(u32);
 
 struct Bf16ToF32Loop {
@@ -113,8 +113,7 @@ impl RawKernel for Bf16ToF32Loop {
     }
 }
 
-/// Upper halves of float32 to the same, two at a time: both are where they are needed within a word of 32 bits, so
-/// vectors move nothing from lane to lane.
+/// bf16 to bf16, two per 32-bit lane: each stays at its place in the lane, so vectors need no shuffles.
 struct Pairs(u32);
 
 struct PairsLoop<const IN_PLACE: bool> {
@@ -127,7 +126,7 @@ struct PairsLoop<const IN_PLACE: bool> {
 impl Loop for Pairs {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
         let factor = self.0;
-        // Two loops: the compiler sees that elements do not meet only if there is one pointer.
+        // Two loops: with one pointer, the compiler knows that source and target coincide exactly.
         // SAFETY: the caller's promise.
         unsafe {
             if source == target.cast_const() {
@@ -139,7 +138,7 @@ impl Loop for Pairs {
     }
 }
 
-/// A float32 rounded to its upper half, in place; a NaN whose lower half is zero stays one.
+/// Rounds a float32 to bf16 in its upper half; a NaN whose lower half is zero stays NaN.
 #[inline(always)]
 fn round(bits: u32) -> u32 {
     let tie = (bits >> SHIFT) & 1;
@@ -179,7 +178,7 @@ impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
     }
 }
 
-/// Takes the payload out of every NaN of an IEEE format.
+/// Replaces every NaN of an IEEE format by the canonical one with its sign.
 struct Canonical<T> {
     target: *mut u8,
     count: usize,

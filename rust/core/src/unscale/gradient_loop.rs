@@ -1,4 +1,4 @@
-//! What every fused loop over gradients is, however it computes.
+//! The trait of all fused loops over gradients.
 
 use crate::cpu::Level;
 

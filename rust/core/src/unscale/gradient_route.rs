@@ -1,4 +1,4 @@
-//! What happens to each tile of gradients: the stages for a pair of formats.
+//! Chooses the stages for tiles of gradients, by pair of formats.
 
 #![deny(unsafe_code)]
 
@@ -16,12 +16,12 @@ use crate::kernels::stages::from_float;
 use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::direct;
 
-/// What multiplying by divides by a scale.
+/// The reciprocal of a scale: multiplying by it divides by the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reciprocal(pub(super) f64);
 
 impl Reciprocal {
-    /// Of a scale, as a float64.
+    /// Computes the reciprocal as a float64.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a scale whose reciprocal is zero or infinite as a float32, or no number.
@@ -38,7 +38,7 @@ impl Reciprocal {
         })
     }
 
-    /// The same, rounded to float32: `torch` and TensorFlow multiply float64 gradients by that too.
+    /// Computes the reciprocal rounded to float32, by which `torch` and TensorFlow multiply float64 gradients too.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -55,16 +55,16 @@ fn no_float(source: Format, target: Option<Format>) -> Error {
     }
 }
 
-/// What happens to each tile of a pair of formats.
+/// The stages for a pair of formats.
 pub(super) struct Route {
     pub(super) decode: Option<Box<dyn Stage>>,
     pub(super) multiply: Option<Box<dyn Multiply>>,
     pub(super) encode: Option<Box<dyn Stage>>,
-    /// Finds what rounding to the target has made infinite.
+    /// Finds results that became infinite in rounding to the target.
     pub(super) scan: Option<Scan>,
-    /// All of this in one loop, where there is one.
+    /// One loop for all stages, where there is one.
     pub(super) fused: Option<Box<dyn Multiply>>,
-    /// Lanes are what is written.
+    /// Whether lanes are the results.
     pub(super) ends_in_lanes: bool,
     /// Finds the largest magnitude among the lanes.
     pub(super) lanes: Scan,
@@ -72,7 +72,7 @@ pub(super) struct Route {
     pub(super) wide: bool,
 }
 
-/// What happens to each value.
+/// The operation on each value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operand {
     /// It is multiplied.
@@ -89,7 +89,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// The index of the route of a pair.
+    /// Returns the index of the route of a pair.
     pub(super) fn find(&mut self, source: Format, target: Option<Format>) -> Result<usize, Error> {
         let found = self.known.iter().position(|known| (known.0, known.1) == (source, target));
         if let Some(found) = found {
@@ -132,7 +132,7 @@ impl Routes {
 }
 
 impl Route {
-    /// Only looks at the codes.
+    /// Makes a route that only tests codes.
     fn look(source: Format) -> Self {
         Self {
             decode: None,

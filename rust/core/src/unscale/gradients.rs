@@ -1,4 +1,4 @@
-//! Gradients divided by a loss scale, checked, and their norm taken, reading each of them once.
+//! Divides gradients by a loss scale, checks them and computes their norm, reading each of them once.
 //!
 //! ```text
 //! unscale ── a part per gradient, cut into chunks of 65,536 elements; threads take a few at a time
@@ -29,7 +29,7 @@ use crate::plan::operands::{Source, Target};
 
 use super::gradient_route::Reciprocal;
 
-/// Elements that are summed up, and given to a thread, together.
+/// Elements per chunk: they are summed, and given to a thread, together.
 const CHUNK: usize = 64 * TILE;
 
 /// Chunks that a thread takes at a time.
@@ -40,24 +40,24 @@ const CHUNKS_AT_ONCE: usize = 8;
 pub struct Gradient<'a> {
     /// Lengths of the axes of both.
     pub shape: &'a [usize],
-    /// What is read.
+    /// The array to read.
     pub source: Source<'a>,
-    /// What is written; none: nothing is, the gradients are only looked at.
+    /// The array to write; `None`: the gradients are only checked.
     pub target: Option<Target<'a>>,
 }
 
-/// What was found.
+/// The outcome of unscaling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unscaled {
     /// All gradients are finite, before and after.
     pub finite: bool,
-    /// The root of the sum of the squares of all leaves after division, before they were rounded to their targets;
-    /// 0 if nobody asked.
+    /// The root of the sum of the squares of all leaves after division, before they were rounded to their targets; 0 if
+    /// it was not requested.
     pub norm: f64,
 }
 
-/// Multiplies all gradients by the reciprocal of a scale. With `leaves` it also finds the norm of those: which gradient
-/// each is, in the order in which they are added; one may stand at several places.
+/// Multiplies all gradients by the reciprocal of a scale. With `leaves`, the indices of gradients in the order in which
+/// they are added (repeated ones count repeatedly), it also computes their norm.
 ///
 /// # Errors
 /// [`Error::InvalidOption`] for formats that are not real floats.
@@ -81,7 +81,7 @@ pub unsafe fn unscale(
     Ok(Unscaled { finite, norm: DefaultEnvironment::compute(leaves, |leaves| norm(&chunks, leaves)) })
 }
 
-/// Multiplies by `factor` (or divides by it), saturates, and finds the largest magnitude before that; NaN if there is
+/// Multiplies by `factor` (or divides by it), saturates, and returns the largest magnitude of the source; NaN if it has
 /// one.
 ///
 /// # Errors
@@ -103,7 +103,7 @@ pub unsafe fn quantize(
     Ok(f64::from_bits(chunks.iter().fold(0, |most, chunk| most.max(chunk.largest))))
 }
 
-/// What is asked for.
+/// The work on all gradients.
 struct Work {
     operand: Operand,
     overflow: Overflow,
@@ -134,7 +134,7 @@ fn norm(chunks: &[Chunk], leaves: &[usize]) -> f64 {
     chunks.fold(0.0, |sum, chunk| sum + chunk.square_sum).sqrt()
 }
 
-/// One gradient, ready to be worked on.
+/// One gradient with its layout and route.
 struct Part {
     route: usize,
     layout: Layout,
@@ -152,7 +152,7 @@ unsafe impl Sync for Part {}
 impl Part {
     fn new(gradient: &Gradient<'_>, routes: &mut Routes, squares: bool) -> Result<Self, Error> {
         let Gradient { shape, source, target } = *gradient;
-        // A complex element is two real ones.
+        // A complex element is treated as two real ones.
         let real = source.format.component().unwrap_or(source.format);
         let (format, components) =
             if target.is_none() { (real, shape_of(source.format)) } else { (source.format, 1) };
@@ -178,12 +178,12 @@ impl Part {
 }
 
 impl Part {
-    /// Read and written.
+    /// Returns the bytes read and written.
     fn bytes(&self) -> usize {
         self.layout.count * (self.source_kind.0 + self.target_kind.0)
     }
 
-    /// Where an element of a dense target lies.
+    /// Returns the address of an element of a dense target.
     fn target_address(&self, position: usize) -> usize {
         let origin = self.target.addr().wrapping_add_signed(self.layout.origin[TARGET]);
         origin.wrapping_add(position * self.target_kind.0)
@@ -200,14 +200,14 @@ fn axis_of(length: usize, source: isize, target: isize) -> Axis {
     Axis { length, strides }
 }
 
-/// What a chunk gave.
+/// The outcome of a chunk.
 #[derive(Clone, Copy)]
 struct Chunk {
-    /// Which gradient it is of.
+    /// The gradient that it belongs to.
     part: usize,
     finite: bool,
     square_sum: f64,
-    /// The largest magnitude before anything was done, as the bits of a float64.
+    /// The largest magnitude of the source, as the bits of a float64.
     largest: u64,
 }
 
@@ -223,7 +223,7 @@ struct Job<'a> {
     level: Level,
     /// Read and written.
     bytes: usize,
-    /// What is not in place goes past the caches.
+    /// Results that are not in place bypass the caches.
     streams: bool,
 }
 
@@ -248,13 +248,13 @@ impl Job<'_> {
             .collect();
         let workers = Workers::engage(threads, self.bytes);
         let useful = workers.count();
-        // Each thread takes the next few chunks: one that starts late leaves more to the others.
+        // Each thread takes the next few chunks, so that one that starts late leaves more to the others.
         let next = AtomicUsize::new(0);
         // SAFETY: the caller's promise; each chunk is taken once.
         let take = || unsafe { self.take_chunks(&work, &next) };
         let mut found = thread::scope(|scope| {
             let start = |_| thread::Builder::new().spawn_scoped(scope, take);
-            // If no thread can be had, this one does everything.
+            // If no thread can be started, this one does everything.
             let handles: Vec<_> = (1..useful).map(start).filter_map(Result::ok).collect();
             let mut found = take();
             for handle in handles {
@@ -266,7 +266,7 @@ impl Job<'_> {
         found.into_iter().map(|(_, chunk)| chunk).collect()
     }
 
-    /// Works on chunks that nobody has taken yet, until there are none.
+    /// Works on chunks that no thread has taken yet, until there are none.
     ///
     /// # Safety
     /// As for [`unscale`].
@@ -315,7 +315,7 @@ impl Job<'_> {
         outcome
     }
 
-    /// Whether a part needs no scratch: one loop from its source to its target.
+    /// Returns whether a part needs no scratch: one loop from its source to its target.
     fn is_direct(&self, part: &Part) -> bool {
         let route = &self.routes[part.route].2;
         let one_loop = route.fused.is_some() || (route.decode.is_none() && route.encode.is_none());
@@ -327,7 +327,7 @@ impl Job<'_> {
             && !self.streams(part)
     }
 
-    /// Whether a part's results are copied past the caches, from scratch.
+    /// Returns whether a part's results are copied past the caches, from scratch.
     fn streams(&self, part: &Part) -> bool {
         self.streams && part.target_dense && !part.target.is_null() && part.source != part.target.cast_const()
     }

@@ -1,4 +1,4 @@
-//! Lanes times (or divided by) one number for all, and what they add up to.
+//! Multiplies or divides lanes by one number, and sums their squares.
 
 use std::marker::PhantomData;
 
@@ -9,14 +9,14 @@ use crate::cpu::{Level, RawKernel};
 
 /// The product of two values.
 pub(super) const PRODUCT: u8 = 0;
-/// The product, rounded to odd: for a pivot that can, to be rounded again.
+/// The product rounded to odd, for results that are rounded again.
 pub(super) const ODD_PRODUCT: u8 = 1;
 /// The quotient.
 pub(super) const QUOTIENT: u8 = 2;
 
 /// A pivot with the float operations.
 pub(super) trait Times: FloatPivot {
-    /// Bits of what the operation makes of two values.
+    /// Returns the bits of the operation's result for two values.
     fn combine<const OPERATION: u8>(a: Self::Lane, b: Self::Lane) -> Self::Lane;
     /// The square of a value.
     fn square(bits: Self::Lane) -> f64;
@@ -60,7 +60,7 @@ pub(super) trait Multiply: Send + Sync {
     /// # Safety
     /// `count` lanes are readable at the source and writable at the target, which is the source or does not overlap it.
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool;
-    /// The sum of the squares of lanes, in an order that depends on nothing.
+    /// Returns the sum of the squares of lanes, added in a fixed order.
     ///
     /// # Safety
     /// `count` lanes are readable.
@@ -80,7 +80,7 @@ impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool {
         let (source, target, factor) = (source.cast(), target.cast::<P::Lane>(), self.0);
         let span = Span { source, target, count, factor };
-        // Two loops: the compiler sees that elements do not meet only if there is one pointer.
+        // Two loops: with one pointer, the compiler knows that source and target coincide exactly.
         // SAFETY: the caller's promise.
         let largest = unsafe {
             if source == target.cast_const() {
@@ -98,7 +98,7 @@ impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
     }
 }
 
-/// The sum of the squares of lanes of one pivot.
+/// Returns the sum of the squares of lanes of one pivot.
 ///
 /// # Safety
 /// As for [`Multiply::square_sum`].
@@ -137,7 +137,7 @@ impl<P: Times, const OPERATION: u8, const IN_PLACE: bool> RawKernel for Multiply
     }
 }
 
-/// Sums that go on side by side, so that vectors of every width add in the same order.
+/// Parallel sums, so that vectors of every width add in the same order.
 const COLUMNS: usize = 32;
 
 struct SquareLoop<P: Times>(*const P::Lane, usize, PhantomData<P>);
