@@ -10,10 +10,9 @@
 //!                all else                                                      -> `Prepared`, of the core
 //! ```
 //!
-//! A pair is taken over if there is something to gain, and only if a probe of codes gives the same bits by both
-//! functions: a release of `ml_dtypes` that casts otherwise is left alone. Functions of ours stay valid for ever, as
-//! numpy may be about to call one when the original is put back. They use one thread: so do numpy's own loops, and
-//! programs that want more run several of them.
+//! A pair is taken over only if ours is faster, and if boundary values give the same bits by both functions: a release
+//! of `ml_dtypes` that casts differently keeps its own. Our functions stay valid for ever, because numpy may be about
+//! to call one while the original is put back. They use one thread, as numpy's own loops do.
 
 mod gain;
 mod pair;
@@ -42,7 +41,7 @@ struct Takeover {
 }
 
 impl Takeover {
-    /// Found out once.
+    /// Returns the takeover, made on first use.
     fn get(py: Python<'_>) -> PyResult<&'static Self> {
         static TAKEOVER: PyOnceLock<Takeover> = PyOnceLock::new();
         TAKEOVER.get_or_try_init(py, || Self::new(py))
@@ -67,7 +66,7 @@ impl Takeover {
         Ok(found)
     }
 
-    /// Takes a slot in if its pair can be had.
+    /// Adds a slot if its pair can be taken over.
     fn add(
         &mut self,
         py: Python<'_>,
@@ -90,7 +89,7 @@ impl Takeover {
     }
 }
 
-/// The dtypes of all formats: numpy's own by each of their numbers, then those of `ml_dtypes`.
+/// Returns the dtypes of all formats: numpy's own for each of their type numbers, then those of `ml_dtypes`.
 fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
     let mut ends = Vec::new();
     let numbers = (0..NPY_NTYPES_ABI_COMPATIBLE as c_int).chain([NPY_TYPES::NPY_HALF as c_int]);
@@ -113,9 +112,9 @@ fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
     Ok(ends)
 }
 
-/// numpy's `PyDataType_GetArrFuncs`.
+/// Calls numpy's `PyDataType_GetArrFuncs`.
 fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*mut PyArray_ArrFuncs> {
-    /// Its place in numpy's table of C functions.
+    /// Its index in numpy's table of C functions.
     const INDEX: usize = 365;
     type GetFunctions = unsafe extern "C" fn(*const PyArray_Descr) -> *mut PyArray_ArrFuncs;
     let api = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?;

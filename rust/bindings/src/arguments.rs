@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-/// A real number, of Python or another library; text, which `float` would read, is none, nor are flags and arrays.
+/// Reads a real number, of Python or another library; not text, which `float` would read, nor flags and arrays.
 pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     if let Ok(number) = value.cast::<PyFloat>() {
         return Ok(number.value());
@@ -13,7 +13,7 @@ pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     let number = if is_no_real(value) || is_array(value) {
         None
     } else {
-        // A numpy scalar of 32 bits is widened in the environment it finds.
+        // A numpy scalar of 32 bits is widened in the thread's environment.
         let _environment = DefaultEnvironment::enter();
         value.extract::<f64>().ok()
     };
@@ -25,20 +25,20 @@ pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     })
 }
 
-/// Flags and complex numbers, which `float` would take, by the name of their dtype.
+/// Returns whether a value is a flag or a complex number, which `float` would take, by the name of its dtype.
 fn is_no_real(value: &Bound<'_, PyAny>) -> bool {
     let dtype = value.getattr("dtype").and_then(|dtype| Ok(dtype.str()?.to_string()));
     value.is_instance_of::<PyBool>()
         || dtype.is_ok_and(|dtype| dtype.contains("bool") || dtype.contains("complex"))
 }
 
-/// Whether it has axes.
+/// Returns whether a value has axes.
 fn is_array(value: &Bound<'_, PyAny>) -> bool {
     let axes = value.getattr("ndim").and_then(|axes| axes.extract::<usize>());
     axes.is_ok_and(|axes| axes > 0)
 }
 
-/// An int of up to 64 bits.
+/// Reads an int of up to 64 bits.
 pub(crate) fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     match value.extract::<i64>() {
         Ok(number) if !value.is_instance_of::<PyBool>() => Ok(number),
@@ -49,7 +49,7 @@ pub(crate) fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     }
 }
 
-/// An int within a range.
+/// Reads an int within a range.
 pub(crate) fn whole_within<T>(
     argument: &str,
     value: &Bound<'_, PyAny>,
@@ -60,7 +60,7 @@ where
 {
     let py = value.py();
     let number = match whole(argument, value) {
-        // An int of more bits is out of the range like others.
+        // An int of more bits is out of the range too.
         Err(error) if error.is_instance_of::<PyValueError>(py) => None,
         number => T::try_from(number?).ok().filter(|number| range.contains(number)),
     };
@@ -70,7 +70,7 @@ where
     })
 }
 
-/// A flag: Python's, numpy's, or a boolean scalar of another library (by its `item()`).
+/// Reads a flag: Python's, numpy's, or a boolean scalar of another library (by its `item()`).
 pub(crate) fn truth(finite: &Bound<'_, PyAny>) -> PyResult<bool> {
     let refusal = || {
         let shown = finite.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());

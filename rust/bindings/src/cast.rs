@@ -133,7 +133,7 @@ pub(crate) fn cast<'py>(
     };
     let mut source = Array::from_argument("x", x)?;
     let destination = out.map(|out| destination(out, dtype, &source)).transpose()?;
-    // An out whose elements overlap each other gets its results one after the other, as numpy does it.
+    // An out whose elements overlap each other gets its results in order, by numpy's copy.
     let (destination, shared) = match destination {
         Some(target) if target.overlaps_itself() => (None, Some(target)),
         destination => (destination, None),
@@ -159,7 +159,7 @@ pub(crate) fn cast<'py>(
         }
     };
     let scale = scale.map(|scale| scales(scale, &source)).transpose()?;
-    // A copy is the price of overlap, unless each element is written where it was read.
+    // Overlapping arrays need a copy, unless each element is written where it was read.
     if !fresh && target.may_overlap(&source) && !target.coincides_with(&source) {
         source = source.copy()?;
     }
@@ -174,8 +174,8 @@ pub(crate) fn cast<'py>(
     }
 }
 
-/// What a cast without draws, a report, a number of threads and factors that differ is asked for; `None` for any other,
-/// and for what is wrong.
+/// Reads the options of a cast without draws, report, number of threads and differing factors; `None` for other casts
+/// and for invalid options.
 #[inline]
 fn small_request(
     [rounding, scale, seed, threads]: [Option<&Bound<'_, PyAny>>; 4],
@@ -191,7 +191,7 @@ fn small_request(
     };
     let factor = match scale {
         None => None,
-        // A subclass is one too: numpy's float64.
+        // Subclasses count too: numpy's float64 is one.
         Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
     };
     let order = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))?;
@@ -200,7 +200,7 @@ fn small_request(
     Some(small::Request { order, copy, options: Options { rounding, overflow, nan, seed: 0 }, factor })
 }
 
-/// Calls the core, without the interpreter where that is worth it.
+/// Calls the core, releasing the interpreter where that pays.
 fn run(
     py: Python<'_>,
     source: &Array<'_>,
@@ -231,7 +231,7 @@ fn run(
 pub(crate) enum Word<'a, 'py> {
     /// Not given.
     Default,
-    /// Given, whatever it is.
+    /// Given, with any value.
     Given(Borrowed<'a, 'py, PyAny>),
 }
 
@@ -252,12 +252,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {
     }
 }
 
-/// The value of an option, if the word is one of its names.
+/// Returns the value of an option, if the word is one of its names.
 fn word_named<T: Named>(given: &Bound<'_, PyAny>) -> Option<T> {
     T::parse(given.cast::<PyString>().ok()?.to_str().ok()?).ok()
 }
 
-/// The value of an option, or an error that lists the valid ones, of whatever type the given one is.
+/// Returns the value of an option, or an error that lists the valid ones.
 pub(crate) fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     match given.cast::<PyString>() {
         Ok(word) => T::parse(&word.to_cow()?).map_err(to_python),
@@ -269,7 +269,7 @@ pub(crate) fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     }
 }
 
-/// The value of an option that is on or off.
+/// Reads an option that is on or off.
 pub(crate) fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyResult<bool> {
     let Word::Given(given) = given else { return Ok(default) };
     // numpy's bool as well as Python's.
@@ -312,13 +312,13 @@ pub(crate) fn options(
     Ok(Options { rounding, overflow, nan, seed })
 }
 
-/// 64 bits from the operating system.
+/// Draws 64 bits from the operating system.
 fn fresh_seed(py: Python<'_>) -> PyResult<u64> {
     static RANDBITS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     RANDBITS.import(py, "secrets", "randbits")?.call1((64,))?.extract()
 }
 
-/// `out`, checked.
+/// Checks `out`.
 fn destination<'py>(
     out: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
@@ -359,10 +359,10 @@ fn destination<'py>(
     Ok(target)
 }
 
-/// `scale` as native float64, broadcast to the source's shape.
+/// Converts `scale` to native float64, broadcast to the source's shape.
 fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
     let py = scale.py();
-    // Of ints, numpy has no dtype for large ones.
+    // numpy has no dtype for large ints.
     let given = match scale.cast::<PyInt>() {
         Ok(number) => {
             let number = number.extract().map_err(|_| {
@@ -375,7 +375,7 @@ fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array
     if matches!(given.format.kind(), Kind::Complex { .. }) {
         return Err(PyTypeError::new_err("scale is complex; give real factors."));
     }
-    // By our own cast, which does not flush subnormals in whatever environment the process is.
+    // By our own cast, which keeps subnormals in any floating-point environment.
     let double = given.empty_double()?;
     let plain = Settings { options: Options::default(), report: false, threads: 1 };
     run(py, &given, &double, None, true, &plain)?;

@@ -1,4 +1,4 @@
-//! Headers of checkpoint files: bytes and lists of tuples in, the same out. No judgement here.
+//! Headers of checkpoint files: converts bytes and lists of tuples for the core, which checks them.
 
 use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
 use pyo3::exceptions::PyValueError;

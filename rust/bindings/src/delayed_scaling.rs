@@ -35,7 +35,7 @@ const STATE_KEYS: [&str; 3] = ["preset", "scale", "amax_history"];
 ///     Of the codes; default OCP's E4M3 (float8_e4m3fn), as for weights and activations; gradients take
 ///     float8_e5m2.
 /// amax_algorithm : {"max", "most_recent"}
-///     What the history comes down to.
+///     How the history is reduced to one amax.
 /// preset : {"castwise", "keras", "transformer_engine"}
 ///     "castwise": the scale for the next step comes from all amaxes up to this one; NaN and infinity are left out.
 ///     "keras": Keras 3's update to the last bit, in which an amax acts two steps later and NaN freezes the scale
@@ -114,7 +114,7 @@ impl DelayedScaling {
         self.core.history().len()
     }
 
-    /// What the history comes down to.
+    /// How the history is reduced to one amax.
     #[getter]
     fn amax_algorithm(&self) -> &'static str {
         self.core.algorithm().name()

@@ -17,7 +17,7 @@ use crate::error::to_python;
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
 pub(crate) const FIRST_USER_NUMBER: c_int = 256;
 
-/// The dtype of each format, as found when the module is first used, and the format of each type number.
+/// The dtype of each format, found on first use, and the format of each type number.
 struct Table {
     descrs: Vec<Option<Py<PyArrayDescr>>>,
     formats: Vec<Option<Format>>,
@@ -51,19 +51,19 @@ impl Table {
     }
 }
 
-/// The dtype of a format, if numpy or the installed `ml_dtypes` has it.
+/// Returns the dtype of a format, if numpy or the installed `ml_dtypes` has it.
 pub(crate) fn descr_of(py: Python<'_>, format: Format) -> PyResult<Option<Bound<'_, PyArrayDescr>>> {
     Ok(Table::get(py)?.descrs[format.index()].as_ref().map(|descr| descr.bind(py).clone()))
 }
 
-/// The format of a dtype, if it has one.
+/// Returns the format of a dtype, if it has one.
 pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Format>> {
     let formats = &Table::get(descr.py())?.formats;
     // New kinds of dtypes have negative numbers, or one beyond the table.
     Ok(usize::try_from(descr.num()).ok().and_then(|number| formats.get(number).copied().flatten()))
 }
 
-/// The dtype of a type number of numpy's own.
+/// Returns numpy's own dtype with a type number.
 fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArrayDescr>> {
     // SAFETY: the call returns a new reference, or null with an exception set.
     unsafe {
@@ -72,8 +72,8 @@ fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArra
     }
 }
 
-/// The format of a dtype of numpy's own. Several numbers may share a width (long and long long), so that they go by
-/// kind and size.
+/// Returns the format of a dtype of numpy's own, by kind and size: several type numbers may share these (long and long
+/// long).
 fn numpys_own(descr: &Bound<'_, PyArrayDescr>) -> Option<Format> {
     let bits = 8 * descr.itemsize() as u32;
     Format::all().find(|format| match (descr.kind(), format.kind()) {
@@ -89,7 +89,7 @@ fn numpys_own(descr: &Bound<'_, PyArrayDescr>) -> Option<Format> {
     })
 }
 
-/// A dtype argument: a name or alias of the table, anything `numpy.dtype` takes, or a dtype of torch.
+/// Reads a dtype argument: a name or alias of the table, anything `numpy.dtype` takes, or a dtype of torch.
 pub(crate) fn parse_argument<'py>(
     argument: &'static str,
     value: &Bound<'py, PyAny>,
@@ -154,7 +154,7 @@ fn known<'py>(
     Ok((format, descr))
 }
 
-/// The error for a dtype without a format.
+/// Makes the error for a dtype without a format.
 fn unknown(argument: &str, value: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!(
         "{argument}={value} is not a format castwise knows; castwise.formats() lists all."

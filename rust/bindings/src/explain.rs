@@ -11,11 +11,11 @@ use crate::cast::{Word, options, parse_flag, parse_word};
 use crate::dtypes;
 use crate::error::to_python;
 
-/// As many elements as a dtype stands for.
+/// The number of elements that a dtype stands for.
 const LONG: usize = 1 << 20;
 
-/// Say how `cast` would do it: formats and CPU level, the loops that elements pass through, how values that are refused
-/// are found, and how losses are.
+/// Describe how `cast` would work: formats and CPU level, the loops that elements pass through, and how refused values
+/// and losses are found.
 ///
 /// The names are those of the core's types, as the plan of the cast holds them. The environment variable
 /// `CASTWISE_LOG=cast` writes the same to the standard error for each cast.
@@ -43,7 +43,7 @@ const LONG: usize = 1 << 20;
 /// --------
 /// >>> print(castwise.explain_cast("float32", "float64"))  # doctest: +SKIP
 /// float32 -> float64 on avx2
-/// route: InSteps<Avx2, ToDouble<Singles>, 8>
+/// route: InSteps<Avx2, ToF64<F32Source>, 8>
 #[pyfunction]
 #[pyo3(
     signature = (source, dtype, *, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,

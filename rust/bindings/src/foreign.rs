@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, P
 /// The adapter of the library that an object comes from; None for numpy's and Python's own objects, and for libraries
 /// without one.
 pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    // First and at no cost: an array of numpy's.
+    // The cheapest test first: numpy's arrays.
     if x.is_instance_of::<PyUntypedArray>() || is_builtin(x) {
         return Ok(None);
     }
@@ -56,7 +56,7 @@ impl<'py> Given<'py> {
         Ok(self)
     }
 
-    /// What the adapter makes of an array of its library.
+    /// Returns what the adapter makes of an array of its library.
     pub(crate) fn cast_by(
         self,
         adapter: &Bound<'py, PyAny>,

@@ -37,7 +37,7 @@ fn argument_text<'a>(argument: &str, value: &'a Bound<'_, PyAny>) -> PyResult<st
 /// Dialect, class and arguments; None before `__init__`.
 type State = Option<(String, String, Vec<String>)>;
 
-/// What the policy classes of every dialect stand on: the value that a name means. It is set once, by `__init__`.
+/// The base class of all policies: the value that a name means. It is set once, by `__init__`.
 #[pyclass(name = "PolicyBase", module = "castwise._core", subclass, frozen)]
 #[derive(Default)]
 pub(crate) struct PolicyBase {

@@ -18,7 +18,7 @@ use pyo3::types::PyString;
 struct Held {
     value: Py<PyAny>,
     compiled: Option<Py<PyAny>>,
-    /// Its key for paths that the usual matcher is not good for, made when one comes.
+    /// Its key as a matcher for all paths, made when the usual matcher cannot judge one.
     wide: Arc<OnceLock<Pattern>>,
 }
 
@@ -62,7 +62,7 @@ impl PyPolicyMap {
         MATCHINGS.iter().find(|(_, matching)| *matching == self.matching).map_or("", |&(name, _)| name)
     }
 
-    /// Compiles a key that is Python's to match; `ValueError` with the position if it is no regular expression.
+    /// Compiles a key that only Python can match; `ValueError` with the position if it is not a regular expression.
     fn compile(py: Python<'_>, key: &str, engine: Engine) -> PyResult<Option<Py<PyAny>>> {
         if engine != Engine::Python {
             return Ok(None);
@@ -76,7 +76,7 @@ impl PyPolicyMap {
                 let reason = format!("{} at position {}", value.getattr("msg")?, position.unwrap_or(0));
                 Err(invalid(py, key, &reason)?)
             }
-            // What Python cannot compile, however valid.
+            // Python cannot compile some valid expressions.
             Err(error)
                 if error.is_instance_of::<PyOverflowError>(py)
                     || error.is_instance_of::<PyRecursionError>(py) =>
@@ -137,7 +137,7 @@ impl PyPolicyMap {
     }
 }
 
-/// How to find out whether a key matches after all.
+/// How to decide whether a key matches.
 enum Undecided {
     /// By `re`, which the key is for.
     Compiled(Py<PyAny>),
@@ -145,7 +145,7 @@ enum Undecided {
     Wide(Arc<OnceLock<Pattern>>),
 }
 
-/// What this Python's character classes hold: asked of its own `re`, as versions differ.
+/// Returns this Python's character classes, by its own `re`, because versions differ.
 fn python_classes(py: Python<'_>) -> PyResult<&'static Classes> {
     static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
     CLASSES.get_or_try_init(py, || {
@@ -185,7 +185,7 @@ fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
     )))
 }
 
-/// Keys longer than this say nothing in an error.
+/// Longer keys are not quoted in errors.
 const LONGEST_QUOTED: usize = 1000;
 
 fn poisoned() -> PyErr {
@@ -324,7 +324,7 @@ impl PyPolicyMap {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A map in use by another thread is alive; it is looked at the next time.
+        // A map in use by another thread is alive; the next collection visits it.
         let Ok(map) = self.map.try_lock() else { return Ok(()) };
         map.keys().try_for_each(|key| {
             visit.call(&key.value.value)?;

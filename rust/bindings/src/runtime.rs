@@ -90,7 +90,7 @@ pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// Takes up what the environment asks for; returns what cannot be meant, a sentence for each variable.
+/// Applies the environment variables; returns a sentence for each invalid one.
 pub(crate) fn read_environment() -> Vec<String> {
     let mut errors = Vec::new();
     if let Some(name) = variable("CASTWISE_CPU_LEVEL") {
@@ -113,8 +113,8 @@ pub(crate) fn read_environment() -> Vec<String> {
             )),
         }
     } else if let Some(threads) = variable("OMP_NUM_THREADS").and_then(|text| first_number(&text)) {
-        // What job schedulers and worker pools set, so that their processes do not crowd the machine. A wrong one is
-        // for OpenMP to complain about.
+        // Set by job schedulers and worker pools to limit their processes. Invalid values are left for OpenMP to
+        // report.
         cast::set_num_threads(threads.min(cast::num_threads()));
     }
     #[cfg(target_os = "linux")]

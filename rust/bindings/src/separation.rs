@@ -1,4 +1,4 @@
-//! Gradients and where they go, taken apart: what is the same is worked on once, and nothing is written too early.
+//! Separates gradients and their targets: repeated ones are worked on once, and nothing is written before it is read.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,11 +24,11 @@ impl Elements {
     }
 }
 
-/// Which leaves are the same, and are worked on once.
+/// Groups leaves that are the same, to be worked on once.
 pub(crate) struct Same {
-    /// For each leaf its place among the different ones.
+    /// For each leaf its place among the distinct ones.
     pub(crate) leaves: Vec<usize>,
-    /// For each of the different ones the first leaf that is it.
+    /// For each distinct one, the first leaf that it is.
     firsts: Vec<usize>,
 }
 
@@ -45,7 +45,7 @@ impl Same {
         Self { leaves, firsts }
     }
 
-    /// The different ones among the values of all leaves.
+    /// Returns the values of the distinct leaves.
     pub(crate) fn chosen<Value>(&self, values: Vec<Value>) -> Vec<Value> {
         let mut firsts = self.firsts.iter().peekable();
         let is_first = |(leaf, _): &(usize, Value)| firsts.next_if(|&first| first == leaf).is_some();
@@ -101,7 +101,7 @@ fn share_memory(one: &Array<'_>, other: &Array<'_>) -> PyResult<bool> {
 pub(crate) fn copy_written(sources: &mut [Array<'_>], targets: &[Array<'_>]) -> PyResult<()> {
     let mut written: Vec<_> = targets.iter().map(Array::extent).filter(|(low, high)| low < high).collect();
     written.sort_unstable();
-    // Up to each extent, where the furthest ends.
+    // For each extent, the furthest end so far.
     let mut ends: Vec<usize> = Vec::with_capacity(written.len());
     for &(_, high) in &written {
         ends.push(ends.last().map_or(high, |&end| end.max(high)));

@@ -1,5 +1,5 @@
-//! Casts of plain arrays. For few elements the call costs more than the cast, and most of what [`crate::cast`] looks at
-//! cannot matter; whatever is not obviously simple is left to it.
+//! Casts of plain arrays with few elements, for which the call takes longer than the cast: only simple calls are
+//! handled here, and all others are left to [`crate::cast`].
 
 use castwise_core::Error;
 use castwise_core::cast::{self as core, Prepared, Settings, Source, Target};
@@ -12,18 +12,17 @@ use crate::array::{Order, Place, Plain};
 use crate::dtypes;
 use crate::error::to_python;
 
-/// Bytes of a source or a result up to which it is worth it; more threads than one, and memory that is used again, pay
-/// for more only.
+/// Bytes of a source or a result, at most; larger ones gain from threads and from kept memory.
 const LARGEST: usize = 1 << 19;
 
-/// Bytes read and written up to which the interpreter is not let go: other threads wait for it no longer than some
-/// microseconds, and to let it go and take it back would be a tenth of the time of a copy.
+/// Up to this many bytes read and written, the interpreter is kept: other threads wait for it only some microseconds,
+/// and releasing it would take a tenth of the time of a copy.
 const KEEPS_INTERPRETER: usize = 1 << 18;
 
 /// Axes whose lengths and strides cost no allocation.
 const AXES: usize = 4;
 
-/// What a cast is asked for besides its arrays.
+/// The options of a cast.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) order: Order,
@@ -34,13 +33,13 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether nothing but another format is asked for.
+    /// Returns whether there are no options but the format.
     fn is_plain(&self) -> bool {
         self.options == Options::default() && self.factor.is_none()
     }
 }
 
-/// The result, or `None` if the cast is not one of these.
+/// Casts an array; `None` if the call is left to [`crate::cast`].
 pub(crate) fn cast<'py>(
     x: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
@@ -53,7 +52,7 @@ pub(crate) fn cast<'py>(
                 return Ok(None);
             };
             let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-            // What numpy takes for a dtype may run code of its own: then the array is read again.
+            // An object that numpy takes for a dtype may run code of its own: then the array is read again.
             let source = if descr.is(dtype) {
                 source
             } else {
@@ -100,7 +99,7 @@ unsafe fn fill(
     request: &Request,
 ) -> PyResult<bool> {
     if !request.is_plain() {
-        // Longer ones without the interpreter.
+        // Longer ones are cast without the interpreter.
         if source.size() + target.size() > KEEPS_INTERPRETER {
             return Ok(false);
         }
@@ -125,8 +124,8 @@ unsafe fn fill(
         return unsafe { fill_many(source, target, owners) };
     }
     let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
-    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is not
-    // let go and nobody's code runs.
+    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is
+    // not released and no Python code runs.
     unsafe {
         if target.is_dense_as(source) {
             prepared.run(source.pointer, target.pointer, source.count);
@@ -137,7 +136,7 @@ unsafe fn fill(
     Ok(true)
 }
 
-/// The same, without the interpreter.
+/// Does the same without the interpreter.
 ///
 /// # Safety
 /// As for [`fill`].
@@ -150,8 +149,8 @@ unsafe fn fill_many(
         return Ok(false);
     }
     let (from, to) = (source.place(), target.place());
-    // Whoever gets the interpreter meanwhile may give the arrays other shapes. Their memory stays: numpy does not take it
-    // from arrays that have an owner here.
+    // Other threads may give the arrays other shapes meanwhile. Their memory stays: numpy does not free that of arrays
+    // with a second owner.
     let _owners = (x.clone(), out.clone());
     if target.is_dense_as(source) {
         let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;

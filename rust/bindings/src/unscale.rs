@@ -146,7 +146,7 @@ fn arrays<'py>(
     objects.iter().enumerate().map(array).collect()
 }
 
-/// What is wrong with a format, unless it is a real float.
+/// Checks that a format is a real float; the error is the rest of a message.
 fn require_float(format: Format) -> Result<(), String> {
     if format.float().is_some() {
         return Ok(());
@@ -157,7 +157,7 @@ fn require_float(format: Format) -> Result<(), String> {
     ))
 }
 
-/// What is wrong with a target, if anything is.
+/// Checks a target; the error is the rest of a message.
 fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     if target.shape() != source.shape() {
         return Err(format!(
@@ -175,7 +175,7 @@ fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What the core is told about an array, in numbers: pointers do not cross threads without a promise.
+/// The memory of an array for the core, as numbers: pointers are not `Send`.
 struct Place {
     address: usize,
     strides: Vec<isize>,
@@ -194,7 +194,7 @@ impl Place {
     }
 }
 
-/// Calls the core, without the interpreter where that is worth it.
+/// Calls the core, releasing the interpreter where that pays.
 fn run(
     py: Python<'_>,
     sources: &[Array<'_>],

@@ -1,4 +1,4 @@
-//! Which casts there is something to gain from.
+//! Which casts ours are faster than.
 
 use castwise_core::Format;
 use castwise_core::format::Kind;
@@ -30,19 +30,19 @@ impl How {
     }
 }
 
-/// Whether the original function is slower than memory: what compilers have made vectors of is not.
+/// Returns whether the original function is slower than memory; vectorised ones are not.
 pub(super) fn gains(source: Format, target: Format) -> bool {
     let float = source.integer_range().is_none();
     match (How::of(source), How::of(target)) {
         (How::Emulated, _) | (_, How::Emulated) => true,
         (How::Machine, How::Truncated) => float,
-        // Of a float64 it takes as long to see that it is in range.
+        // For float64, checking the range takes as long as the original cast.
         (How::Machine, How::Small) => float && source.row().bits == 32,
         _ => false,
     }
 }
 
-/// Whether the original function of a pair that is taken over is made of vectors nonetheless.
+/// Returns whether the original function of a pair that is taken over is vectorised nonetheless.
 pub(super) fn is_vectors(source: Format, target: Format) -> bool {
     (How::of(source), How::of(target)) == (How::Machine, How::Truncated)
 }

@@ -11,15 +11,15 @@ use castwise_core::format::TABLE;
 
 use super::gain::{gains, is_vectors};
 
-/// numpy's `PyArray_VectorUnaryFunc`: from, to, how many, and two arrays that tell nothing we need.
+/// numpy's `PyArray_VectorUnaryFunc`: from, to, count, and two arrays that are not used.
 pub(super) type CastFunction =
     unsafe extern "C" fn(*mut c_void, *mut c_void, isize, *mut c_void, *mut c_void);
 
-/// From this many elements on a call of ours is shorter than one of an original that works element by element. (numpy
-/// walks strided arrays so, with one call for each.)
+/// From this many elements on, our function is faster than an original that works element by element. (For strided
+/// arrays, numpy calls once per element.)
 const FEWEST: isize = 64;
 
-/// From this many on, if the original is made of vectors.
+/// The same if the original is vectorised.
 const FEWEST_VECTORS: isize = 1024;
 
 /// Bytes of source that are checked and then cast while they are in a near cache.
@@ -49,11 +49,11 @@ type Pointers<T> = [[AtomicPtr<T>; FORMATS]; FORMATS];
 /// The pairs; never freed, as calls may be under way.
 static PAIRS: Pointers<Pair> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
 
-/// Their original functions once more, for the shortest way to them.
+/// Their original functions again, for faster access.
 static ORIGINALS: Pointers<c_void> =
     [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
 
-/// What numpy calls for the pair of two rows.
+/// The function that numpy calls for the pair of two rows.
 ///
 /// # Safety
 /// As for [`Pair::run`]; the pair has been stored.
@@ -110,7 +110,7 @@ macro_rules! entries_from {
 static ENTRIES: [[CastFunction; FORMATS]; FORMATS] = each_row!(entries_from);
 
 impl Pair {
-    /// The pair, if there is something to gain, and some path of ours gives the original's results.
+    /// Makes the pair, if ours is faster and some path of ours gives the original's results.
     fn new(
         source: Format,
         target: Format,
@@ -132,7 +132,7 @@ impl Pair {
         })
     }
 
-    /// The function of ours for a pair of formats, if they are to be taken over from this original.
+    /// Returns our function for a pair of formats, if it is to replace this original.
     pub(super) fn take_over(
         source: Format,
         target: Format,
@@ -149,10 +149,10 @@ impl Pair {
         Some(ENTRIES[row][column])
     }
 
-    /// Whether the original function gives the same bits for all these elements.
+    /// Returns whether the original function gives the same bits for all these elements.
     fn agrees(&self, elements: &[u8]) -> bool {
         let count = elements.len() / self.source_size;
-        // Words: the original wants its elements aligned.
+        // 128-bit words: the original needs aligned elements.
         let mut source = vec![0u128; elements.len().div_ceil(size_of::<u128>())];
         let mut theirs = vec![0u128; (count * self.target_size).div_ceil(size_of::<u128>())];
         let mut ours = theirs.clone();

@@ -1,4 +1,4 @@
-//! Where numpy looks cast functions up.
+//! The places where numpy looks cast functions up.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,7 +11,7 @@ use pyo3::types::{PyCapsule, PyDict};
 
 use super::pair::CastFunction;
 
-/// Where numpy finds the function for one pair of type numbers.
+/// The place of the function for one pair of type numbers.
 pub(super) enum Slot {
     /// An element of an array of function pointers.
     Array { place: &'static AtomicPtr<c_void>, original: *mut c_void, ours: *mut c_void },
@@ -25,7 +25,7 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// The function that numpy finds now for a cast to a type number, with the slot it is in.
+    /// Returns the function that numpy now uses for a cast to a type number, with its slot.
     pub(super) fn find(
         py: Python<'_>,
         functions: *mut PyArray_ArrFuncs,
@@ -62,7 +62,7 @@ impl Slot {
         Ok(function.map(|function| (slot, function)))
     }
 
-    /// The slot with the function that is to stand there.
+    /// Returns the slot with the function that is to replace the original.
     pub(super) fn with(self, py: Python<'_>, function: CastFunction) -> PyResult<Self> {
         let pointer = function as *mut c_void;
         Ok(match self {
@@ -76,12 +76,12 @@ impl Slot {
         })
     }
 
-    /// Exchanges the original function for ours, or back. One that somebody else has put there stays.
+    /// Exchanges the original function for ours, or back. A function from anyone else stays.
     pub(super) fn set(&self, py: Python<'_>, accelerated: bool) -> PyResult<()> {
         match self {
             Self::Array { place, original, ours } => {
                 let (old, new) = if accelerated { (original, ours) } else { (ours, original) };
-                // Whoever reads our function from there sees its pair.
+                // Release order: a thread that reads our function also sees its pair.
                 let _ = place.compare_exchange(*old, *new, Ordering::AcqRel, Ordering::Relaxed);
             }
             Self::Dict { dict, number, original, ours } => {

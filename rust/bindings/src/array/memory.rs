@@ -1,7 +1,7 @@
-//! New arrays whose memory is used again: numpy's way to allocate the data of arrays (NEP 49), with the core's memory.
+//! Arrays whose memory is reused: the core's memory as a handler of numpy's (NEP 49).
 //!
-//! numpy keeps the handler with each array, and asks it when the array goes or is resized. So these arrays own their data
-//! like all others.
+//! numpy keeps the handler with each array, and calls it when the array is freed or resized. So these arrays own their
+//! data like all others.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
@@ -28,7 +28,7 @@ struct Handler {
 // SAFETY: nothing in it changes, and its functions may be called from any thread.
 unsafe impl Sync for Handler {}
 
-/// What numpy wants the capsule of a handler to be called.
+/// The name that numpy requires of a handler's capsule.
 const CAPSULE: &CStr = c"mem_handler";
 
 static HANDLER: Handler =
@@ -75,7 +75,7 @@ unsafe extern "C" fn free(_: *mut c_void, pointer: *mut c_void, _: usize) {
     }
 }
 
-/// What numpy has for handlers, from its table of C functions.
+/// numpy's functions for handlers, from its table of C functions.
 struct Numpy {
     set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject,
     get: unsafe extern "C" fn() -> *mut ffi::PyObject,
@@ -106,8 +106,8 @@ impl Numpy {
     }
 }
 
-/// Calls `make`, which makes one new array of so many bytes: in memory of ours, if they are many and nobody has given
-/// numpy another handler than its own. If there is no memory left, in the place of what waits to be used again.
+/// Calls `make`, which makes one new array of so many bytes: in memory of ours, if they are many and numpy has its own
+/// default handler. If there is no memory left, kept memory is released and `make` called again.
 pub(super) fn with_handler<T>(py: Python<'_>, bytes: usize, make: impl Fn() -> PyResult<T>) -> PyResult<T> {
     match in_memory(py, bytes, &make) {
         Err(error) if error.is_instance_of::<PyMemoryError>(py) && memory::release() => {
@@ -123,7 +123,7 @@ fn in_memory<T>(py: Python<'_>, bytes: usize, make: &impl Fn() -> PyResult<T>) -
     }
     let numpy = Numpy::of(py)?;
     // SAFETY: numpy's functions, called as it says: both return a new reference, or null with an exception set. The
-    // handler that was in force is so again before anyone else's code runs.
+    // handler that was in force is so again before any other code runs.
     unsafe {
         let current = Bound::from_owned_ptr_or_err(py, (numpy.get)())?;
         if current.as_ptr().addr() != numpy.default {

@@ -1,4 +1,4 @@
-//! The one room with raw numpy memory: arrays in, pointers and strides out; new arrays allocated by numpy.
+//! Raw numpy memory: arrays in, pointers and strides out; new arrays allocated by numpy.
 //!
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 #[cfg(target_os = "linux")]
 mod memory;
-/// Elsewhere numpy allocates as ever.
+/// Elsewhere numpy allocates with its own handler.
 #[cfg(not(target_os = "linux"))]
 mod memory {
     pub(super) fn with_handler<T>(
@@ -32,7 +32,7 @@ use place::{INLINE, overlaps_itself};
 pub(crate) use place::{Order, Place, shown};
 pub(crate) use plain::Plain;
 
-/// An array whose elements have a format, as it was when this was made.
+/// An array whose elements have a format, as read once.
 ///
 /// Pointer, shape and strides are copied together, and everything is checked and run on the copies: a class's own
 /// `__array_finalize__`, or another thread, may give the object another shape at any later moment. Its memory stays,
@@ -41,7 +41,7 @@ pub(crate) use plain::Plain;
 pub(crate) struct Array<'py> {
     pub(crate) object: Bound<'py, PyUntypedArray>,
     pub(crate) format: Format,
-    /// Its byte order is not the machine's.
+    /// Whether its byte order is not the machine's.
     pub(crate) swapped: bool,
     pointer: *mut u8,
     shape: SmallVec<[usize; INLINE]>,
@@ -49,7 +49,7 @@ pub(crate) struct Array<'py> {
 }
 
 impl<'py> Array<'py> {
-    /// An argument as an array: an array as it is, anything else through `numpy.asarray`.
+    /// Reads an argument: an array as it is, anything else through `numpy.asarray`.
     pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = x.py();
         if let Ok(object) = x.cast::<PyUntypedArray>() {
@@ -61,7 +61,7 @@ impl<'py> Array<'py> {
         Self::of(argument, asarray.call1((x,))?.cast_into()?)
     }
 
-    /// An array with its format.
+    /// Reads an array with its format.
     pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         let descr = object.dtype();
         let format = dtypes::format_of(&descr)?.ok_or_else(|| {
@@ -82,12 +82,12 @@ impl<'py> Array<'py> {
         Self { object, format, swapped, pointer, shape, strides }
     }
 
-    /// The first element.
+    /// Returns the address of the first element.
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
     }
 
-    /// Where it lies, for the core.
+    /// Returns its place, for the core.
     pub(crate) fn place(&self) -> Place<'_> {
         Place {
             address: self.pointer.expose_provenance(),
@@ -118,36 +118,36 @@ impl<'py> Array<'py> {
         unsafe { (*self.raw()).fields.flags & flag != 0 }
     }
 
-    /// Whether its memory order is what `order` asks for.
+    /// Returns whether its memory order is `order`.
     pub(crate) fn is_in_order(&self, order: Order) -> bool {
         order.flags().is_none_or(|flags| self.has_flag(flags))
     }
 
-    /// The addresses from its first byte to one past its last.
+    /// Returns the addresses of its first byte and one past its last.
     pub(crate) fn extent(&self) -> (usize, usize) {
         let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
         extent(self.pointer().addr(), axes, self.format.item_size())
     }
 
-    /// Its elements, for comparison with those of others.
+    /// Returns the region of its elements.
     pub(crate) fn region(&self) -> Region {
         Region::new(self.pointer().addr(), &self.shape, &self.strides, self.format.item_size())
     }
 
-    /// Whether it may share memory with another (their extents meet).
+    /// Returns whether it may share memory with another (their extents meet).
     pub(crate) fn may_overlap(&self, other: &Self) -> bool {
         let (a, b) = (self.extent(), other.extent());
         a.0 < b.1 && b.0 < a.1
     }
 
-    /// Whether its elements are those of another, one by one.
+    /// Returns whether its elements coincide with those of another, one by one.
     pub(crate) fn coincides_with(&self, other: &Self) -> bool {
         self.pointer() == other.pointer()
             && self.strides() == other.strides()
             && self.format.item_size() == other.format.item_size()
     }
 
-    /// The same elements seen in another shape, as numpy broadcasts; `None` if they do not.
+    /// Broadcasts it to a shape; `None` if it does not broadcast.
     pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
         let added = shape.len().checked_sub(self.shape.len())?;
         let own = self.shape.iter().zip(&self.strides).zip(&shape[added..]);
@@ -159,18 +159,18 @@ impl<'py> Array<'py> {
         Some(Self { object: self.object.clone(), shape: shape.into(), strides, ..*self })
     }
 
-    /// Whether two of its elements share memory because an axis has stride 0.
+    /// Returns whether two of its elements share memory because an axis has stride 0.
     pub(crate) fn repeats(&self) -> bool {
         let mut axes = self.shape().iter().zip(self.strides());
         !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
     }
 
-    /// Whether two of its elements may share memory.
+    /// Returns whether two of its elements may share memory.
     pub(crate) fn overlaps_itself(&self) -> bool {
         overlaps_itself(self.shape(), self.strides(), self.format.item_size())
     }
 
-    /// Itself, after numpy has copied another array of its shape and dtype into it.
+    /// Copies another array of its shape and dtype into it, and returns its object.
     pub(crate) fn filled_from(self, other: &Self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.object.py();
         // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
@@ -180,7 +180,7 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// A new array of its shape, laid out as numpy would.
+    /// Makes a new array of its shape, laid out as numpy would.
     pub(crate) fn empty_like(
         &self,
         order: Order,
@@ -207,7 +207,7 @@ impl<'py> Array<'py> {
         ))
     }
 
-    /// A new array of its shape, of numpy's double.
+    /// Makes a new float64 array of its shape.
     pub(crate) fn empty_double(&self) -> PyResult<Self> {
         let descr = PyArrayDescr::of::<f64>(self.object.py());
         let format = dtypes::format_of(&descr)?;
@@ -215,7 +215,7 @@ impl<'py> Array<'py> {
         self.empty_like(Order::Keep, &descr, format)
     }
 
-    /// A copy in memory of its own, a plain array whatever the class.
+    /// Makes a copy, a plain array for any class.
     pub(crate) fn copy(&self) -> PyResult<Self> {
         let new = self.empty_like(Order::Keep, &self.object.dtype(), self.format)?;
         let py = self.object.py();

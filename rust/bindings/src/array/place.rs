@@ -1,4 +1,4 @@
-//! Where elements are and in which order, as numbers.
+//! The places of elements and the orders of memory, as numbers.
 
 use castwise_core::Format;
 use castwise_core::cast::{Scales, Source, Target};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// Axes whose lengths and strides cost no allocation.
 pub(super) const INLINE: usize = 2;
 
-/// What the core is told about an array. In numbers: pointers do not cross threads without a promise.
+/// The memory of an array for the core, as numbers: pointers are not `Send`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(super) address: usize,
@@ -26,12 +26,12 @@ impl<'a> Place<'a> {
         self.strides
     }
 
-    /// The same place, with its strides somewhere else.
+    /// Returns the same place with copied strides.
     pub(crate) fn with_strides(self, strides: &[isize]) -> Place<'_> {
         Place { strides, ..self }
     }
 
-    /// To read from, while the array lives.
+    /// Returns it as a source, valid while the array lives.
     pub(crate) fn source(self) -> Source<'a> {
         Source {
             pointer: std::ptr::with_exposed_provenance(self.address),
@@ -41,7 +41,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// To write to, while the array lives; `fresh` if nobody else has seen it.
+    /// Returns it as a target, valid while the array lives; `fresh` if it is a new, uninitialised array.
     pub(crate) fn target(self, fresh: bool) -> Target<'a> {
         Target {
             pointer: std::ptr::with_exposed_provenance_mut(self.address),
@@ -52,14 +52,14 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Factors to read, while the array lives; it holds native doubles.
+    /// Returns it as factors, valid while the array lives; it holds native float64.
     pub(crate) fn scales(self) -> Scales<'a> {
         Scales { pointer: std::ptr::with_exposed_provenance(self.address), strides: self.strides }
     }
 }
 
-/// Whether two of an array's elements may share memory. Sorted by stride, each axis must step over all that the smaller
-/// ones reach; the few layouts that interleave without meeting are taken to overlap.
+/// Returns whether two of an array's elements may share memory: sorted by stride, each axis must step over the extent
+/// of the smaller ones. The few layouts that interleave without sharing count as overlapping.
 pub(super) fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool {
     let axes = shape.iter().zip(strides);
     let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
@@ -73,7 +73,7 @@ pub(super) fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -
     })
 }
 
-/// A shape as numpy shows it.
+/// Formats a shape as numpy does.
 pub(crate) fn shown(shape: &[usize]) -> String {
     let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
     format!("({}{})", lengths.join(", "), if shape.len() == 1 { "," } else { "" })
@@ -99,7 +99,7 @@ impl Order {
         }
     }
 
-    /// The one of a letter, if it is one.
+    /// Returns the order of a letter, if it is one.
     pub(crate) fn named(order: &Bound<'_, PyAny>) -> Option<Self> {
         match &*order.cast::<PyString>().ok()?.to_cow().ok()? {
             "C" | "c" => Some(Self::C),
@@ -110,7 +110,7 @@ impl Order {
         }
     }
 
-    /// The flags of arrays of which one says that they are in this order; `None` if all are.
+    /// Returns the array flags of which one must be set for this order; `None` if every array is in it.
     pub(super) fn flags(self) -> Option<i32> {
         match self {
             Self::C => Some(flags::NPY_ARRAY_C_CONTIGUOUS),

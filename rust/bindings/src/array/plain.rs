@@ -1,4 +1,4 @@
-//! Plain arrays, looked at without copying anything.
+//! Plain arrays, read without copying their shape and strides.
 
 use castwise_core::Format;
 use castwise_core::layout::region::extent;
@@ -13,8 +13,8 @@ const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOU
 
 /// A plain ndarray in native byte order.
 ///
-/// All about it is read together, and its shape and strides are numpy's own; they hold as long as the interpreter is not
-/// let go and nobody's code runs.
+/// Everything is read at once, but shape and strides are borrowed from numpy: they are valid as long as the interpreter
+/// is not released and no Python code runs.
 pub(crate) struct Plain<'a, 'py> {
     object: &'a Bound<'py, PyUntypedArray>,
     pub(crate) pointer: *mut u8,
@@ -24,7 +24,7 @@ pub(crate) struct Plain<'a, 'py> {
 }
 
 impl<'a, 'py> Plain<'a, 'py> {
-    /// An object, if it is such an array.
+    /// Reads an object, if it is such an array.
     pub(crate) fn of(object: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let Ok(object) = object.cast_exact::<PyUntypedArray>() else { return Ok(None) };
         let descr = object.dtype();
@@ -34,7 +34,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         Ok(native.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
     }
 
-    /// The array that [`Plain::empty_like`] has just made of another one, of a format in native byte order.
+    /// Reads the array that [`Plain::empty_like`] has just made, of a format in native byte order.
     pub(crate) fn fresh(object: &'a Bound<'py, PyUntypedArray>, like: &Self, format: Format) -> Self {
         let (pointer, flags) = fields(object);
         Self { object, pointer, count: like.count, format, flags }
@@ -48,17 +48,17 @@ impl<'a, 'py> Plain<'a, 'py> {
         self.object.strides()
     }
 
-    /// Bytes of its elements.
+    /// Returns the bytes of its elements.
     pub(crate) fn size(&self) -> usize {
         self.count * self.format.item_size()
     }
 
-    /// Whether its elements follow each other as those of another of its shape do, in C or in Fortran order.
+    /// Returns whether it and another array of its shape are both dense in C order, or both in Fortran order.
     pub(crate) fn is_dense_as(&self, other: &Self) -> bool {
         self.flags & other.flags & ORDERS != 0
     }
 
-    /// Whether it may be written to from another, element by element in any order.
+    /// Returns whether another array may be cast into it, element by element in any order.
     pub(crate) fn takes(&self, source: &Self) -> bool {
         let ((start, end), (other, others_end)) = (self.extent(), source.extent());
         let apart = start >= others_end || other >= end;
@@ -66,7 +66,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         writeable && apart && self.shape() == source.shape() && !self.overlaps_itself()
     }
 
-    /// Whether its memory order is what `order` asks for.
+    /// Returns whether its memory order is `order`.
     pub(crate) fn is_in_order(&self, order: Order) -> bool {
         order.flags().is_none_or(|flags| self.flags & flags != 0)
     }
@@ -75,7 +75,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         self.flags & ORDERS != 0
     }
 
-    /// The addresses from its first byte to one past its last.
+    /// Returns the addresses of its first byte and one past its last.
     fn extent(&self) -> (usize, usize) {
         let start = self.pointer.addr();
         if self.is_dense() {
@@ -89,7 +89,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         !self.is_dense() && overlaps_itself(self.shape(), self.strides(), self.format.item_size())
     }
 
-    /// Where it lies, for the core.
+    /// Returns its place, for the core.
     pub(crate) fn place(&self) -> Place<'_> {
         Place {
             address: self.pointer.expose_provenance(),
@@ -99,7 +99,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         }
     }
 
-    /// A new array of its shape, laid out as numpy would.
+    /// Makes a new array of its shape, laid out as numpy would.
     pub(crate) fn empty_like(
         &self,
         order: Order,
@@ -117,7 +117,7 @@ impl<'a, 'py> Plain<'a, 'py> {
     }
 }
 
-/// The address of an array's first element, and its flags.
+/// Returns the address of an array's first element, and its flags.
 fn fields(object: &Bound<'_, PyUntypedArray>) -> (*mut u8, i32) {
     // SAFETY: the object is an array and alive; these are reads of its fields.
     unsafe {
