@@ -25,7 +25,7 @@ pub(crate) struct ElementCast {
 
 #[pymethods]
 impl ElementCast {
-    /// From one format to another.
+    /// Make a cast from one format to another.
     ///
     /// `source_packed` and `target_packed` say that elements share bytes, `source_order` is "<" or ">". The options are
     /// those of `cast`; without `report` nothing is counted.
@@ -143,12 +143,12 @@ pub(crate) fn convert_tensors(
     Ok((Vec::new(), Some(failure)))
 }
 
-/// The system's number for an error; none where a file ends early.
+/// Returns the system's number for an error; `None` where a file ends early.
 fn errno(error: &io::Error) -> Option<i32> {
     error.raw_os_error()
 }
 
-/// Another name for an open file, which closes for itself.
+/// Duplicates the descriptor of an open file, so that it is closed on its own.
 #[cfg(unix)]
 fn opened(descriptor: isize) -> PyResult<File> {
     use std::os::fd::BorrowedFd;
@@ -161,7 +161,7 @@ fn opened(descriptor: isize) -> PyResult<File> {
     Ok(borrowed.try_clone_to_owned()?.into())
 }
 
-/// Another name for an open file, which closes for itself.
+/// Duplicates the handle of an open file, so that it is closed on its own.
 #[cfg(windows)]
 fn opened(handle: isize) -> PyResult<File> {
     use std::os::windows::io::BorrowedHandle;

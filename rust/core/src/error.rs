@@ -101,7 +101,7 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// The same about an element that comes so many later.
+    /// Returns the error with its index moved on by so many elements.
     pub(crate) fn after(self, count: u64) -> Self {
         match self {
             Self::Overflow { index, value, scale, target } => {

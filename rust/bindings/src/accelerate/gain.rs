@@ -8,7 +8,7 @@ use castwise_core::format::Kind;
 enum How {
     /// With instructions for it.
     Machine,
-    /// As the upper half of a float32.
+    /// As the upper 16 bits of a float32.
     Truncated,
     /// Element by element, bit by bit.
     Emulated,

@@ -1,4 +1,4 @@
-//! What becomes of the elements of one tensor, a piece at a time.
+//! Converts the elements of one tensor, a piece at a time.
 //!
 //! ```text
 //! bytes of the source -> unpacked codes -> cast, with a report -> packed codes = bytes of the target
@@ -10,30 +10,30 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::report::CastReport;
 
-/// How elements stand in a file.
+/// The storage of elements in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements {
-    /// What they are.
+    /// Their format.
     pub format: Format,
-    /// Those of fewer than eight bits share bytes.
+    /// Whether elements of fewer than eight bits share bytes.
     pub packed: bool,
-    /// Their bytes are in the other order than this machine's.
+    /// Whether their byte order is not this machine's.
     pub swapped: bool,
 }
 
 impl Elements {
-    /// The bits of one element in the file.
+    /// Returns the bits of one element in the file.
     fn bits(self) -> u64 {
         if self.packed { u64::from(self.format.row().bits) } else { 8 * self.format.item_size() as u64 }
     }
 
-    /// The bytes of so many elements in the file.
+    /// Returns the bytes of so many elements in the file.
     #[must_use]
     pub fn bytes(self, count: u64) -> u64 {
         count * self.bits() / 8
     }
 
-    /// The bytes of so many elements while they are cast.
+    /// Returns the bytes of so many elements while they are cast.
     fn unpacked_bytes(self, count: usize) -> usize {
         count * self.format.item_size()
     }
@@ -42,22 +42,22 @@ impl Elements {
 /// A cast of elements of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct ElementCast {
-    /// In the source.
+    /// Storage in the source.
     pub source: Elements,
-    /// In the target.
+    /// Storage in the target.
     pub target: Elements,
     /// How they are cast.
     pub settings: Settings,
 }
 
 impl ElementCast {
-    /// The most bytes that an element takes on its way.
+    /// Returns the bytes of an element where it is largest: in the file or while it is cast.
     pub(super) fn widest(&self) -> u64 {
         self.source.format.item_size().max(self.target.format.item_size()) as u64
     }
 }
 
-/// The memory that pieces pass through; used again for each.
+/// The buffers that pieces pass through, reused for each.
 #[derive(Debug, Default)]
 pub struct Scratch {
     codes: Vec<u8>,

@@ -23,13 +23,13 @@ use crate::cast::TILE;
 use crate::error::Error;
 use crate::report::{CastReport, CompactReport};
 
-/// The size of a piece where it is largest on its way.
+/// Bytes of a piece, where it is largest: in the file or while it is cast.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// More workers would wait for memory and the disk; and each holds up to four pieces.
 const MAX_WORKERS: usize = 8;
 
-/// How long the caller sleeps before it is asked again.
+/// The interval at which the caller is asked whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// One tensor.
@@ -39,9 +39,9 @@ pub struct Job {
     pub source: u64,
     /// Where they go in the target.
     pub target: u64,
-    /// Elements; bytes, if they are copied as they are.
+    /// Elements; bytes, if they are copied unchanged.
     pub count: u64,
-    /// What becomes of them; `None`: they are copied.
+    /// How they are cast; `None`: they are copied.
     pub cast: Option<ElementCast>,
 }
 
@@ -70,7 +70,7 @@ pub enum Failure {
     Cast(usize, Error),
     /// The target could not be written.
     Write(usize, io::Error),
-    /// The caller wanted no more.
+    /// The caller stopped the run.
     Stopped,
 }
 
@@ -84,7 +84,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// At most so many workers, with pieces of the usual size.
+    /// Makes settings for at most so many workers, with pieces of the default size.
     #[must_use]
     pub fn of(threads: usize) -> Self {
         let workers = NonZero::new(threads.min(MAX_WORKERS)).unwrap_or(NonZero::<usize>::MIN);
@@ -145,7 +145,7 @@ pub fn run(
     Ok(reports)
 }
 
-/// What all workers share.
+/// The state that all workers share.
 struct Run<'a> {
     files: (&'a File, &'a File),
     jobs: &'a [Job],
@@ -198,7 +198,7 @@ impl Run<'_> {
             }
             if self.starts[index + 1] <= piece {
                 self.add(index, sum.take());
-                // Of jobs without elements, the last one here has the same start.
+                // Jobs without elements share their start with the next job: the last of these has the piece.
                 index = self.starts.partition_point(|&start| start <= piece) - 1;
             }
             match self.convert(index, piece, &mut bytes, &mut scratch) {

@@ -1,5 +1,4 @@
-//! Checkpoint files: what the bytes of a file claim, judged before any of them is believed, and the engine that casts
-//! their tensors.
+//! Checkpoint files: headers, validated before they are used, and the engine that casts tensors.
 //!
 //! ```text
 //! header    JSON of a safetensors file <-> tensors and metadata

@@ -1,6 +1,6 @@
 //! Codes of four or six bits that share bytes: the first in the lowest bits, as DLPack, ONNX and torch pack them.
 
-/// Takes codes apart, one per byte; `bits` is 4 or 6, and `packed` ends with a code.
+/// Unpacks codes, one per byte; `bits` is 4 or 6, and `packed` ends with a code.
 pub(super) fn unpack(packed: &[u8], bits: u32, codes: &mut [u8]) {
     if bits == 4 {
         for (pair, byte) in codes.chunks_exact_mut(2).zip(packed) {

@@ -23,7 +23,7 @@ pub(super) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Resul
 }
 
 /// Asks the system to begin writing to the disk what lies well before `written`, the range of a file that was written
-/// last: the sync at the end then finds little left to do. Errors come up there.
+/// last, so that the sync at the end has little left to do. Errors are reported by that sync.
 #[cfg(target_os = "linux")]
 pub(super) fn begin_write_back(file: &File, written: std::ops::Range<u64>) {
     use std::os::fd::AsRawFd;
@@ -40,7 +40,7 @@ pub(super) fn begin_write_back(file: &File, written: std::ops::Range<u64>) {
     };
 }
 
-/// Other systems have no way to ask for that.
+/// Does nothing: other systems lack such a call.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn begin_write_back(_file: &File, _written: std::ops::Range<u64>) {
     let _ = WRITE_BACK;

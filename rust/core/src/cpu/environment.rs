@@ -92,7 +92,7 @@ mod register {
     pub(super) const DEFAULT: Word = 0;
     /// All of it: the exception flags live in FPSR.
     pub(super) const CONTROL_MASK: Word = Word::MAX;
-    /// FZ and FZ16, DN, AHP (halves without infinities), round up: each alone, and together.
+    /// FZ and FZ16, DN, AHP (float16 without infinities), round up: each alone, and together.
     #[cfg(test)]
     pub(super) const HOSTILE: [Word; 5] =
         [1 << 24 | 1 << 19, 1 << 25, 1 << 26, 1 << 22, 1 << 24 | 1 << 19 | 1 << 25 | 1 << 26 | 1 << 22];

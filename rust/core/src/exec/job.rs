@@ -304,7 +304,7 @@ impl Job<'_> {
         }
     }
 
-    /// Fills in the scales and random words of a tile that a route reads.
+    /// Fills in the scales and draws of a tile that a route reads.
     ///
     /// # Safety
     /// As for [`Job::run`].

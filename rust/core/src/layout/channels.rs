@@ -82,7 +82,7 @@ impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K>
         }
         for group in whole..count {
             for channel in 0..channels {
-                // SAFETY: the promise of `deinterleave`'s caller for a word that is taken.
+                // SAFETY: the promise of `deinterleave`'s caller for an element that is taken.
                 unsafe {
                     let element = from.add(group * K + channel).read_unaligned();
                     to(channel).add(group).write_unaligned(element);

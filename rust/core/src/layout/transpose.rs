@@ -51,14 +51,14 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
             if lines < length {
                 for line in 0..lines {
                     for element in 0..length {
-                        // SAFETY: a word of one of the lines, for which the caller vouches.
+                        // SAFETY: an element of one of the lines, for which the caller vouches.
                         unsafe { self.element(line, element) };
                     }
                 }
             } else {
                 for element in 0..length {
                     for line in 0..lines {
-                        // SAFETY: a word of one of the lines, for which the caller vouches.
+                        // SAFETY: an element of one of the lines, for which the caller vouches.
                         unsafe { self.element(line, element) };
                     }
                 }
@@ -69,7 +69,7 @@ impl<T: Shuffle<N>, const N: usize> RawKernel for Turn<T, N> {
         for line in (0..lines).step_by(N).map(|line| line.min(lines - N)) {
             for element in (0..length).step_by(N).map(|element| element.min(length - N)) {
                 let (from, to) = self.places(line, element);
-                // SAFETY: N lines of N words from here on are among those of the caller, at both ends.
+                // SAFETY: N lines of N elements from here on are among those of the caller, at both ends.
                 unsafe { square::<T, N>((from, self.0.stride), (to, self.0.to_stride)) };
             }
         }

@@ -39,7 +39,7 @@ impl FixedLossScale {
     /// A scale for every step. With `skip_nonfinite`, steps whose gradients are not finite are left out.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if the scale is not a positive finite number as a single float.
+    /// [`Error::InvalidOption`] if the scale is not a positive finite float32.
     pub fn new(scale: f64, skip_nonfinite: bool) -> Result<Self, Error> {
         if let Some(scale) = DefaultEnvironment::compute(scale, machine::usable) {
             return Ok(Self { scale, skip_nonfinite });

@@ -47,11 +47,11 @@ pub struct Report<S> {
 /// A report that others are added to.
 pub type CastReport = Report<SquareSum>;
 
-/// A report in little memory: of its sums only the words that are set, as [`SquareSum::to_parts`] gives them.
+/// A report in less memory: of its sums only the nonzero words, as [`SquareSum::to_parts`] returns them.
 pub type CompactReport = Report<(usize, Vec<u64>)>;
 
 impl<S> Report<S> {
-    /// The same report with other sums.
+    /// Returns the report with other sums.
     fn with_sums<T>(self, convert: impl Fn(S) -> T) -> Report<T> {
         Report {
             count: self.count,

@@ -135,7 +135,7 @@ mod tests {
                 for significand in 1 << 10..1 << 11 {
                     let x = significand as f32;
                     let [low, _] = factor.lacks;
-                    // A product of 11 bits and 53 is a word.
+                    // A product of 11 bits and 53 fits in 64 bits.
                     let exact = rounded(significand as u64, factor.whole);
                     assert_eq!(x.mul_add(factor.first, x * low), exact, "{numerator} {significand}");
                 }

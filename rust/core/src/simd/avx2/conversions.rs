@@ -137,7 +137,7 @@ unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
 /// Truncates one register of float64 to 32-bit integers.
 ///
 /// # Safety
-/// AVX2, and four doubles at the pointer.
+/// AVX2, and four float64 at the pointer.
 #[inline(always)]
 unsafe fn truncated_f64(source: *const u8) -> arch::__m128i {
     // SAFETY: the caller's promise.

@@ -309,7 +309,7 @@ unsafe fn nearest_bf16_by_turns(low: Integers, high: Integers, one: Integers) ->
 /// precision, so only subnormal and overflowing results are rounded.
 ///
 /// # Safety
-/// AVX2, and four doubles at the pointer.
+/// AVX2, and four float64 at the pointer.
 #[inline(always)]
 unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
     const LOWER: i32 = 0b01_01_01_01;
@@ -325,7 +325,7 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
 /// Converts two registers of float64 to float32, rounded to nearest.
 ///
 /// # Safety
-/// AVX2, and as many doubles at the pointer.
+/// AVX2, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn nearest_f32(source: *const u8) -> F32s {
     // SAFETY: the caller's promise.
@@ -341,7 +341,7 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
 /// Returns whether any float32 differs from its float64, or is NaN.
 ///
 /// # Safety
-/// AVX2, and as many doubles at the pointer.
+/// AVX2, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
@@ -359,7 +359,7 @@ unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
 /// Returns which float64 of two registers at a pointer are zero.
 ///
 /// # Safety
-/// AVX2, and as many doubles.
+/// AVX2, and as many float64.
 #[cold]
 #[inline(always)]
 unsafe fn zeros(source: *const u8) -> i32 {

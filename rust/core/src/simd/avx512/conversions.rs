@@ -73,7 +73,7 @@ unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
 /// Truncates one register of float64 to 32-bit integers.
 ///
 /// # Safety
-/// AVX-512, and eight doubles at the pointer.
+/// AVX-512, and eight float64 at the pointer.
 #[inline(always)]
 unsafe fn truncated_f64(source: *const u8) -> arch::__m256i {
     // SAFETY: the caller's promise.

@@ -247,7 +247,7 @@ unsafe impl Vector for Avx512 {
 /// within float32's precision, so only subnormal and overflowing results are rounded.
 ///
 /// # Safety
-/// AVX-512, and eight doubles at the pointer.
+/// AVX-512, and eight float64 at the pointer.
 #[inline(always)]
 unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
     // SAFETY: the caller's promise.
@@ -262,7 +262,7 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
 /// Converts two registers of float64 to float32, rounded to nearest.
 ///
 /// # Safety
-/// AVX-512, and as many doubles at the pointer.
+/// AVX-512, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn nearest_f32(source: *const u8) -> F32s {
     // SAFETY: the caller's promise.
@@ -276,7 +276,7 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
 /// Returns whether any float32 differs from its float64, or is NaN.
 ///
 /// # Safety
-/// AVX-512, and as many doubles at the pointer.
+/// AVX-512, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
