@@ -1,4 +1,4 @@
-//! Codes of four or six bits that share bytes: the first in the lowest bits, as DLPack, ONNX and torch pack them.
+//! Codes of four or six bits that share bytes: the first in the lowest bits, as `DLPack`, ONNX and torch pack them.
 
 /// Unpacks codes, one per byte; `bits` is 4 or 6, and `packed` ends with a code.
 pub(super) fn unpack(packed: &[u8], bits: u32, codes: &mut [u8]) {

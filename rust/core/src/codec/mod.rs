@@ -9,7 +9,7 @@
 //! * `odd_bf16`: constants for rounding bf16 to 8 bits or fewer.
 //! * [`decode`]: any code to a pivot.
 //! * `scalar`: one code at a time, for tables.
-//! * [`reference`]: the value of a code, by the definition; tests and `finfo` use it.
+//! * [`mod@reference`]: the value of a code, by the definition; tests and `finfo` use it.
 //!
 //! Kernels are loops over these functions, none of which branches on data or knows a particular format.
 

@@ -8,7 +8,7 @@
 //! | [`Binary32`] | floats of 16 bits or fewer, float32, integers up to 16 bits | `u32`, the float's bits |
 //! | [`Binary64`] | those, float64, integers up to 32 bits | `u64`, the float's bits |
 //! | [`Int64`], [`Uint64`] | 64-bit integers | `u64`, the integer's bits |
-//! | [`Product`] | any of these times a float64 scale | two lanes of 64 bits |
+//! | [`Product`](super::product::Product) | any of these times a float64 scale | two lanes of 64 bits |
 
 use super::lane::Lane;
 

@@ -18,13 +18,13 @@ const SMALL: usize = 512;
 type Elements = [MaybeUninit<[u64; 2]>; SMALL];
 
 /// Casts elements in native byte order on this thread, if they are dense, or few and with few axes; returns whether it
-/// did. Stochastic rounding, and elements that the options refuse or may refuse, are left to [`super::cast()`].
+/// did. Stochastic rounding, and elements that the options refuse or may refuse, are left to [`crate::cast::cast()`].
 ///
 /// # Errors
 /// [`Error::Unsupported`] for complex to real.
 ///
 /// # Safety
-/// As for [`super::cast()`].
+/// As for [`crate::cast::cast()`].
 pub unsafe fn cast_small(
     shape: &[usize],
     source: &Source<'_>,

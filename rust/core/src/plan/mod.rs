@@ -132,8 +132,8 @@ thread_local! {
 /// Whether plans are written to the standard error as they are found.
 static LOG: AtomicBool = AtomicBool::new(false);
 
-/// Starts or stops writing the plan of each cast to the standard error, as [`super::explain`] describes it, on one
-/// line.
+/// Starts or stops writing the plan of each cast to the standard error, as [`crate::cast::explain`] describes it, on
+/// one line.
 pub fn log_casts(on: bool) {
     LOG.store(on, Ordering::Relaxed);
 }

@@ -15,7 +15,7 @@ use crate::format::{Format, Kind};
 #[derive(Clone, Copy)]
 struct Rule<L> {
     value: IntegerValue<L>,
-    /// XORed with values so that unsigned comparison orders them: the sign bit, for signed sources.
+    /// Combined with values by exclusive or, makes unsigned comparison order them: the sign bit, for signed sources.
     flip: L,
     /// The target's range within the source's, in that order.
     low: L,
