@@ -34,7 +34,7 @@ impl ElementCast {
         source, target, *, source_packed=false, target_packed=false, source_order="<", target_order="<",
         rounding=None, overflow=Word::Default, nan=Word::Default, seed=None, report=false
     ))]
-    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         source: &str,
