@@ -147,7 +147,7 @@ def test_without_a_default_unnamed_tensors_are_kept(tmp_path: Path) -> None:
             {"a.*": "bfloat16", ".*b": "float16"},
             r"'a\.b' is matched by 2 keys, 'a\.\*' and '\.\*b'",
         ),
-        ({"layer[": "bfloat16"}, r"key 'layer\[' is no regular expression.*position 5"),
+        ({"layer[": "bfloat16"}, r"key 'layer\[' is not a regular expression.*position 5"),
         ({"a": "bfloat61"}, r"key 'a'.*bfloat61.*bfloat16"),
         ({"a": 16}, "key 'a'"),
         ({"a": ["bfloat16"]}, "key 'a'"),

@@ -305,7 +305,7 @@ def test_what_is_not_a_scale(scale: Any) -> None:
 def test_bad_gradients_and_outs_are_named() -> None:
     one = np.ones(3, np.float32)
     for bad in (np.ones(3, np.int32), 3, np.ones(3, bool), np.ones(3, complex)):
-        with pytest.raises(TypeError, match=r"grads at 'layer/0/kernel' is .*no real float"):
+        with pytest.raises(TypeError, match=r"grads at 'layer/0/kernel' is .*not a real float"):
             unscale({"layer": [{"kernel": bad}]}, 2.0)
     with pytest.raises(TypeError, match="grads at 'x' is refused: grads has dtype"):
         unscale({"x": "text"}, 2.0)

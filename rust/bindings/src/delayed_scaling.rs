@@ -44,7 +44,7 @@ const STATE_KEYS: [&str; 3] = ["preset", "scale", "amax_history"];
 /// Raises
 /// ------
 /// ValueError, TypeError
-///     A length below 1 or above 2**20, a margin beyond 100, a dtype that is no signed float of 16 bits or fewer.
+///     A length below 1 or above 2**20, a margin beyond 100, a dtype that is not a signed float of 16 bits or fewer.
 ///
 /// Examples
 /// --------
@@ -161,7 +161,7 @@ impl DelayedScaling {
         let mut source = Array::from_argument("x", x)?;
         if source.format.float().is_none() {
             return Err(PyTypeError::new_err(format!(
-                "x is {}, which is no real float; cast it to one first.",
+                "x is {}, which is not a real float; cast it to one first.",
                 source.format.name()
             )));
         }

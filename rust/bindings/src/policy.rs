@@ -111,7 +111,7 @@ impl PolicyBase {
         source_name: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let class = Class::parse(class_name).ok_or_else(|| {
-            PyValueError::new_err(format!("class_name={class_name:?} is no class of policies."))
+            PyValueError::new_err(format!("class_name={class_name:?} is not a class of policies."))
         })?;
         // Keras looks a mode up before it looks what it is.
         let mode = argument_text("mode", mode)
@@ -199,7 +199,7 @@ impl PolicyBase {
         let policy = match (class, arguments.as_slice()) {
             (Some(Class::Plain), [name]) => policy::plain(name, dialect),
             (Some(class), [mode, source]) => policy::quantized(class, mode, source),
-            _ => return Err(PyValueError::new_err("the state is no policy's.")),
+            _ => return Err(PyValueError::new_err("the state is not that of a policy.")),
         };
         slf.get().set(policy.map_err(refused)?, called)
     }

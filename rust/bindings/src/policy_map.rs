@@ -173,7 +173,7 @@ fn key_text<'a>(key: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> {
     key.to_cow().map_err(|_| {
         let shown = key.repr().map_or_else(|_| String::new(), |text| text.to_string());
         PyValueError::new_err(format!(
-            "key {shown} holds half a surrogate pair, which is no character; leave it out."
+            "key {shown} holds half a surrogate pair, which is not a character; leave it out."
         ))
     })
 }
@@ -181,7 +181,7 @@ fn key_text<'a>(key: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> {
 fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
     let key = if key.len() > LONGEST_QUOTED { format!("of {} bytes", key.len()) } else { quoted(py, key)? };
     Ok(PyValueError::new_err(format!(
-        "key {key} is no regular expression: {reason}; escape characters that stand for themselves with a backslash."
+        "key {key} is not a regular expression: {reason}; escape characters that stand for themselves with a backslash."
     )))
 }
 
@@ -202,7 +202,7 @@ impl PyPolicyMap {
         Ok(Self { map: Mutex::new(PolicyMap::new()), matching, overlap })
     }
 
-    /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is no regular expression.
+    /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is not a regular expression.
     fn insert(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<()> {
         let (py, key) = (key.py(), &*key_text(key)?);
         let pattern = Pattern::new(key, self.matching);
@@ -291,7 +291,7 @@ impl PyPolicyMap {
     /// The value of a key, or None.
     fn get(&self, key: &Bound<'_, PyString>) -> PyResult<Option<Py<PyAny>>> {
         let py = key.py();
-        let Ok(key) = key.to_cow() else { return Ok(None) }; // half a surrogate pair is no key
+        let Ok(key) = key.to_cow() else { return Ok(None) }; // half a surrogate pair is not a key
         let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
         Ok(map.get(&key).map(|held| held.value.clone_ref(py)))
     }

@@ -152,7 +152,7 @@ fn require_float(format: Format) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "is {}, which is no real float; leave it out (None), or cast it to a float first.",
+        "is {}, which is not a real float; leave it out (None), or cast it to a float first.",
         format.name()
     ))
 }

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [source, target, elements, times] = arguments.as_slice() else {
         return Err("arguments: SOURCE TARGET ELEMENTS TIMES".into());
     };
-    let format = |name: &str| Format::named(name).ok_or(format!("{name:?} is no format"));
+    let format = |name: &str| Format::named(name).ok_or(format!("{name:?} is not a format"));
     let (source, target) = (format(source)?, format(target)?);
     let (elements, times): (usize, usize) = (elements.parse()?, times.parse()?);
     let settings = Settings { options: Options::default(), report: false, threads: 1 };

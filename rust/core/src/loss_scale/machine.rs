@@ -32,7 +32,7 @@ pub enum Event {
     AtFloor,
     /// The scale waits for more nonfinite steps before it backs off.
     HeldBack,
-    /// The scale is no positive finite number any more: every gradient from here on is lost.
+    /// The scale is not a positive finite number any more: every gradient from here on is lost.
     Lost,
 }
 

@@ -28,7 +28,7 @@ const HALF: &str = "half";
 /// two values for one key the last holds.
 ///
 /// # Errors
-/// A part is not `key=dtype`, a key or a dtype is none of jmp's.
+/// A part is not `key=dtype`, a key or a dtype is not one of jmp's.
 pub fn parse_assignment(text: &str, half: &str) -> Result<Assignment, Refused> {
     let dtype = |word: &str| {
         if word == HALF {

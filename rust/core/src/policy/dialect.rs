@@ -1,7 +1,7 @@
 //! What each system accepts as the name of a dtype or policy. A dialect is one value; nothing else differs.
 //!
 //! These are facts about other systems, as observed in Keras 3.15, `tf_keras` 2.21 and jmp 0.0.4, so they stand beside
-//! the table of formats, not in it: a system may know a word that is no format ("string"), or not know a format.
+//! the table of formats, not in it: a system may know a word that is not a format ("string"), or not know a format.
 
 use std::borrow::Cow;
 
@@ -87,7 +87,7 @@ pub static KERAS: Dialect = Dialect {
 /// TF 2: `Policy(name)`.
 pub static TF2: Dialect = TF2_POLICY;
 
-/// TF 2: the `dtype` argument of a layer, which takes the same dtypes; whatever is none of them is a wrong type.
+/// TF 2: the `dtype` argument of a layer, which takes the same dtypes; any other value is a wrong type.
 pub static TF_LAYER: Dialect = Dialect { open: None, removed: None, refusal: Exception::Type, ..TF2_POLICY };
 
 const TF2_POLICY: Dialect = Dialect {

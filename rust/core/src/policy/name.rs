@@ -53,7 +53,7 @@ pub fn parse_dtype(spelling: &str, dialect: &Dialect) -> Result<Cow<'static, str
             refuse(
                 dialect.refusal,
                 format!(
-                    "dtype={spelling:?} is no dtype of {}; use one of {}.",
+                    "dtype={spelling:?} is not a dtype of {}; use one of {}.",
                     dialect.system,
                     words.join(", ")
                 ),
@@ -120,7 +120,7 @@ pub fn plain(name: &str, dialect: &Dialect) -> Result<Policy, Refused> {
     }
     refuse(
         dialect.refusal,
-        format!("policy={name:?} is no policy of {}; use {}.", dialect.system, valid.join(", ")),
+        format!("policy={name:?} is not a policy of {}; use {}.", dialect.system, valid.join(", ")),
     )
 }
 
@@ -139,7 +139,7 @@ fn check_removed(name: &str, dialect: &Dialect) -> Result<(), Refused> {
 /// A quantized policy of Keras: the constructor of `class` with its `mode` and `source` arguments.
 ///
 /// # Errors
-/// The mode is not one of the class, a parameter is out of its domain, the source is no plain policy, or the mode
+/// The mode is not one of the class, a parameter is out of its domain, the source is not a plain policy, or the mode
 /// refuses its compute dtype.
 pub fn quantized(class: Class, mode: &str, source: &str) -> Result<Policy, Refused> {
     let row = find_mode(mode, &KERAS)?;
@@ -148,7 +148,7 @@ pub fn quantized(class: Class, mode: &str, source: &str) -> Result<Policy, Refus
     if !(detailed || class == Class::Quantized && mode == row.name || row.bare == Some(class)) {
         return refuse(
             KERAS.refusal,
-            format!("mode={mode:?} is none of {}'s; {}", class.name(), modes_of(class)),
+            format!("mode={mode:?} is not a mode of {}; {}", class.name(), modes_of(class)),
         );
     }
     let parameters = if detailed { parameters(row, mode)? } else { Vec::new() };
@@ -187,7 +187,7 @@ fn find_mode(written: &str, dialect: &Dialect) -> Result<&'static Mode, Refused>
             let words: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
             refuse(
                 dialect.refusal,
-                format!("mode={written:?} is no quantization mode; use one of {}.", words.join(", ")),
+                format!("mode={written:?} is not a quantization mode; use one of {}.", words.join(", ")),
             )
         },
         Ok,
