@@ -320,8 +320,8 @@ def parse_safetensors_header(
     header: bytes, data_len: int
 ) -> tuple[list[_Entry], list[tuple[str, str]] | None]: ...
 def build_safetensors_header(
-    tensors: list[tuple[str, str, list[int]]], metadata: list[tuple[str, str]] | None
-) -> tuple[bytes, list[_Entry]]: ...
+    tensors: Iterable[tuple[str, str, Sequence[int]]], metadata: list[tuple[str, str]] | None
+) -> tuple[bytes, list[tuple[str, int]]]: ...
 
 @final
 class ElementCast:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+_Rows = Iterable[Sequence[str] | None]
 
 
 def aligned(rows: Sequence[Sequence[str] | None], text_columns: int | None = None) -> str:
@@ -16,17 +18,24 @@ def aligned(rows: Sequence[Sequence[str] | None], text_columns: int | None = Non
         How many columns are aligned to the left, the others to the right. By default all.
 
     """
-    cells = [row for row in rows if row is not None]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(aligned_lines(lambda: rows, text_columns))
+
+
+def aligned_lines(make_rows: Callable[[], _Rows], text_columns: int | None = None) -> Iterator[str]:
+    """Align cells as `aligned` does, line by line; rows are made twice, and none is kept."""
+    widths: list[int] = []
+    for row in make_rows():
+        if row is not None:
+            widths = [
+                max(pair) for pair in zip(widths or [0] * len(row), map(len, row), strict=True)
+            ]
     rule = ["-" * width for width in widths]
     left = len(widths) if text_columns is None else text_columns
-    return "\n".join(
-        "  ".join(
+    for row in make_rows():
+        yield "  ".join(
             cell.ljust(width) if index < left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row or rule, widths, strict=True))
         ).rstrip()
-        for row in rows
-    )
 
 
 def unused_lines(unused: Mapping[str, str | None]) -> list[str]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from castwise._core import CastReport, ElementCast, cast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import handle
-from castwise.checkpoint._tensors import Planned, format_info
+from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.containers._interface import Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
@@ -28,7 +28,6 @@ _BYTE_BITS = 8
 def convert_container(
     reader: Reader,
     writer: Writer,
-    planned: Sequence[Planned],
     options: CastOptions,
     meter: ProgressMeter,
     *,
@@ -44,26 +43,31 @@ def convert_container(
         An array that must be read whole does not fit; the message names it.
 
     """
-    conversion = _Conversion(reader, writer, {plan.info.name: plan for plan in planned}, options)
+    conversion = _Conversion(reader, writer, options)
     placed = [name for name in writer.order if conversion.is_placed(name)]
-    reports = dict(zip(placed, conversion.in_place(placed, meter), strict=True))
+    reports = iter(conversion.in_place(placed, meter))
+    kept_apart = len(placed) < len(writer.order)
+    others: dict[str, CastReport | None] = (
+        dict.fromkeys(set(writer.order).difference(placed)) if kept_apart else {}
+    )
     for name in writer.order:
-        if name not in reports:
+        if name in others:
             meter.starts(name)
-            reports[name] = conversion.passed_through(name, meter)
+            others[name] = conversion.passed_through(name, meter)
             meter.finished(conversion.plans[name].info.nbytes)
-    return [conversion.row(name, reports[name], shard) for name in writer.order]
+    return [
+        conversion.row(name, others[name] if name in others else next(reports), shard)
+        for name in writer.order
+    ]
 
 
 class _Conversion:
     """One container on its way into another."""
 
-    def __init__(
-        self, reader: Reader, writer: Writer, plans: dict[str, Planned], options: CastOptions
-    ) -> None:
+    def __init__(self, reader: Reader, writer: Writer, options: CastOptions) -> None:
         self._reader = reader
         self._writer = writer
-        self.plans = plans
+        self.plans = writer.planned
         self._options = options
         self._casts: dict[tuple[Elements, Elements, bool], ElementCast] = {}
 

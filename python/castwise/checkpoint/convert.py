@@ -189,7 +189,7 @@ def _cast_single(
         meter = ProgressMeter(sum(one.info.nbytes for one in planned), listener)
         with replacing_file(destination) as file:
             with new_writer(destination, file, planned, reader.metadata, reader) as writer:
-                rows = convert_container(reader, writer, planned, options, meter)
+                rows = convert_container(reader, writer, options, meter)
             meter.starts(None)
     return rows, planned
 
@@ -320,7 +320,7 @@ def _cast_shard(
     with source as reader, destination.open("xb") as file:
         with new_writer(destination, file, plans, reader.metadata, reader) as writer:
             name = destination.name
-            rows = convert_container(reader, writer, plans, options, meter, shard=name)
+            rows = convert_container(reader, writer, options, meter, shard=name)
         _sync(file.fileno(), file.flush)
     return rows
 

@@ -7,12 +7,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from castwise._tables import aligned
+from castwise._tables import aligned_lines
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
 
@@ -64,9 +64,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
-def printable_lines(lines: Iterable[str]) -> str:
-    """Join lines, each of them printable."""
-    return "\n".join(printable(line) for text in lines for line in text.split("\n"))
+def show(lines: Iterable[str]) -> None:
+    """Print lines to standard output, each of them printable."""
+    for text in lines:
+        for line in text.split("\n"):
+            print(printable(line))
 
 
 def tensors_text(count: int) -> str:
@@ -81,17 +83,26 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 def table(
     header: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    make_rows: Callable[[], Iterable[Sequence[str]]],
     *,
     text_columns: int,
-    rule_before_last: bool = False,
-) -> str:
-    """Align columns: the first `text_columns` to the left, numbers to the right."""
-    safe = [[_shortened(printable(cell)) for cell in row] for row in rows]
-    lines = [header, None, *safe]
-    if rule_before_last:
-        lines.insert(-1, None)
-    return aligned(lines, text_columns)
+    total: Sequence[str] | None = None,
+) -> Iterator[str]:
+    """Align columns line by line: the first `text_columns` to the left, numbers to the right.
+
+    A total stands below a rule of its own.
+    """
+
+    def rows() -> Iterator[Sequence[str] | None]:
+        yield header
+        yield None
+        for row in make_rows():
+            yield [_shortened(printable(cell)) for cell in row]
+        if total is not None:
+            yield None
+            yield total
+
+    return aligned_lines(rows, text_columns)
 
 
 def _shortened(cell: str) -> str:

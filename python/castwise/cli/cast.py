@@ -23,9 +23,9 @@ from castwise.cli._output import (
     abandon_output,
     json_text,
     path_argument,
-    printable_lines,
     say,
     shape_text,
+    show,
     size_text,
     table,
     tensors_text,
@@ -153,13 +153,13 @@ def _cast(options: argparse.Namespace) -> int:
         # Before the work, so that what can only fail does so while nothing is written.
         file = _open_report(options, stack)
         summary = _cast_file(options)
-        report = json_text(summary.to_dict())
+        report = json_text(summary.to_dict()) if options.json or file is not None else ""
         with _written(summary, f"the report {options.report}"):
             if file is not None:
                 file.write(f"{report}\n".encode())
             stack.close()
     with _written(summary, "standard output"):
-        print(report if options.json else _text(summary))
+        show([report] if options.json else _lines(summary))
         sys.stdout.flush()
     for pattern in summary.unused_patterns:
         say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
@@ -268,25 +268,28 @@ def _is_output(found: os.stat_result) -> bool:
         return False
 
 
-def _text(summary: CastSummary) -> str:
+def _lines(summary: CastSummary) -> Iterator[str]:
     """Show the report: a row per tensor that was cast, a total, and what was kept."""
-    cast = [row for row in summary.rows if row.report is not None]
+    count = sum(row.report is not None for row in summary.rows)
     kept = [row for row in summary.rows if row.report is None]
-    lines = []
     total = summary.total
     if total is not None:
-        rows = [_cast_cells(row, row.report) for row in cast if row.report is not None]
-        rows.append(("total", tensors_text(len(cast)), "", "", *_report_cells(total)))
-        lines.append(table(_CAST_HEADER, rows, text_columns=4, rule_before_last=True))
+        yield from table(
+            _CAST_HEADER,
+            lambda: (
+                _cast_cells(row, row.report) for row in summary.rows if row.report is not None
+            ),
+            text_columns=4,
+            total=("total", tensors_text(count), "", "", *_report_cells(total)),
+        )
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)
-    lines.append(
-        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} cast, "
+    yield (
+        f"{summary.source} -> {summary.destination}: {tensors_text(count)} cast, "
         f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
     )
     if summary.options.get("seed") is not None:
-        lines.append(f"seed {summary.options['seed']}")
-    return printable_lines(lines)
+        yield f"seed {summary.options['seed']}"
 
 
 def _cast_cells(row: CastRow, report: castwise.CastReport) -> tuple[str, ...]:

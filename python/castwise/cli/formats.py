@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import castwise
-from castwise.cli._output import OK, json_text, table
+from castwise.cli._output import OK, json_text, show, table
 
 _FORMAT_FIELDS = (
     "name",
@@ -40,11 +40,11 @@ def add(commands: Any) -> None:
 
 def _formats(options: argparse.Namespace) -> int:
     rows = [castwise.finfo(name) for name in castwise.formats()]
-    print(json_text([_fields(row) for row in rows]) if options.json else _text(rows))
+    show([json_text([_fields(row) for row in rows])] if options.json else _lines(rows))
     return OK
 
 
-def _text(rows: Sequence[castwise.FormatInfo]) -> str:
+def _lines(rows: Sequence[castwise.FormatInfo]) -> Iterator[str]:
     """Show the table of formats."""
     header = ("format", "kind", "bits", "max", "smallest normal", "eps", "safetensors", "numpy")
     cells = [
@@ -60,7 +60,7 @@ def _text(rows: Sequence[castwise.FormatInfo]) -> str:
         )
         for row in rows
     ]
-    return table(header, cells, text_columns=2)
+    return table(header, lambda: cells, text_columns=2)
 
 
 def _fields(row: castwise.FormatInfo) -> dict[str, Any]:

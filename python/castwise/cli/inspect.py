@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 import castwise
@@ -12,8 +13,8 @@ from castwise.cli._output import (
     OK,
     json_text,
     path_argument,
-    printable_lines,
     shape_text,
+    show,
     size_text,
     table,
 )
@@ -31,34 +32,31 @@ def add(commands: Any) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     inspection = checkpoint.inspect(options.file)
-    print(json_text(inspection.to_dict()) if options.json else _text(inspection))
+    show([json_text(inspection.to_dict())] if options.json else _lines(inspection))
     return OK
 
 
-def _text(inspection: Inspection) -> str:
+def _lines(inspection: Inspection) -> Iterator[str]:
     """Show every tensor, a total for each format, and the metadata."""
-    rows = [
-        (info.name, _stored_text(info), shape_text(info.shape), f"{info.nbytes:,}")
-        for info in inspection.tensors
-    ]
-    totals = [
-        (label, f"{count:,}", f"{nbytes:,}", size_text(nbytes))
-        for label, (count, nbytes) in inspection.totals().items()
-    ]
     nbytes = sum(info.nbytes for info in inspection.tensors)
-    totals.append(("total", f"{len(inspection.tensors):,}", f"{nbytes:,}", size_text(nbytes)))
-    lines = [
-        table(("tensor", "dtype", "shape", "bytes"), rows, text_columns=3),
-        "",
-        table(("dtype", "tensors", "bytes", "size"), totals, text_columns=1),
+    totals = [
+        (label, f"{count:,}", f"{size:,}", size_text(size))
+        for label, (count, size) in inspection.totals().items()
     ]
+    totals.append(("total", f"{len(inspection.tensors):,}", f"{nbytes:,}", size_text(nbytes)))
+    yield from table(
+        ("tensor", "dtype", "shape", "bytes"),
+        lambda: (
+            (info.name, _stored_text(info), shape_text(info.shape), f"{info.nbytes:,}")
+            for info in inspection.tensors
+        ),
+        text_columns=3,
+    )
+    yield ""
+    yield from table(("dtype", "tensors", "bytes", "size"), lambda: totals, text_columns=1)
     if inspection.metadata:
-        lines += [
-            "",
-            "metadata",
-            *(f"  {key}: {text}" for key, text in inspection.metadata.items()),
-        ]
-    return printable_lines(lines)
+        yield from ("", "metadata")
+        yield from (f"  {key}: {text}" for key, text in inspection.metadata.items())
 
 
 def _stored_text(info: TensorInfo) -> str:

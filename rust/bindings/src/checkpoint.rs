@@ -1,9 +1,11 @@
 //! Headers of checkpoint files: converts bytes and lists of tuples for the core, which checks them.
 
+use std::collections::HashMap;
+
 use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 
 /// `(name, dtype code, shape, begin, end)`; the offsets count bytes from the start of the data.
 type Entry = (String, String, Vec<usize>, usize, usize);
@@ -32,14 +34,22 @@ pub(crate) fn parse_safetensors_header(
 
 /// Lay out tensors `(name, dtype code, shape)` and write the header of their file.
 ///
-/// Returns the first bytes of the file (length and header), and where each tensor's data goes.
+/// Returns the first bytes of the file (length and header), and names with the offset at which each tensor's data goes,
+/// counted from the start of the data, in that order.
 #[pyfunction]
-pub(crate) fn build_safetensors_header(
-    py: Python<'_>,
-    tensors: Vec<(String, String, Vec<usize>)>,
+pub(crate) fn build_safetensors_header<'py>(
+    py: Python<'py>,
+    tensors: &Bound<'py, PyAny>,
     metadata: Option<Metadata>,
-) -> PyResult<(Bound<'_, PyBytes>, Vec<Entry>)> {
-    let (bytes, placed) =
-        py.detach(|| checkpoint::build(tensors, metadata)).map_err(|error| refused(&error))?;
-    Ok((PyBytes::new(py, &bytes), entries(placed)))
+) -> PyResult<(Bound<'py, PyBytes>, Vec<(Bound<'py, PyString>, usize)>)> {
+    let (mut list, mut names) = (Vec::new(), HashMap::new());
+    for tensor in tensors.try_iter()? {
+        let (name, code, shape): (Bound<'py, PyString>, String, Vec<usize>) = tensor?.extract()?;
+        let text = name.to_cow()?.into_owned();
+        names.insert(text.clone(), name);
+        list.push((text, code, shape));
+    }
+    let (bytes, placed) = py.detach(|| checkpoint::build(list, metadata)).map_err(|error| refused(&error))?;
+    let begins = placed.into_iter().filter_map(|entry| Some((names.remove(&entry.name)?, entry.begin)));
+    Ok((PyBytes::new(py, &bytes), begins.collect()))
 }

@@ -130,6 +130,7 @@ pub(crate) fn convert_tensors(
             raised.is_none()
         })
     });
+    drop(list);
     if let Some(error) = raised {
         return Err(error);
     }

@@ -8,23 +8,23 @@ use pyo3::types::PyDict;
 #[pyclass(frozen, eq, module = "castwise")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CastReport {
-    core: CompactReport,
+    core: Box<CompactReport>,
 }
 
-impl From<CompactReport> for CastReport {
-    fn from(core: CompactReport) -> Self {
+impl From<Box<CompactReport>> for CastReport {
+    fn from(core: Box<CompactReport>) -> Self {
         Self { core }
     }
 }
 
 impl CastReport {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core: core.into() }
+        Self { core: Box::new(core.into()) }
     }
 
     /// As the core adds and measures it.
     fn whole(&self) -> Core {
-        self.core.clone().into()
+        CompactReport::clone(&self.core).into()
     }
 
     /// The counts, in the order they are shown.
@@ -175,7 +175,7 @@ impl CastReport {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let restore = py.import("castwise._core")?.getattr("restore_report")?;
         let CompactReport { amax, amin_nonzero, max_abs_error, max_rel_error, ref signal, ref noise, .. } =
-            self.core;
+            *self.core;
         let counts = self.counts().map(|(_, value)| value);
         let magnitudes = [amax, amin_nonzero, max_abs_error, max_rel_error];
         let state = (counts, magnitudes, signal, noise);
@@ -213,7 +213,7 @@ pub(crate) fn restore_report(
 ) -> CastReport {
     let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in] = counts;
     let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;
-    CastReport::from(CompactReport {
+    CastReport::from(Box::new(CompactReport {
         count,
         exact,
         overflowed,
@@ -229,5 +229,5 @@ pub(crate) fn restore_report(
         max_rel_error,
         signal,
         noise,
-    })
+    }))
 }

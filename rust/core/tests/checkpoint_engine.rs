@@ -29,7 +29,7 @@ impl Folder {
         source: &[u8],
         jobs: &[Job],
         tuning: Tuning,
-    ) -> (Vec<u8>, Result<Vec<Option<CompactReport>>, Failure>) {
+    ) -> (Vec<u8>, Result<Vec<Option<Box<CompactReport>>>, Failure>) {
         let (from, to) = (self.0.join("source"), self.0.join("target"));
         fs::write(&from, source).unwrap();
         let target = File::create(&to).unwrap();
@@ -89,7 +89,7 @@ fn the_result_is_that_of_whole_tensors() {
                 let formats = (cast.source.format, cast.target.format);
                 let whole = cast_slice(part, formats.0, &mut expected, formats.1, &settings).unwrap();
                 assert_eq!(&result[job.target as usize..][..expected.len()], &expected, "{tuning:?}");
-                assert_eq!(report.as_ref(), whole.map(CompactReport::from).as_ref());
+                assert_eq!(report.as_deref(), whole.map(CompactReport::from).as_ref());
             }
             assert_eq!(&result[jobs[COUNTS.len()].target as usize..], &source);
             assert_eq!(reports[COUNTS.len()], None);

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol, Self
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint._tensors import Planned, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Reader(Protocol):
 class Writer(Protocol):
     """A checkpoint being written: every name of `order` once, in that order."""
 
+    planned: dict[str, Planned]
     order: list[str]
     """The names, in the order in which they must come."""
 

@@ -112,7 +112,8 @@ class NpyWriter:
         self._file = file
         self._source = source
         self._plan = planned[0]
-        self.order = [self._plan.info.name]
+        self.planned = {self._plan.info.name: self._plan}
+        self.order = list(self.planned)
         self._begin = 0
         if isinstance(source, NpyReader):
             # The array can be converted in its place.

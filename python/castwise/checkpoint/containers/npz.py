@@ -227,10 +227,10 @@ class NpzWriter:
     ) -> None:
         self._source = source
         self._archive = source if isinstance(source, NpzReader) else None
-        self._planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in planned}
         self._metadata = dict(metadata)
         self._compression = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-        self.order = list(self._planned)
+        self.order = list(self.planned)
         if METADATA_MEMBER in self.order:
             raise CheckpointError(
                 f"a tensor of an .npz cannot be named {METADATA_MEMBER!r}, where its metadata "
@@ -240,11 +240,11 @@ class NpzWriter:
 
     def keeps(self, name: str) -> bool:
         """Return True if the source's bytes are wanted as they are."""
-        return self._planned[name].target is None and self._archive is not None
+        return self.planned[name].target is None and self._archive is not None
 
     def elements(self, name: str) -> Elements:
         """Return how an array that is not kept must stand in its member."""
-        return new_elements(self._planned[name], self._source)
+        return new_elements(self.planned[name], self._source)
 
     def place(self, name: str) -> None:
         """Say that data passes through here, for its checksum."""
@@ -254,7 +254,7 @@ class NpzWriter:
         if self._archive is not None and self.keeps(name):
             entry, header = self._archive.entry(name), self._archive.header_bytes(name)
         else:
-            entry, header = self._entry(name), new_header(self._planned[name], self._source)
+            entry, header = self._entry(name), new_header(self.planned[name], self._source)
         with self._zip.open(entry, "w", force_zip64=True) as member:
             member.write(header)
             for piece in pieces:

@@ -54,12 +54,10 @@ class _Layout:
     shape: tuple[int, ...]
     tag: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    layout: _Layout
-    begin: int  # byte offset in the file
-    nbytes: int
+    @property
+    def stated(self) -> tuple[str, tuple[int, ...]]:
+        """What the header states of it."""
+        return self.code, self.shape
 
 
 class SafetensorsReader:
@@ -73,7 +71,8 @@ class SafetensorsReader:
         self._file = SourceFile(path)
         try:
             entries, pairs, start = self._read_header()
-            self._entries: dict[str, _Entry] = {}
+            self._begins: dict[str, int] = {}  # byte offsets in the file
+            self._tagged: dict[str, _Layout] = {}
             self.tensors: dict[str, TensorInfo] = {}
             self._describe_all(entries, pairs.get(_FORMATS_KEY), start)
         except CheckpointError as error:
@@ -126,7 +125,9 @@ class SafetensorsReader:
         tags = _formats_by_name(tags_text)
         for name, code, shape, begin, end in entries:
             self.tensors[name], layout = _describe(name, code, shape, end - begin, tags.get(name))
-            self._entries[name] = _Entry(layout, start + begin, end - begin)
+            self._begins[name] = start + begin
+            if layout.tag is not None:
+                self._tagged[name] = layout
 
     @property
     def state(self) -> list[int]:
@@ -135,23 +136,24 @@ class SafetensorsReader:
 
     def layout(self, name: str) -> _Layout:
         """Return code, shape and tag of a tensor in this file."""
-        return self._entries[name].layout
+        info = self.tensors[name]
+        return self._tagged.get(name) or _Layout(info.stored, info.shape)
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
-        layout = self._entries[name].layout
-        return _elements(self.tensors[name].format, layout.code, layout.tag)
+        info = self.tensors[name]
+        return _elements(info.format, info.stored, tagged=name in self._tagged)
 
     def place(self, name: str) -> tuple[BinaryIO, int]:
         """Return the file and the offset of a tensor's bytes."""
-        return self._file.stream, self._entries[name].begin
+        return self._file.stream, self._begins[name]
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes, `nbytes` at a time."""
-        entry = self._entries[name]
-        self._file.stream.seek(entry.begin)
-        for done in range(0, entry.nbytes, nbytes):
-            size = min(nbytes, entry.nbytes - done)
+        length = self.tensors[name].nbytes
+        self._file.stream.seek(self._begins[name])
+        for done in range(0, length, nbytes):
+            size = min(nbytes, length - done)
             piece = self._file.stream.read(size)
             if len(piece) != size:
                 raise self._truncated(name)
@@ -159,17 +161,17 @@ class SafetensorsReader:
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
-        info, entry = self.tensors[name], self._entries[name]
+        info = self.tensors[name]
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, "
                 "which castwise cannot unpack; keep it as it is"
             )
-        raw = np.empty(entry.nbytes, np.uint8)
-        self._file.stream.seek(entry.begin)
+        raw = np.empty(info.nbytes, np.uint8)
+        self._file.stream.seek(self._begins[name])
         if self._file.stream.readinto(raw.data) != raw.size:
             raise self._truncated(name)
-        if (bits := _packed_bits(entry.layout.code)) is not None:
+        if (bits := _packed_bits(info.stored)) is not None:
             raw = unpack(raw, bits)
         return from_bytes(raw, numpy_dtype(info.format), info.shape)
 
@@ -189,44 +191,44 @@ class SafetensorsWriter:
     ) -> None:
         self._file = file
         self._source = source if isinstance(source, SafetensorsReader) else None
-        self._planned = {plan.info.name: plan for plan in planned}
-        self._layouts = {name: self._layout(plan) for name, plan in self._planned.items()}
+        self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        text = _formats_text(self._layouts)
+        tags = {name: tag for name in self.planned if (tag := self._layout(name).tag) is not None}
+        text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, entries = _core.build_safetensors_header(
-                [(name, layout.code, list(layout.shape)) for name, layout in self._layouts.items()],
-                pairs or None,
+                ((name, *self._layout(name).stated) for name in self.planned), pairs or None
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
-        self._begins = {name: len(header) + begin for name, _, _, begin, _ in entries}
+        self._begins = {name: len(header) + begin for name, begin in entries}
         self.order = list(self._begins)
         file.write(header)
 
-    def _layout(self, plan: Planned) -> _Layout:
+    def _layout(self, name: str) -> _Layout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
+        plan = self.planned[name]
         info = plan.info
         if plan.target is None and self._source is not None:
             return self._source.layout(info.name)
-        name = plan.target or info.format
-        if name is None:
+        target = plan.target or info.format
+        if target is None:
             raise CheckpointError(
                 f"tensor {info.name!r} is stored as {info.stored}, which safetensors cannot hold"
             )
-        return _layout_for(name, info.shape)
+        return _layout_for(target, info.shape)
 
     def keeps(self, name: str) -> bool:
         """Return True if the source's bytes are wanted as they are."""
-        return self._planned[name].target is None and self._source is not None
+        return self.planned[name].target is None and self._source is not None
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
-        plan = self._planned[name]
-        layout = self._layouts[name]
-        elements = _elements(plan.target or plan.info.format, layout.code, layout.tag)
+        plan, layout = self.planned[name], self._layout(name)
+        tagged = layout.tag is not None
+        elements = _elements(plan.target or plan.info.format, layout.code, tagged=tagged)
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
         return elements
 
@@ -242,7 +244,7 @@ class SafetensorsWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
-        packed = _packed_bits(self._layouts[name].code) is not None  # in nibbles, by `_layout_for`
+        packed = _packed_bits(self._layout(name).code) is not None  # in nibbles, by `_layout_for`
         self._file.write((pack_nibbles(array) if packed else to_bytes(array)).data)
 
     def __enter__(self) -> Self:
@@ -258,25 +260,31 @@ class SafetensorsWriter:
 
 
 @lru_cache
-def _elements(name: str | None, code: str, tag: str | None) -> Elements | None:
+def _elements(name: str | None, code: str, *, tagged: bool) -> Elements | None:
     if name is None:
         return None
-    return Elements(name, packed=tag is None and _packed_bits(code) is not None)
+    return Elements(name, packed=not tagged and _packed_bits(code) is not None)
 
 
 def _layout_for(name: str, shape: tuple[int, ...]) -> _Layout:
     """Decide how a tensor of the format `name` is to be written."""
-    row = format_info(name)
-    code = row.safetensors
-    if code is not None and code in _format_of_code():
+    code, bits, itemsize = _writing(name)
+    if code is not None:
         # Nibbles only where every row ends at a byte, which other readers count on; six bits never,
         # which none of them reads.
         rows_end_at_bytes = bool(shape) and shape[-1] % 2 == 0
-        bits = _packed_bits(code)
         if bits is None or (bits == _NIBBLE_BITS and rows_end_at_bytes):
             return _Layout(code, shape)
-    axis = (row.itemsize,) if row.itemsize > 1 else ()
-    return _Layout(_raw_code(), (*shape, *axis), row.name)
+    axis = (itemsize,) if itemsize > 1 else ()
+    return _Layout(_raw_code(), (*shape, *axis), name)
+
+
+@lru_cache
+def _writing(name: str) -> tuple[str | None, int | None, int]:
+    """Return the code of a format, the bits of elements that share bytes, and the item size."""
+    row = format_info(name)
+    code = row.safetensors if row.safetensors in _format_of_code() else None
+    return code, None if code is None else _packed_bits(code), row.itemsize
 
 
 def _describe(
@@ -294,14 +302,21 @@ def _describe(
 
     """
     shape = check_shape(name, stored)
+    format_name, kind, code = _described(code)
     layout = _Layout(code, shape, tag if code == _raw_code() else None)
-    row = _format_of_code().get(code)
     if layout.tag is not None:
         row = format_named(layout.tag)
+        format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
         if row is not None and row.itemsize > 1:
             shape = _without_byte_axis(name, row, shape)
-    kind = row.kind if row else UNKNOWN
-    return TensorInfo(name, row.name if row else None, kind, code, shape, nbytes), layout
+    return TensorInfo(name, format_name, kind, code, shape, nbytes), layout
+
+
+@lru_cache
+def _described(code: str) -> tuple[str | None, str, str]:
+    """Return format, kind and code: the same strings for every tensor."""
+    row = _format_of_code().get(code)
+    return (row.name, row.kind, code) if row is not None else (None, UNKNOWN, code)
 
 
 def _packed_bits(code: str) -> int | None:
@@ -321,12 +336,6 @@ def _formats_by_name(text: str | None) -> dict[str, str]:
     if not isinstance(tags, dict) or not all(isinstance(tag, str) for tag in tags.values()):
         raise CheckpointError(f"metadata {_FORMATS_KEY!r} must be an object of tensor to format")
     return tags
-
-
-def _formats_text(layouts: Mapping[str, _Layout]) -> str | None:
-    """Return the text for `castwise.dtypes`; None if every tensor's code says its format."""
-    tags = {name: layout.tag for name, layout in layouts.items() if layout.tag}
-    return json.dumps(tags) if tags else None
 
 
 @cache

@@ -105,7 +105,7 @@ pub fn run(
     jobs: &[Job],
     tuning: Tuning,
     mut go_on: impl FnMut(u64) -> bool,
-) -> Result<Vec<Option<CompactReport>>, Failure> {
+) -> Result<Vec<Option<Box<CompactReport>>>, Failure> {
     let mut starts = Vec::with_capacity(jobs.len() + 1);
     let mut pieces = 0;
     for job in jobs {
@@ -139,7 +139,7 @@ pub fn run(
     for (report, job) in reports.iter_mut().zip(jobs) {
         // A tensor without elements had no piece.
         if report.is_none() && job.cast.is_some_and(|cast| cast.settings.report) {
-            *report = Some(CompactReport::default());
+            *report = Some(Box::default());
         }
     }
     Ok(reports)
@@ -159,7 +159,8 @@ struct Run<'a> {
     stopped: AtomicBool,
     /// The first piece that failed.
     failure: Mutex<Option<(u64, Failure)>>,
-    reports: Mutex<Vec<Option<CompactReport>>>,
+    /// In boxes, which the caller can keep without a copy.
+    reports: Mutex<Vec<Option<Box<CompactReport>>>>,
 }
 
 impl Run<'_> {
@@ -241,9 +242,9 @@ impl Run<'_> {
     fn add(&self, index: usize, sum: Option<CastReport>) {
         let (Some(mut sum), Ok(mut reports)) = (sum, self.reports.lock()) else { return };
         if let Some(other) = reports[index].take() {
-            sum += &other.into();
+            sum += &(*other).into();
         }
-        reports[index] = Some(sum.into());
+        reports[index] = Some(Box::new(sum.into()));
     }
 
     /// Notes a failure, unless one of an earlier piece is known, and lets no other piece be taken.
