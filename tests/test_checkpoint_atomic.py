@@ -209,3 +209,37 @@ summary = checkpoint.cast_file(*sys.argv[1:], "float8_e4m3fn")
 assert all(row.report for row in summary.rows)
 print(peak() - before)
 """
+
+
+def _peak_above_import(source: Path, destination: Path) -> int:
+    """The memory in bytes that a conversion adds to what the import has taken."""
+    # Not a fork, whose peak would be that of these tests.
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, source, destination],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(result.stdout)
+
+
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+
+
+@NEEDS_PROC
+@pytest.mark.parametrize("name", ["x.safetensors", "x.npy", "x.npz", "compressed.npz"])
+def test_memory_does_not_grow_with_a_tensor(tmp_path: Path, name: str) -> None:
+    tensor = np.tile(floats(1 << 15), 1 << 10)  # 128 MiB
+    source = tmp_path / f"in-{name}"
+    compressed = name.startswith("compressed")
+    checkpoint.save(source, tensor if name == "x.npy" else {"w": tensor}, compressed=compressed)
+    assert _peak_above_import(source, tmp_path / f"out-{name}") < 64e6
+
+
+@NEEDS_PROC
+@pytest.mark.parametrize("count", [40_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
+def test_memory_grows_by_a_kibibyte_per_tensor(tmp_path: Path, count: int) -> None:
+    source = tmp_path / "in.safetensors"
+    values = floats(4)
+    checkpoint.save(source, {f"layers.{index}.weight": values for index in range(count)})
+    assert _peak_above_import(source, tmp_path / "out.safetensors") < 64e6 + 1024 * count

@@ -15,6 +15,19 @@ fn entries(tensors: Vec<TensorEntry>) -> Vec<Entry> {
     tensors.into_iter().map(fields).collect()
 }
 
+/// Above so many tensors, what a header took on the way is worth to be given back.
+const MANY: usize = 10_000;
+
+/// Gives back the memory that a header of so many tensors took on the way.
+fn give_back(tensors: usize) {
+    #[cfg(target_os = "linux")]
+    if tensors > MANY {
+        castwise_core::memory::trim();
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (tensors, MANY);
+}
+
 fn refused(error: &HeaderError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -23,13 +36,16 @@ fn refused(error: &HeaderError) -> PyErr {
 ///
 /// Returns the tensors in the order of their data, and the metadata as pairs, or None.
 #[pyfunction]
-pub(crate) fn parse_safetensors_header(
-    py: Python<'_>,
+pub(crate) fn parse_safetensors_header<'py>(
+    py: Python<'py>,
     header: &[u8],
     data_len: u64,
-) -> PyResult<(Vec<Entry>, Option<Metadata>)> {
+) -> PyResult<(Bound<'py, PyAny>, Option<Metadata>)> {
     let parsed = py.detach(|| checkpoint::parse(header, data_len)).map_err(|error| refused(&error))?;
-    Ok((entries(parsed.tensors), parsed.metadata))
+    // As objects of Python before what they are made of is given back.
+    let result = entries(parsed.tensors).into_pyobject(py)?;
+    give_back(result.len()?);
+    Ok((result, parsed.metadata))
 }
 
 /// Lay out tensors `(name, dtype code, shape)` and write the header of their file.
@@ -42,14 +58,17 @@ pub(crate) fn build_safetensors_header<'py>(
     tensors: &Bound<'py, PyAny>,
     metadata: Option<Metadata>,
 ) -> PyResult<(Bound<'py, PyBytes>, Vec<(Bound<'py, PyString>, usize)>)> {
-    let (mut list, mut names) = (Vec::new(), HashMap::new());
+    let (mut list, mut given) = (Vec::new(), Vec::new());
     for tensor in tensors.try_iter()? {
         let (name, code, shape): (Bound<'py, PyString>, String, Vec<usize>) = tensor?.extract()?;
-        let text = name.to_cow()?.into_owned();
-        names.insert(text.clone(), name);
-        list.push((text, code, shape));
+        list.push((name.to_str()?.to_owned(), code, shape));
+        given.push(name);
     }
     let (bytes, placed) = py.detach(|| checkpoint::build(list, metadata)).map_err(|error| refused(&error))?;
-    let begins = placed.into_iter().filter_map(|entry| Some((names.remove(&entry.name)?, entry.begin)));
-    Ok((PyBytes::new(py, &bytes), begins.collect()))
+    let names = given.iter().map(|name| Ok((name.to_str()?, name))).collect::<PyResult<HashMap<_, _>>>()?;
+    let begins = placed.iter().filter_map(|entry| Some(((*names.get(&*entry.name)?).clone(), entry.begin)));
+    let result = (PyBytes::new(py, &bytes), begins.collect::<Vec<_>>());
+    drop((bytes, placed));
+    give_back(result.1.len());
+    Ok(result)
 }

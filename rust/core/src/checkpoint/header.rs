@@ -22,6 +22,11 @@ use super::json::{METADATA_KEY, Metadata, RawHeader};
 /// The header is padded with spaces so that the data starts at a multiple of this many bytes.
 const ALIGNMENT: usize = 8;
 
+/// Entries that are judged together.
+const JUDGED_TOGETHER: usize = 1000;
+
+const OVERLAP: &str = "its bytes overlap those of another tensor or leave a hole";
+
 /// One tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
@@ -83,11 +88,12 @@ pub fn build(
     metadata: Option<Metadata>,
 ) -> Result<(Vec<u8>, Vec<TensorEntry>), HeaderError> {
     let mut seen = HashSet::new();
+    if let Some((name, ..)) = tensors.iter().find(|(name, ..)| name == METADATA_KEY || !seen.insert(name)) {
+        return Err(wrong(name, "this name is reserved or used twice; rename the tensor"));
+    }
+    drop(seen);
     let mut placed = Vec::with_capacity(tensors.len());
     for (name, code, shape) in tensors {
-        if name == METADATA_KEY || !seen.insert(name.clone()) {
-            return Err(wrong(&name, "this name is reserved or used twice; rename the tensor"));
-        }
         let dtype = dtype_of(&code).map_err(|error| wrong(&name, &error.to_string()))?;
         placed.push((name, TensorInfo { dtype, shape, data_offsets: (0, 0) }));
     }
@@ -116,13 +122,30 @@ pub fn build(
     Ok((bytes, raw.tensors.into_iter().map(entry).collect()))
 }
 
-/// Asks the `safetensors` crate whether these entries make a valid file.
+/// Asks the `safetensors` crate whether these entries make a valid file: so many at a time as if they were all, because
+/// it takes a copy.
 fn judge(tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
-    match Checked::new(None, tensors.to_vec()) {
-        Ok(_) => Ok(()),
-        Err(SafeTensorError::InvalidOffset(name)) => {
-            Err(wrong(&name, "its bytes overlap those of another tensor or leave a hole"))
+    let mut begin = 0;
+    for part in tensors.chunks(JUDGED_TOGETHER) {
+        let mut moved = Vec::with_capacity(part.len());
+        for (name, info) in part {
+            let (first, end) = info.data_offsets;
+            let (Some(first), Some(end)) = (first.checked_sub(begin), end.checked_sub(begin)) else {
+                return Err(wrong(name, OVERLAP));
+            };
+            moved.push((name.clone(), TensorInfo { data_offsets: (first, end), ..info.clone() }));
         }
+        judge_part(moved, part)?;
+        begin = part.last().map_or(begin, |(_, info)| info.data_offsets.1);
+    }
+    Ok(())
+}
+
+/// Asks about entries that begin at no offset; `tensors` are the same where they stand.
+fn judge_part(moved: Vec<(String, TensorInfo)>, tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
+    match Checked::new(None, moved) {
+        Ok(_) => Ok(()),
+        Err(SafeTensorError::InvalidOffset(name)) => Err(wrong(&name, OVERLAP)),
         Err(error) => Err(wrong(culprit(tensors), &describe(&error))),
     }
 }

@@ -63,6 +63,15 @@ pub fn release() -> bool {
     !waiting.is_empty()
 }
 
+/// Gives memory that the host's allocator holds, but that is free, back to the system, where it can be asked to.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: frees no memory that is in use, and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Maps new pages, giving kept ones back if need be: the process may have a limit.
 fn map(bytes: usize) -> Option<Pages> {
     Pages::map(bytes).or_else(|| release().then(|| Pages::map(bytes))?)
