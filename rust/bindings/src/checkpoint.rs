@@ -10,6 +10,9 @@ use pyo3::types::{PyBytes, PyString};
 /// `(name, dtype code, shape, begin, end)`; the offsets count bytes from the start of the data.
 type Entry = (String, String, Vec<usize>, usize, usize);
 
+/// A tensor's name, and where its data begins.
+type Place<'py> = (Bound<'py, PyString>, usize);
+
 fn entries(tensors: Vec<TensorEntry>) -> Vec<Entry> {
     let fields = |entry: TensorEntry| (entry.name, entry.dtype, entry.shape, entry.begin, entry.end);
     tensors.into_iter().map(fields).collect()
@@ -57,7 +60,7 @@ pub(crate) fn build_safetensors_header<'py>(
     py: Python<'py>,
     tensors: &Bound<'py, PyAny>,
     metadata: Option<Metadata>,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<(Bound<'py, PyString>, usize)>)> {
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Place<'py>>)> {
     let (mut list, mut given) = (Vec::new(), Vec::new());
     for tensor in tensors.try_iter()? {
         let (name, code, shape): (Bound<'py, PyString>, String, Vec<usize>) = tensor?.extract()?;

@@ -11,6 +11,8 @@ use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::parse::parse;
 use castwise_core::report::CompactReport;
 
+type Reports = Vec<Option<Box<CompactReport>>>;
+
 const COUNTS: [usize; 4] = [1, 0, 1024 * 7 + 5, 300];
 
 /// Two files in a folder of their own, removed at the end.
@@ -24,12 +26,7 @@ impl Folder {
     }
 
     /// Runs jobs over a file with these contents; what the target holds in the end, and what the run says.
-    fn run(
-        &self,
-        source: &[u8],
-        jobs: &[Job],
-        tuning: Tuning,
-    ) -> (Vec<u8>, Result<Vec<Option<Box<CompactReport>>>, Failure>) {
+    fn run(&self, source: &[u8], jobs: &[Job], tuning: Tuning) -> (Vec<u8>, Result<Reports, Failure>) {
         let (from, to) = (self.0.join("source"), self.0.join("target"));
         fs::write(&from, source).unwrap();
         let target = File::create(&to).unwrap();
