@@ -446,3 +446,22 @@ def test_a_map_may_start_with_a_byte_order_mark(model: Path, tmp_path: Path) -> 
     for name, text in (("m.json", '{"default": "bf16"}'), ("m.toml", "default = 'bf16'")):
         (tmp_path / name).write_text(text, "utf-8-sig")
         run("cast", model, tmp_path / "out.npz", "--map", tmp_path / name)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupt_while_python_imports_is_a_message(model: Path) -> None:
+    """Each import stops at a module that interrupts the process itself."""
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == sys.argv[-1]: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv[0] = '/usr/bin/castwise'\n"
+        "from castwise.cli import main\n"
+        "raise SystemExit(main())\n"
+    )
+    for module in ("numpy", "castwise._core", "castwise.cli.cast", "json"):
+        command = [sys.executable, "-c", program, "inspect", str(model), module]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (130, "castwise: interrupted\n"), module

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_options"),
+    ("_core", "_options", "_startup"),
     ("_adapter_registry", "_argument_names", "_floating", "_frameworks", "_spelling", "_tables"),
     ("_acceleration", "_environment", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
@@ -24,7 +24,7 @@ ROOMS = (
     ("autocast",),
     ("compat",),
     ("adapters",),
-    ("cli", "cli_output", "cli_progress", "__main__"),
+    ("cli", "__main__"),
 )
 """The modules and packages of `castwise` room by room, the lowest first."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
 
 from castwise._acceleration import accelerate_from_environment
 from castwise._core import environment_errors
+from castwise._startup import is_command_line
 
 ERRORS = list(environment_errors)
 """A sentence for each variable whose value is not valid: its name, the value and the remedy."""
@@ -22,12 +21,6 @@ def follow_environment() -> None:
         accelerate_from_environment()
     except ValueError as error:
         ERRORS.append(str(error))
-    if not _is_command_line():
+    if not is_command_line():
         for sentence in ERRORS:
             warnings.warn(f"{sentence} It is ignored.", RuntimeWarning, stacklevel=3)
-
-
-def _is_command_line() -> bool:
-    """Tell whether this process runs `castwise` or `python -m castwise`."""
-    program = sys.argv[0] if getattr(sys, "argv", None) else ""
-    return Path(program).stem == "castwise" or (program == "-m" and "castwise" in sys.orig_argv)

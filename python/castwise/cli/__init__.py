@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import castwise
 from castwise._environment import ERRORS
+from castwise._startup import interrupt_as_usual
 from castwise.cli import cast, formats, inspect
 from castwise.cli._output import (
     BROKEN_PIPE,
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
                 signal.signal(number, _terminate)
     try:
+        interrupt_as_usual()
         options = _parser().parse_args(arguments)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
