@@ -18,7 +18,7 @@ fn entries(tensors: Vec<TensorEntry>) -> Vec<Entry> {
     tensors.into_iter().map(fields).collect()
 }
 
-/// Above so many tensors, what a header took on the way is worth to be given back.
+/// For headers of more tensors than this, memory that was freed on the way is given back to the system.
 const MANY: usize = 10_000;
 
 /// Gives back the memory that a header of so many tensors took on the way.

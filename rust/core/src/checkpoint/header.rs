@@ -122,8 +122,8 @@ pub fn build(
     Ok((bytes, raw.tensors.into_iter().map(entry).collect()))
 }
 
-/// Asks the `safetensors` crate whether these entries make a valid file: so many at a time as if they were all, because
-/// it takes a copy.
+/// Asks the `safetensors` crate whether these entries make a valid file. It takes a copy, so it is given one part after
+/// the other, each as if it were a whole file.
 fn judge(tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
     let mut begin = 0;
     for part in tensors.chunks(JUDGED_TOGETHER) {
@@ -141,7 +141,7 @@ fn judge(tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
     Ok(())
 }
 
-/// Asks about entries that begin at no offset; `tensors` are the same where they stand.
+/// Asks about a part whose offsets were moved to begin at 0; `tensors` has the same entries with their own offsets.
 fn judge_part(moved: Vec<(String, TensorInfo)>, tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
     match Checked::new(None, moved) {
         Ok(_) => Ok(()),
