@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,33 @@ def test_a_sharded_folder_in_place_and_over_another(tmp_path: Path) -> None:
         with pytest.raises(checkpoint.CheckpointError):
             checkpoint.cast_file(source, wrong, "float16", overwrite=True)
     assert (documents / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "documents", "file"])
+def test_what_appears_at_the_destination_during_the_run_is_not_replaced(
+    tmp_path: Path, kind: str
+) -> None:
+    source, destination = tmp_path / "model", tmp_path / "out"
+    _sharded(source)
+
+    def appear(_: checkpoint.Progress) -> None:
+        if destination.exists():
+            return
+        if kind == "file":
+            destination.write_text("mine")
+            return
+        destination.mkdir()
+        name = "mine.safetensors" if kind == "checkpoint" else "mine.txt"
+        (destination / name).write_text("mine")
+
+    with pytest.raises(checkpoint.CheckpointError, match=re.escape(str(destination))) as during:
+        checkpoint.cast_file(source, destination, "bfloat16", progress=appear)
+    with pytest.raises(checkpoint.CheckpointError) as before:
+        checkpoint.cast_file(source, destination, "bfloat16")
+    assert str(during.value) == str(before.value)
+    (mine,) = [destination] if kind == "file" else destination.iterdir()
+    assert mine.read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["model", "out"]
 
 
 def test_a_folder_with_one_file_needs_no_index(tmp_path: Path) -> None:

@@ -261,6 +261,8 @@ def _cast_folder(
         text = None if keeping.config else new_config(folder.path / CONFIG, rows)
         if text is not None:
             _replace_text(new / CONFIG, text)
+        # Again: it may have appeared, or changed, while the shards were cast.
+        _check_destination(folder.path, destination, overwrite=overwrite)
         if journal is not None:
             journal.remove()
     return rows, everything
