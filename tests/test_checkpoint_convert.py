@@ -383,6 +383,28 @@ def test_what_appears_at_the_destination_during_the_run_is_not_replaced(
     assert sorted(os.listdir(tmp_path)) == ["model", "out"]
 
 
+@pytest.mark.parametrize("name", ["in.safetensors", "in.npz", "in.npy", "model"])
+def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path: Path, name: str) -> None:
+    source, destination = tmp_path / name, tmp_path / f"out{Path(name).suffix}"
+    changed = source
+    if name == "model":
+        _sharded(source)
+        changed = source / "model-00002-of-00002.safetensors"
+    else:
+        checkpoint.save(source, floats(8) if name == "in.npy" else {"in": floats(8)})
+    seen: list[str] = []
+
+    def change(progress: checkpoint.Progress) -> None:
+        seen.append(progress.name or "")
+        if progress.name in {"in", "norm"}:  # a tensor of the file that changes
+            os.utime(changed, (1, 1))
+
+    with pytest.raises(checkpoint.CheckpointError, match="changed while it was read; run again"):
+        checkpoint.cast_file(source, destination, "bfloat16", progress=change)
+    assert {"in", "norm"}.intersection(seen)
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_folder_with_one_file_needs_no_index(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     checkpoint.save(tmp_path / "model" / "model.safetensors", {"w": floats(3)})

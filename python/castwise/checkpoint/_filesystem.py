@@ -83,6 +83,11 @@ class SourceFile:
                 self.close()
                 raise CheckpointError(f"{self.path} was changed while the folder was read")
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the open file is not as it was when it was first opened."""
+        if self._state() != self._found:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+
     def close(self) -> None:
         """Close it."""
         self.stream.close()

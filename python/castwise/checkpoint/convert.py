@@ -190,6 +190,7 @@ def _cast_single(
         with replacing_file(destination) as file:
             with new_writer(destination, file, planned, reader.metadata, reader) as writer:
                 rows = convert_container(reader, writer, options, meter)
+            reader.check_unchanged()
             meter.starts(None)
     return rows, planned
 
@@ -323,6 +324,7 @@ def _cast_shard(
         with new_writer(destination, file, plans, reader.metadata, reader) as writer:
             name = destination.name
             rows = convert_container(reader, writer, options, meter, shard=name)
+        reader.check_unchanged()
         _sync(file.fileno(), file.flush)
     return rows
 

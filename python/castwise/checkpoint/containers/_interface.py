@@ -53,6 +53,9 @@ class Reader(Protocol):
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed since its headers were read."""
+
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
 

@@ -54,6 +54,10 @@ class NpyReader:
     ) -> None:
         self._file.close()
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed since its header was read."""
+        self._file.check_unchanged()
+
     def elements(self, name: str) -> Elements | None:
         """Return how the array stands in the file; None if castwise cannot read its elements."""
         del name  # there is only one

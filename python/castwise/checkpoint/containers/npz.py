@@ -90,6 +90,10 @@ class NpzReader:
         self._zip.close()
         self._file.close()
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed since its headers were read."""
+        self._file.check_unchanged()
+
     @property
     def others(self) -> list[str]:
         """Members that are neither arrays nor the metadata."""

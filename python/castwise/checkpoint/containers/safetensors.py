@@ -129,6 +129,10 @@ class SafetensorsReader:
             if layout.tag is not None:
                 self._tagged[name] = layout
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed since its header was read."""
+        self._file.check_unchanged()
+
     @property
     def state(self) -> list[int]:
         """Size and time of the file, which a change of its contents changes."""
