@@ -63,7 +63,7 @@ def test_permissions_stay_and_a_line_ends_where_it_did(tmp_path: Path) -> None:
     (folder / CONFIG).chmod(0o440)
     cast(folder, "bfloat16")
     written = tmp_path / "out" / CONFIG
-    assert written.read_bytes() == b'{\n  "dtype": "bfloat16"\n}\n'
+    assert written.read_bytes() == b'{"dtype": "bfloat16"}\n'
     assert written.stat().st_mode & 0o777 == 0o440
 
 
@@ -76,7 +76,6 @@ def test_permissions_stay_and_a_line_ends_where_it_did(tmp_path: Path) -> None:
         (("bfloat16",), {"hidden_size": 8}),
         (("bfloat16",), {"dtype": "int8"}),
         (("bfloat16",), ["float32"]),
-        (("bfloat16",), "{"),
     ],
 )
 def test_what_is_true_or_unknown_stays_byte_for_byte(
@@ -108,6 +107,70 @@ def test_a_warning_says_what_to_set(
     assert cast(model(tmp_path, config), mapping) == config
     assert "config.json was copied unchanged; its torch_dtype still says 'float32'" in caplog.text
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Numbers, escapes, keys that stand twice, spaces and line ends stay as they are.
+        (
+            '{"dtype" :\t"float32","a":1e400,"b":1.10,"c":-0.0e-7,"d":"\\ud800\\"]","e":NaN}\r\n',
+            '{"dtype" :\t"bfloat16","a":1e400,"b":1.10,"c":-0.0e-7,"d":"\\ud800\\"]","e":NaN}\r\n',
+        ),
+        (f'{{"dtype":"float32","n":{"9" * 5000}}}', f'{{"dtype":"bfloat16","n":{"9" * 5000}}}'),
+        ('{"dtype":"float32","dtype":"float16"}', '{"dtype":"bfloat16","dtype":"bfloat16"}'),
+        ('\ufeff{"dtype":"float32"}', '\ufeff{"dtype":"bfloat16"}'),
+        ('{"\\u0064type":"float\\u0033\\u0032"}', '{"\\u0064type":"bfloat16"}'),
+        # Parts in lists, and a dtype for each part.
+        ('{"parts":[[],{"dtype":"float32"}]}', '{"parts":[[],{"dtype":"bfloat16"}]}'),
+        (
+            '{"dtype":{"text":"float32","":["torch.float16"]},"other":"float32"}',
+            '{"dtype":{"text":"bfloat16","":["torch.bfloat16"]},"other":"float32"}',
+        ),
+    ],
+)
+def test_only_the_dtype_changes_in_the_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, expected: str
+) -> None:
+    checkpoint.cast_file(model(tmp_path, text), tmp_path / "out", "bfloat16")
+    assert (tmp_path / "out" / CONFIG).read_bytes() == expected.encode()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("other", ["quantization_config", "compression_config"])
+def test_a_part_that_is_quantised_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    quantised = {"torch_dtype": "float32", "inner": [{"dtype": "float16"}], other: {"bits": 4}}
+    config = {"text": quantised, "vision": {"torch_dtype": "float32"}, "torch_dtype": "float32"}
+    expected = {"text": quantised, "vision": {"torch_dtype": "bfloat16"}, "torch_dtype": "bfloat16"}
+    assert cast(model(tmp_path, config), "bfloat16") == expected
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "config.json was changed elsewhere; its torch_dtype still says 'float32': it is of a quant"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"dtype": "float32"',
+        b'{"dtype": "float32"}}',
+        b'{"dtype": "float32", "name": "\xe9"}',
+        b"[" * 200_000,
+        b'{"dtype": "float32"}' + b" " * 10_000_000,
+    ],
+)
+def test_what_cannot_be_read_is_copied_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    folder = model(tmp_path, {})
+    (folder / CONFIG).write_bytes(content)
+    checkpoint.cast_file(folder, tmp_path / "out", "bfloat16")
+    assert (tmp_path / "out" / CONFIG).read_bytes() == content
+    (record,) = caplog.records
+    assert record.getMessage().startswith("config.json was copied unchanged: it ")
+    assert "check the dtype" in record.getMessage()
 
 
 def test_it_can_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

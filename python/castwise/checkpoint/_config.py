@@ -1,15 +1,17 @@
 """The dtype in a model's `config.json`, which must be that of its tensors.
 
-transformers loads a model in the dtype that its configuration names, whatever its tensors are.
+transformers loads a model in the dtype that its configuration names, whatever its tensors are. Only
+the names of formats are replaced in the text: numbers, escapes, order and layout stay as they are.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from castwise.checkpoint._tensors import format_named
 from castwise.checkpoint.report import CastRow
@@ -21,41 +23,112 @@ _KEYS = ("torch_dtype", "dtype")
 _OTHERS = frozenset(("quantization_config", "compression_config"))  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
 _MAX_BYTES = 10_000_000
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
+"""The tokens of valid JSON that matter here; no other holds any of these characters."""
 
 
-def new_config(path: Path, rows: Sequence[CastRow]) -> str | None:
-    """Return the text of a configuration that names the dtype of cast tensors.
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """A float format that the text states: for what key of which part, and where."""
 
-    None if it is to stay: there is nothing to change, or it cannot be told to what; of that a
-    warning is given.
+    part: _Part
+    key: str
+    value: str
+    begin: int
+    end: int
+
+    @property
+    def format(self) -> str | None:
+        """The format; None if the value does not name a float."""
+        row = format_named(self.value.removeprefix("torch."))
+        return row.name if row is not None and row.kind == "float" else None
+
+    def text(self, target: str) -> str:
+        """Return the JSON that states another format in the same way."""
+        return json.dumps(("torch." if self.value.startswith("torch.") else "") + target)
+
+
+@dataclass(slots=True)
+class _Part:
+    """An object or list of the text."""
+
+    outer: _Part | None
+    is_object: bool
+    states: str | None = None
+    """The key of `_KEYS` in whose value it lies."""
+    is_other: bool = False
+    """True in the value of a key of `_OTHERS`."""
+    key: str | None = None
+    """The key whose value comes next."""
+    has_other: bool = False
+
+    @property
+    def is_quantised(self) -> bool:
+        """True if it has a key of `_OTHERS`, or is inside an object that has one."""
+        part: _Part | None = self
+        while part is not None and not part.has_other:
+            part = part.outer
+        return part is not None
+
+
+class Config:
+    """A `config.json`, read and checked before the work begins.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+
     """
-    formats = _float_formats(rows)
-    if not formats or not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        return None
-    try:
-        text = path.read_text("utf-8")
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    stale = [
-        (part, key)
-        for part in _parts(config)
-        for key in _KEYS
-        if (name := _name(part.get(key))) is not None and [name] != formats
-    ]
-    if not stale:
-        return None
-    part, key = stale[0]
-    reason = _reason(config, formats)
-    if reason is not None:
-        _LOGGER.warning(
-            "%s was copied unchanged; its %s still says %r: %s", path.name, key, part[key], reason
-        )
-        return None
-    (target,) = formats
-    for part, key in stale:
-        part[key] = ("torch." if part[key].startswith("torch.") else "") + target
-    return json.dumps(config, indent=2, ensure_ascii=False) + ("\n" if text[-1:] == "\n" else "")
+
+    def __init__(self, path: Path) -> None:
+        self._text = ""
+        self._stated: list[_Stated] = []
+        self._problem: str | None = None
+        if not path.is_file():
+            return
+        if path.stat().st_size > _MAX_BYTES:
+            self._problem = f"it has more than {_MAX_BYTES:,} bytes"
+            return
+        try:
+            self._text = path.read_bytes().decode()
+            # The numbers stay text: Python refuses to convert the longest.
+            json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
+        except (ValueError, RecursionError) as error:
+            self._problem = f"it cannot be read as JSON ({error})"
+            return
+        self._stated = [one for one in _stated(self._text) if one.format is not None]
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text with the dtype of cast tensors in the place of others.
+
+        None if the text is to stay. A warning names the first dtype that stays although it is not
+        that of the tensors, and says why: the text is not JSON, a part is quantised, or there is no
+        single dtype that a model can be loaded in.
+        """
+        formats = _float_formats(rows)
+        if not formats:
+            return None
+        if self._problem is not None:
+            _LOGGER.warning(
+                "%s was copied unchanged: %s; check the dtype that it states", CONFIG, self._problem
+            )
+            return None
+        stale = [one for one in self._stated if [one.format] != formats]
+        reasons = [_reason(one, formats) for one in stale]
+        pieces, done = [], 0
+        for one, reason in zip(stale, reasons, strict=True):
+            if reason is None:
+                pieces += [self._text[done : one.begin], one.text(formats[0])]
+                done = one.end
+        for one, reason in zip(stale, reasons, strict=True):
+            if reason is not None:
+                what = "changed elsewhere" if pieces else "copied unchanged"
+                _LOGGER.warning(
+                    "%s was %s; its %s still says %r: %s", CONFIG, what, one.key, one.value, reason
+                )
+                break
+        return "".join([*pieces, self._text[done:]]) if pieces else None
 
 
 def _float_formats(rows: Sequence[CastRow]) -> list[str]:
@@ -67,9 +140,9 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
     return sorted(name for name, row in kinds.items() if row.kind == "float")
 
 
-def _reason(config: dict[str, Any], formats: Sequence[str]) -> str | None:
-    """Say why a configuration cannot follow, and what to do; None if it can."""
-    if not _OTHERS.isdisjoint(config):
+def _reason(stated: _Stated, formats: Sequence[str]) -> str | None:
+    """Say why a dtype cannot follow, and what to do; None if it can."""
+    if stated.part.is_quantised:
         return "it is of a quantised model; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
@@ -78,16 +151,25 @@ def _reason(config: dict[str, Any], formats: Sequence[str]) -> str | None:
     return None
 
 
-def _parts(config: Any) -> Iterator[dict[str, Any]]:
-    """Give the configuration, and those of the parts of its model."""
-    if isinstance(config, dict):
-        yield config
-        for key, value in config.items():
-            if key not in _OTHERS:
-                yield from _parts(value)
-
-
-def _name(dtype: object) -> str | None:
-    """Return the format that a dtype of a configuration names; None if it is not a float."""
-    row = format_named(dtype.removeprefix("torch.")) if isinstance(dtype, str) else None
-    return row.name if row is not None and row.kind == "float" else None
+def _stated(text: str) -> Iterator[_Stated]:
+    """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
+    part = _Part(None, is_object=False)
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case "{" | "[" as bracket:
+                states = part.key if part.key in _KEYS else part.states
+                is_other = part.is_other or part.key in _OTHERS
+                part = _Part(part, bracket == "{", states, is_other)
+            case "}" | "]" if part.outer is not None:
+                part = part.outer
+            case ",":
+                part.key = None
+            case string if string[0] == '"':
+                value = json.loads(string)
+                if part.is_object and part.key is None:
+                    part.key = value
+                    part.has_other = part.has_other or value in _OTHERS
+                    continue
+                key = part.key if part.key in _KEYS else part.states
+                if key is not None and not part.is_other:
+                    yield _Stated(part, key, value, token.start(), token.end())

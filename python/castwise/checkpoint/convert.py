@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._config import CONFIG, new_config
+from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import (
     checked_path,
@@ -227,6 +227,7 @@ def _cast_folder(
     The folder `destination` appears, or is replaced, when all of it is there.
     """
     _check_destination(folder.path, destination, overwrite=overwrite)
+    config = None if keeping.config else Config(folder.path / CONFIG)
     planned = {
         shard: plan(reader.tensors.values(), dtypes) for shard, reader in folder.shards.items()
     }
@@ -259,8 +260,7 @@ def _cast_folder(
         _copy_others(folder.path, new, {*folder.shards, folder.index_name})
         if folder.index_name is not None:
             _write_index(folder, new / folder.index_name, rows)
-        text = None if keeping.config else new_config(folder.path / CONFIG, rows)
-        if text is not None:
+        if config is not None and (text := config.following(rows)) is not None:
             _replace_text(new / CONFIG, text)
         # Again: it may have appeared, or changed, while the shards were cast.
         _check_destination(folder.path, destination, overwrite=overwrite)
