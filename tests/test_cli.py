@@ -95,6 +95,43 @@ def test_json_is_strict(tmp_path: Path) -> None:
     assert reports["zero"]["sqnr_db"] == "nan"
 
 
+def test_json_is_indented_by_two_whatever_the_number_of_rows(model: Path, tmp_path: Path) -> None:
+    empty, report = tmp_path / "empty.safetensors", tmp_path / "report.json"
+    checkpoint.save(empty, {})
+    for path in (model, empty):
+        arguments = ("cast", path, tmp_path / "out.npz", "--dtype", "bf16")
+        text = run(*arguments, "--json", "--report", report).stdout
+        assert text == json.dumps(json.loads(text), indent=2) + "\n"
+        assert report.read_text() == text
+
+
+MEASURE = """
+import sys
+from castwise.cli import main
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+assert main(sys.argv[1:]) == 0
+print(peak(), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_json_takes_no_more_memory_than_the_table(tmp_path: Path) -> None:
+    source = tmp_path / "in.safetensors"
+    checkpoint.save(source, {f"layers.{index}.weight": floats(1) for index in range(10_000)})
+
+    def peak(*options: Any) -> int:
+        arguments = ("cast", source, tmp_path / "out.safetensors", "--dtype", "float64", *options)
+        # Not a fork, whose peak would be that of these tests.
+        return int(run_python("-c", MEASURE, *arguments, forked=False).stderr)
+
+    # As a whole the text and what it is made of took 80 MB more.
+    assert peak("--json", "--report", tmp_path / "report.json") < peak() + 8e6
+
+
 def test_a_map_and_its_unused_keys(model: Path, tmp_path: Path) -> None:
     (tmp_path / "map.toml").write_text("default = 'float8_e5m2'\n'.*bias' = 'keep'\ndense = 'bf61'")
     result = run("cast", model, tmp_path / "out.npz", "--map", tmp_path / "map.toml", code=2)

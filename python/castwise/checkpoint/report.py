@@ -153,16 +153,21 @@ class CastSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        total = self.total
-        return {
-            "source": self.source,
-            "destination": self.destination,
-            "options": dict(self.options),
-            "tensors": [row.to_dict() for row in self.rows],
-            "total": total.to_dict() if total else None,
-            "nbytes_before": sum(row.nbytes_before for row in self.rows),
-            "nbytes_after": sum(row.nbytes_after for row in self.rows),
-            "unused_patterns": list(self.unused_patterns),
-            "out_of_range": self.out_of_range,
-            "nan_lost": self.nan_lost,
-        }
+        return summary_dict(self, [row.to_dict() for row in self.rows])
+
+
+def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a summary as plain values, with these in the place of its rows."""
+    total = summary.total
+    return {
+        "source": summary.source,
+        "destination": summary.destination,
+        "options": dict(summary.options),
+        "tensors": tensors,
+        "total": total.to_dict() if total else None,
+        "nbytes_before": sum(row.nbytes_before for row in summary.rows),
+        "nbytes_after": sum(row.nbytes_after for row in summary.rows),
+        "unused_patterns": list(summary.unused_patterns),
+        "out_of_range": summary.out_of_range,
+        "nan_lost": summary.nan_lost,
+    }

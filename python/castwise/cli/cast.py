@@ -17,6 +17,7 @@ import castwise
 from castwise import checkpoint
 from castwise.checkpoint import CastRow, CastSummary
 from castwise.checkpoint._filesystem import replacing_file
+from castwise.checkpoint.report import summary_dict
 from castwise.cli._output import (
     FINDINGS,
     OK,
@@ -153,13 +154,12 @@ def _cast(options: argparse.Namespace) -> int:
         # Before the work, so that what can only fail does so while nothing is written.
         file = _open_report(options, stack)
         summary = _cast_file(options)
-        report = json_text(summary.to_dict()) if options.json or file is not None else ""
         with _written(summary, f"the report {options.report}"):
             if file is not None:
-                file.write(f"{report}\n".encode())
+                file.writelines(f"{line}\n".encode() for line in _json_lines(summary))
             stack.close()
     with _written(summary, "standard output"):
-        show([report] if options.json else _lines(summary))
+        show(_json_lines(summary) if options.json else _lines(summary))
         sys.stdout.flush()
     for pattern in summary.unused_patterns:
         say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
@@ -290,6 +290,21 @@ def _lines(summary: CastSummary) -> Iterator[str]:
     )
     if summary.options.get("seed") is not None:
         yield f"seed {summary.options['seed']}"
+
+
+def _json_lines(summary: CastSummary) -> Iterator[str]:
+    """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
+    # In a string of JSON a quote follows a backslash, so this stands once.
+    before, _, after = json_text(summary_dict(summary, [])).partition('"tensors": []')
+    if not summary.rows:
+        yield f'{before}"tensors": []{after}'
+        return
+    yield f'{before}"tensors": ['
+    last = len(summary.rows) - 1
+    for index, row in enumerate(summary.rows):
+        text = json_text(row.to_dict()).replace("\n", "\n    ")
+        yield f"    {text}{',' if index < last else ''}"
+    yield f"  ]{after}"
 
 
 def _cast_cells(row: CastRow, report: castwise.CastReport) -> tuple[str, ...]:
