@@ -256,6 +256,19 @@ def test_a_member_that_does_not_match_its_checksum(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 2
 
 
+def test_a_zip_file_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, a=floats(500_000), b=floats(500_000))
+
+    def cut_off(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            os.truncate(path, 2_000_000)
+
+    with pytest.raises(checkpoint.CheckpointError, match=r"damaged: it ends early$"):
+        checkpoint.cast_file(path, tmp_path / "out.npz", "bfloat16", progress=cut_off)
+    assert os.listdir(tmp_path) == ["in.npz"]
+
+
 def _samples(folder: Path) -> dict[str, bytes]:
     arrays = {"a": floats(5), "b": random_array("bfloat16", (2, 3)), "c": np.array(["x"])}
     samples = {}

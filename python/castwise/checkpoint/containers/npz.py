@@ -153,7 +153,9 @@ class NpzReader:
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
         except _DAMAGED as error:
-            raise CheckpointError(f"{self.path}: the zip file is damaged: {error}") from error
+            # EOFError has no text.
+            reason = str(error) or "it ends early"
+            raise CheckpointError(f"{self.path}: the zip file is damaged: {reason}") from error
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
