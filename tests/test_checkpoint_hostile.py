@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise.checkpoint import _pieces
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_python
 
@@ -417,3 +418,26 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
     assert sorted(os.listdir(tmp_path)) == before
     if kind in {"x.safetensors", "x.npz"}:
         assert out.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "message"),
+    [
+        ("read", checkpoint.CheckpointError, "in.npy: truncated while it was read; tensor 'in'"),
+        ("write", OSError, "no more can be written: .*out.npy"),
+    ],
+)
+def test_failures_without_a_number_of_the_system(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    kind: type[Exception],
+    message: str,
+) -> None:
+    # No file system here takes none of the bytes without saying why.
+    failed = ([], (0, stage, None, None))
+    monkeypatch.setattr(_pieces, "convert_tensors", lambda *_: failed)
+    np.save(tmp_path / "in.npy", floats(8))
+    with pytest.raises(kind, match=message):
+        checkpoint.cast_file(tmp_path / "in.npy", tmp_path / "out.npy", "bfloat16")
+    assert os.listdir(tmp_path) == ["in.npy"]

@@ -7,6 +7,7 @@ change its order, or whose result depends on places in C order, is read whole.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,8 @@ class _Conversion:
         """Make the exception for what ended the engine's run."""
         if error is not None:
             return _named(error, name)
+        if number is None and stage == "write":  # the system took none of the bytes
+            return OSError(errno.EIO, "no more can be written")
         if number is None:
             return CheckpointError(
                 f"{self._reader.path}: truncated while it was read; tensor {name!r}"
