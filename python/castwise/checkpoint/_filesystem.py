@@ -114,13 +114,13 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
     Raises
     ------
     CheckpointError
-        `destination` is there and is no regular file.
+        `destination` is there and is not a regular file.
     OSError
         The folder is missing or not writable, or the disk is full.
 
     """
     path = Path(os.path.realpath(destination))
-    mode = _mode_of(path)
+    mode = _mode_of(path, destination)
     with _replacing(path, destination) as temporary, _new_file(temporary) as file:
         # Until it is locked another run may take it for a leftover; then naming it fails.
         lock(file.fileno())
@@ -234,15 +234,15 @@ def _put_in_place(new: Path, path: Path) -> None:
     new.rename(path)
 
 
-def _mode_of(path: Path) -> int | None:
-    """Permissions of the file to be replaced; None if there is none."""
+def _mode_of(path: Path, destination: Path) -> int | None:
+    """Permissions of the file to be replaced; None if there is none. Errors name `destination`."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
         what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
-        raise CheckpointError(f"{path} is {what}")
+        raise CheckpointError(f"{destination} is {what}")
     return stat.S_IMODE(mode)
 
 
