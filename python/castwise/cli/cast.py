@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import castwise
 from castwise import checkpoint
+from castwise._options import Rounding
 from castwise.checkpoint import CastRow, CastSummary
 from castwise.checkpoint._filesystem import replacing_file
 from castwise.checkpoint.report import summary_dict
@@ -49,14 +50,6 @@ exit codes:
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
   141  it was written, but whoever read standard output had gone
 """
-_ROUNDINGS = (
-    "nearest-even",
-    "nearest-away",
-    "towards-zero",
-    "towards-positive",
-    "towards-negative",
-    "stochastic",
-)
 _CAST_HEADER = (
     "tensor",
     "shape",
@@ -106,7 +99,9 @@ def add(commands: Any) -> None:
         default="variable",
         help="which dtype of the policy: what variables are kept in (default) or computed in",
     )
-    cast.add_argument("--rounding", choices=_ROUNDINGS, help="default: as numpy, nearest-even")
+    cast.add_argument(
+        "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
+    )
     cast.add_argument(
         "--overflow",
         choices=("ieee", "saturate", "raise"),
