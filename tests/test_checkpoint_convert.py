@@ -435,7 +435,7 @@ def test_links_in_a_folder_are_followed_and_strays_reported(
     assert not (tmp_path / "out" / "config.json").is_symlink()
     assert (tmp_path / "out" / "linked").readlink() == Path("tokenizer")
     assert "consolidated.safetensors is not in the index" in caplog.text
-    assert "pipe is no file" in caplog.text
+    assert "pipe is neither a file nor a folder" in caplog.text
 
 
 def test_a_mapping_in_the_place_of_dtype_is_a_map(tmp_path: Path) -> None:

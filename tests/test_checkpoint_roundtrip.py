@@ -339,7 +339,7 @@ def test_names_are_a_list_and_slips_are_explained(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"load\(path, \['layer.weight'\]\)"):
             checkpoint.load(path, "layer.weight")
         for names in ([3], [None]):
-            with pytest.raises(TypeError, match="is no str"):
+            with pytest.raises(TypeError, match="is not a str"):
                 checkpoint.load(path, names)
         with pytest.raises(checkpoint.CheckpointError, match=r"did you mean 'layer\.weight'"):
             checkpoint.load(path, ["layer.wieght"])

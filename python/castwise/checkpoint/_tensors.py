@@ -53,7 +53,7 @@ class TensorInfo:
 
     @property
     def label(self) -> str:
-        """The format, or the container's word for what is no format of the table."""
+        """The format, or the container's word for a format that the table lacks."""
         return self.format or self.stored
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def format_info(name: Any) -> FormatInfo:
     Raises
     ------
     TypeError
-        It is no format, or the installed ml_dtypes has no dtype for it.
+        It is not a format, or the installed ml_dtypes has no dtype for it.
 
     """
     info = finfo(name)
@@ -169,7 +169,7 @@ def check_assume(assume: Any) -> None:
     if isinstance(assume, Mapping):
         for name, value in assume.items():
             if not isinstance(name, str):
-                raise TypeError(f"assume: key {name!r} is no tensor name, which is a str")
+                raise TypeError(f"assume: key {name!r} is not a tensor name, which is a str")
             _check_format(value, f"assume: key {name!r}")
     elif assume is not None:
         other = "assume must be a format, or a mapping of tensor name to format"
@@ -196,7 +196,7 @@ def _check_format(value: Any, what: str) -> None:
 
 def _check_text(text: Any, what: str) -> None:
     if not isinstance(text, str):
-        raise CheckpointError(f"{what} is no str but {type(text).__name__}; make it one")
+        raise CheckpointError(f"{what} must be a str, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

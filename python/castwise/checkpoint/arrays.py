@@ -86,7 +86,7 @@ def inspect(
     CheckpointError
         A header is damaged.
     TypeError
-        `assume` is no format.
+        `assume` is not a format.
     OSError
         A file cannot be read.
 
@@ -138,7 +138,7 @@ def load(
     CheckpointError
         The file is damaged, has no tensor of a name, or holds pickles.
     TypeError
-        `names` is one str or holds something else, or `assume` is no format.
+        `names` is one str or holds something else, or `assume` is not a format.
     OSError
         A file cannot be read.
 
@@ -179,7 +179,7 @@ def save(
     Raises
     ------
     CheckpointError
-        The container cannot hold an array or a name, or a name or the metadata is no text.
+        The container cannot hold an array or a name, or a name or the metadata is not text.
     TypeError
         A masked array, a complex32 or bcomplex32 one that is not in native byte order, or a tensor
         of a dtype that numpy and ml_dtypes lack.
@@ -251,7 +251,7 @@ def _names(names: Iterable[str]) -> list[str]:
     wanted = list(names)
     for name in wanted:
         if not isinstance(name, str):
-            raise TypeError(f"names is a list of tensor names, and {name!r} is no str")
+            raise TypeError(f"names is a list of tensor names, and {name!r} is not a str")
     return wanted
 
 

@@ -354,7 +354,7 @@ def _copy_others(source: Path, destination: Path, done: set[str | None]) -> None
         elif entry.is_symlink():
             new.symlink_to(os.readlink(entry.path))
         else:
-            _LOGGER.warning("%s is no file and was left out", entry.path)
+            _LOGGER.warning("%s is neither a file nor a folder and was left out", entry.path)
 
 
 def _copy(source: Path, destination: Path) -> None:

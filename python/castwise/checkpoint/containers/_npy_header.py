@@ -72,12 +72,12 @@ class NpyHeader:
         if self.info.format is None or self.dtype is None:
             return None
         swapped = "<" if NATIVE_ORDER == ">" else ">"
-        # In both orders if there is one axis, of which some then say that it is in Fortran order.
-        lines = sum(axis > 1 for axis in self.info.shape) > 1 and 0 not in self.info.shape
+        # With at most one axis longer than 1 both orders are the same, and headers may name either.
+        orders_differ = sum(axis > 1 for axis in self.info.shape) > 1 and 0 not in self.info.shape
         return Elements(
             self.info.format,
             order=NATIVE_ORDER if self.dtype.isnative else swapped,
-            fortran=self.fortran and lines,
+            fortran=self.fortran and orders_differ,
         )
 
 
@@ -89,7 +89,7 @@ def read_npy_header(
     Raises
     ------
     CheckpointError
-        It is no header of numpy's, or promises another size than there is.
+        It is not a header of numpy's, or promises another size than there is.
 
     """
     fields, length = _read_fields(file, name)

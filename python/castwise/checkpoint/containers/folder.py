@@ -107,7 +107,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(weights, dict) or not all(isinstance(text, str) for text in weights.values()):
         raise CheckpointError(f"{path}: the index has no weight_map of tensor name to shard")
     if not isinstance(index.get("metadata", {}), dict):
-        raise CheckpointError(f"{path}: the metadata of the index is no object")
+        raise CheckpointError(f"{path}: the metadata of the index is not an object")
     return index
 
 

@@ -1,7 +1,7 @@
 """`.npz`: a zip file of `.npy` members.
 
 Metadata, which numpy has no place for, stands in the member `__metadata__.json`; `np.load` shows it
-as bytes. Members that are no arrays are carried along. A zip file is untrusted: a member may not
+as bytes. Members that are not arrays are carried along. A zip file is untrusted: a member may not
 promise more than its compressed bytes can hold, so that no array is larger than the file allows.
 """
 
@@ -184,7 +184,7 @@ class NpzReader:
             return read_npy_header(file, name, member.file_size, assume)
 
     def _read_metadata(self) -> dict[str, str]:
-        """The metadata; a member of that name with other contents is no metadata and is kept."""
+        """The metadata; a member of that name with other contents is not metadata and is kept."""
         member = self._members.get(METADATA_MEMBER)
         if member is None or member.file_size > _MAX_METADATA_BYTES:
             return {}
@@ -297,7 +297,7 @@ class NpzWriter:
                 self._zip.close()
 
     def _write_others(self) -> None:
-        """Write the members that are no arrays, and the metadata."""
+        """Write the members that are not arrays, and the metadata."""
         if self._archive is not None:
             for name in self._archive.others:
                 self._archive.copy_to(self._zip, name)
