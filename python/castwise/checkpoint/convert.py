@@ -123,7 +123,7 @@ def cast_file(
     Raises
     ------
     CheckpointError
-        The source is damaged, or what is asked makes no sense for it.
+        The source is damaged or changes while it is read, or what is asked makes no sense for it.
     ValueError, TypeError
         An option, the map or a format is wrong.
     OverflowError, ValueError
