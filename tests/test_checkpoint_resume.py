@@ -109,6 +109,26 @@ def test_a_run_that_does_not_resume_removes_what_was_kept(source: Path) -> None:
     assert os.listdir(source.parent) == ["in"]
 
 
+@pytest.mark.parametrize("other", ["out.v2", "out." + "0" * 12, "x" * 45 + "a"])
+def test_what_is_kept_for_another_destination_stays(source: Path, other: str) -> None:
+    """Also where its name begins with this one's, or both are too long for a temporary name."""
+    interrupt(source, "c", resumable=True)
+    kept = source.with_name(KEPT)
+    target = "x" * 45 + "b" if other.startswith("x") else "out"
+    with pytest.raises(InterruptionError):
+        checkpoint.cast_file(
+            source, source.with_name(other), "bf16", resumable=True, progress=stop_at("c")
+        )
+    (theirs,) = (path for path in source.parent.glob(".*") if path != kept)
+    before = contents(theirs)
+    assert "b.safetensors" in before
+    for options in ({}, {"resumable": True}):
+        checkpoint.cast_file(source, source.with_name(target), "float16", overwrite=True, **options)
+        assert contents(theirs) == before
+    checkpoint.cast_file(source, source.with_name(other), "bf16", resume=True)
+    assert not theirs.exists()
+
+
 def test_a_drawn_seed_is_kept(source: Path) -> None:
     out, whole = source.with_name("out"), source.with_name("whole")
     interrupt(source, "c", resumable=True, rounding="stochastic")

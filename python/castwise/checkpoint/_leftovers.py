@@ -11,7 +11,9 @@ for the same destination resumes it or begins anew.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -28,6 +30,7 @@ if sys.platform != "win32":
 _SUFFIX = ".castwise-tmp"
 _OLD_SUFFIX = ".castwise-old"
 _NAME_CHARACTERS = 40  # of the destination's name, so that the temporary name is not too long
+_TOKEN_BYTES = 6
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -44,7 +47,9 @@ class TemporaryName:
 
     def __init__(self, path: Path, is_kept: Callable[[Path], object] | None = None) -> None:
         self._path = path
-        self._temporary = path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}{_SUFFIX}")
+        self._temporary = path.with_name(
+            f"{_prefix(path)}{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}"
+        )
         self._is_kept = is_kept  # asked at the end whether a resumable folder stays
         if is_kept is not None:
             self._temporary = resumable_name(path)
@@ -140,9 +145,12 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
         names = os.listdir(path.parent)
     except OSError:
         return
+    resumable = resumable_name(path)
+    # Not just any name that begins so: "model" must not take what a run for "model.v2" keeps.
+    ours = re.compile(re.escape(_prefix(path)) + f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}{_SUFFIX}")
     for name in names:
         found = path.with_name(name)
-        if name.startswith(_prefix(path)) and name.endswith(_SUFFIX) and found != but:
+        if found != but and (found == resumable or ours.fullmatch(name)):
             with suppress(OSError), locked(found) as dead:
                 if dead:
                     _remove(found)
@@ -206,7 +214,12 @@ def _default_ends(number: int) -> bool:
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name[:_NAME_CHARACTERS]}."
+    """Return how the temporary names of `path` begin; two names never share it, however long."""
+    name = path.name
+    if len(name) > _NAME_CHARACTERS:
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+        name = f"{name[:_NAME_CHARACTERS]}-{digest}"
+    return f".{name}."
 
 
 def _remove(path: Path) -> None:
