@@ -129,6 +129,33 @@ def test_what_is_kept_for_another_destination_stays(source: Path, other: str) ->
     assert not theirs.exists()
 
 
+@pytest.mark.parametrize("options", [{}, {"resumable": True}, {"resume": True}])
+def test_a_link_is_not_followed(source: Path, options: dict[str, bool]) -> None:
+    victim, link, out = (source.with_name(name) for name in ("victim", KEPT, "out"))
+    victim.mkdir()
+    (victim / "data").write_text("precious")
+    link.symlink_to(victim)
+    if "resume" in options:
+        with pytest.raises(checkpoint.CheckpointError, match=rf"{link}, .* remove it"):
+            checkpoint.cast_file(source, out, "bfloat16", **options)
+    else:
+        checkpoint.cast_file(source, out, "bfloat16", **options)
+        assert checkpoint.load(out)["a"].dtype.itemsize == 2
+    assert contents(victim) == {"data": b"precious"}
+
+
+def test_a_folder_of_another_user_is_not_taken(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    before = contents(kept)
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(checkpoint.CheckpointError, match="is not a folder of this user"):
+        checkpoint.cast_file(source, source.with_name("out"), "bfloat16", resume=True)
+    assert contents(kept) == before
+
+
 def test_a_drawn_seed_is_kept(source: Path) -> None:
     out, whole = source.with_name("out"), source.with_name("whole")
     interrupt(source, "c", resumable=True, rounding="stochastic")

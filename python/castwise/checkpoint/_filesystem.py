@@ -160,18 +160,40 @@ def replacing_folder(
     Raises
     ------
     CheckpointError
-        Another run for the same destination can be resumed, and is still at work.
+        Another run for the same destination can be resumed, and is still at work; or what stands
+        under the temporary name is not a folder of this user.
     OSError
         The parent folder is missing or not writable, or the disk is full.
 
     """
     path = Path(os.path.realpath(destination))
     with _replacing(path, destination, is_kept=is_kept, resume=resume) as temporary:
-        temporary.mkdir(exist_ok=is_kept is not None)
+        if is_kept is None:
+            temporary.mkdir()
+        else:
+            _make_resumable(temporary)
         with locked(temporary):
             yield temporary
             sync_folder(temporary)
             _put_in_place(temporary, path)
+
+
+def _make_resumable(temporary: Path) -> None:
+    """Make a folder of a known name, or take the one that is there, if a run of this user made it.
+
+    A link could lead to any other folder, which would be emptied.
+    """
+    try:
+        temporary.mkdir()
+    except FileExistsError:
+        found = temporary.lstat()
+        if not stat.S_ISDIR(found.st_mode) or (
+            sys.platform != "win32" and found.st_uid != os.getuid()
+        ):
+            raise CheckpointError(
+                f"{temporary}, where a resumable cast keeps its shards, is not a folder of this "
+                "user; remove it, or choose another destination"
+            ) from None
 
 
 @contextmanager

@@ -151,6 +151,9 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
     for name in names:
         found = path.with_name(name)
         if found != but and (found == resumable or ours.fullmatch(name)):
+            if found.is_symlink():  # not of our making, and without a lock of its own
+                _remove(found)
+                continue
             with suppress(OSError), locked(found) as dead:
                 if dead:
                     _remove(found)
@@ -173,7 +176,8 @@ def locked(path: Path) -> Iterator[bool]:
     if sys.platform == "win32":
         yield False
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    # Whatever stands there: without following a link, or waiting for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         yield lock(descriptor)
     finally:
@@ -223,7 +227,7 @@ def _prefix(path: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):
