@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise.checkpoint import _leftovers
+from castwise.checkpoint._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
 
 SHARDS = ("a", "b", "c", "d")
@@ -138,6 +141,7 @@ def test_a_link_is_not_followed(source: Path, options: dict[str, bool]) -> None:
     if "resume" in options:
         with pytest.raises(checkpoint.CheckpointError, match=rf"{link}, .* remove it"):
             checkpoint.cast_file(source, out, "bfloat16", **options)
+        assert link.is_symlink()
     else:
         checkpoint.cast_file(source, out, "bfloat16", **options)
         assert checkpoint.load(out)["a"].dtype.itemsize == 2
@@ -233,6 +237,62 @@ def test_two_runs_at_once(source: Path) -> None:
 
     checkpoint.cast_file(source, out, "bfloat16", resumable=True, progress=run_another)
     assert checkpoint.load(out)["d"].dtype.itemsize == 2
+
+
+@pytest.mark.parametrize("options", [{"resumable": True}, {"resume": True}])
+def test_a_run_that_begins_while_another_does(
+    source: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    """The other is as far as its second shard when this one comes to its temporary folder."""
+    out, whole = source.with_name("out"), source.with_name("whole")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            reached.set()
+            assert go_on.wait(60)
+
+    other = threading.Thread(
+        target=checkpoint.cast_file,
+        args=(source, out, "bfloat16"),
+        kwargs={"resumable": True, "progress": wait},
+    )
+    enter = TemporaryName.__enter__
+
+    def enter_late(self: TemporaryName) -> Path:
+        monkeypatch.undo()
+        path = enter(self)
+        other.start()
+        assert reached.wait(60)
+        return path
+
+    monkeypatch.setattr(TemporaryName, "__enter__", enter_late)
+    with pytest.raises(checkpoint.CheckpointError, match=f"another run is at work on {out}; wait"):
+        checkpoint.cast_file(source, out, "float16", **options)
+    go_on.set()
+    other.join()
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+def test_a_folder_that_was_named_meanwhile_is_left_alone(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run ends between the opening of its folder and the lock."""
+    kept = interrupt(source, "d", resumable=True)
+    before, out = contents(kept), source.with_name("out")
+    lock = _leftovers.lock
+
+    def lock_late(descriptor: int) -> bool:
+        if kept.exists():
+            kept.rename(out)
+        return lock(descriptor)
+
+    monkeypatch.setattr(_leftovers, "lock", lock_late)
+    with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
+        checkpoint.cast_file(source, out, "float16", resume=True)
+    assert contents(out) == before
 
 
 def test_a_file_is_cast_as_a_whole(source: Path, tmp_path: Path) -> None:

@@ -155,41 +155,48 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
                 _remove(found)
                 continue
             with suppress(OSError), locked(found) as dead:
-                if dead:
+                if dead is not None:
                     _remove(found)
 
 
-def is_locked(path: Path) -> bool:
-    """Return True if another process holds the lock of a file or folder."""
-    if sys.platform == "win32":
-        return False
-    try:
-        with locked(path) as free:
-            return not free
-    except OSError:  # there is none
-        return False
-
-
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file or folder; False if another process has it or there are no locks."""
+def locked(path: Path) -> Iterator[int | None]:
+    """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks.
+
+    Raises
+    ------
+    BlockingIOError
+        Another run has the lock.
+    OSError
+        Nothing stands there, or a link.
+
+    """
     if sys.platform == "win32":
-        yield False
+        yield None
         return
     # Whatever stands there: without following a link, or waiting for the other end of a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        yield lock(descriptor)
+        yield descriptor if lock(descriptor) else None
     finally:
         os.close(descriptor)
 
 
 def lock(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; False if it is locked or cannot be."""
+    """Lock an open file or folder until it is closed; False if the system has no locks for it.
+
+    Raises
+    ------
+    BlockingIOError
+        Another run has the lock.
+
+    """
     if sys.platform == "win32":
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
     except OSError:
         return False
     return True
