@@ -1,8 +1,10 @@
 """An interrupted cast of a folder goes on where it stopped, to the same bytes and report."""
 
+import itertools
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import _leftovers
+from castwise.checkpoint import _filesystem, _leftovers
 from castwise.checkpoint._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
 
 SHARDS = ("a", "b", "c", "d")
 KEPT = ".out.resumable.castwise-tmp"
+JOURNAL = ".out.resumable.journal.castwise-tmp"
 
 
 class InterruptionError(Exception):
@@ -83,7 +86,7 @@ def test_the_result_is_that_of_one_run(
 def test_a_run_that_resumes_can_be_interrupted_too(source: Path) -> None:
     interrupt(source, "b", resumable=True)
     kept = interrupt(source, "d", resume=True)
-    names = {path.name for path in kept.iterdir()} - {".castwise-journal"}
+    names = {path.name for path in kept.iterdir()}
     assert {"a.safetensors", "b.safetensors", "c.safetensors"} <= names
     out, whole = source.with_name("out"), source.with_name("whole")
     checkpoint.cast_file(source, out, "bfloat16", resume=True)
@@ -122,7 +125,7 @@ def test_what_is_kept_for_another_destination_stays(source: Path, other: str) ->
         checkpoint.cast_file(
             source, source.with_name(other), "bf16", resumable=True, progress=stop_at("c")
         )
-    (theirs,) = (path for path in source.parent.glob(".*") if path != kept)
+    (theirs,) = set(source.parent.glob(".*.resumable.castwise-tmp")) - {kept}
     before = contents(theirs)
     assert "b.safetensors" in before
     for options in ({}, {"resumable": True}):
@@ -194,7 +197,7 @@ def test_another_conversion_does_not_go_on(
 def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str) -> None:
     out, whole = source.with_name("out"), source.with_name("whole")
     kept = interrupt(source, "d", resumable=True)
-    shard, journal = kept / "b.safetensors", kept / ".castwise-journal"
+    shard, journal = kept / "b.safetensors", kept.with_name(JOURNAL)
     content = shard.read_bytes()
     if damage == "other bytes":
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -225,6 +228,116 @@ def test_after_a_kill(source: Path) -> None:
     assert seen == ["c", "d", None]
     checkpoint.cast_file(source, whole, "bfloat16")
     assert contents(out) == contents(whole)
+
+
+class _Swapless:
+    """A system that cannot swap two folders."""
+
+    @staticmethod
+    def exchange(_left: Path, _right: Path) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("replaces", ["nothing", "by two renames", "by a swap"])
+def test_after_an_error_in_the_last_step(
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    replaces: str,
+) -> None:
+    out, whole, kept = (source.with_name(name) for name in ("out", "whole", KEPT))
+    options = {"overwrite": replaces != "nothing"}
+    if options["overwrite"]:
+        checkpoint.cast_file(source, out, "float16")
+    before = contents(out)
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        if replaces == "by a swap":
+            patch.setattr(_filesystem, "exchange", refuse)
+        else:
+            patch.setattr(_filesystem, "exchange", _Swapless.exchange)
+            rename = Path.rename
+            patch.setattr(
+                Path, "rename", lambda old, new: refuse() if old == kept else rename(old, new)
+            )
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoint.cast_file(source, out, "bfloat16", resumable=True, **options)
+    assert "keeps 4 of 4 shards" in caplog.text
+    assert contents(out) == before
+    seen: list[str | None] = []
+    checkpoint.cast_file(
+        source,
+        out,
+        "bfloat16",
+        resume=True,
+        progress=lambda one: seen.append(one.name),
+        **options,
+    )
+    assert seen == [None]
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) -> None:
+    """The destination is as before, and can be finished, or is the complete new folder."""
+    out, whole, old = (source.with_name(name) for name in ("out", "whole", "old"))
+    checkpoint.cast_file(source, old, "float16")
+    checkpoint.cast_file(source, whole, "bfloat16")
+    before, new = contents(old) if replaces else {}, contents(whole)
+    ends = set()
+    for step in itertools.count(1):
+        shutil.rmtree(out, ignore_errors=True)
+        if replaces:
+            shutil.copytree(old, out)
+        code = subprocess.run(
+            [sys.executable, "-c", KILL_AT_THE_END, source, out, str(step)], check=False
+        ).returncode
+        ends.add(contents(out) == new)
+        assert contents(out) in (before, new)
+        if code == 0:
+            break
+        assert code == 9
+        if contents(out) == before:
+            seen: list[str | None] = []
+            checkpoint.cast_file(
+                source,
+                out,
+                "bfloat16",
+                resume=True,
+                overwrite=True,
+                progress=lambda one, seen=seen: seen.append(one.name),
+            )
+            assert seen == [None]
+        else:
+            checkpoint.cast_file(source, out, "bfloat16", overwrite=True)
+        assert contents(out) == new
+        assert sorted(os.listdir(source.parent)) == ["in", "old", "out", "whole"]
+    assert ends == {True, False}
+
+
+KILL_AT_THE_END = """
+import os, sys
+from castwise import checkpoint
+from castwise.checkpoint import _filesystem
+source, destination, last = sys.argv[1:]
+put_in_place, steps = _filesystem._put_in_place, 0
+def hook(event, _):
+    global steps
+    if event.startswith(("open", "os.", "shutil.", "fcntl.", "ctypes.")):
+        steps += 1
+        if steps == int(last):
+            os._exit(9)
+def put(new, path):
+    sys.addaudithook(hook)
+    put_in_place(new, path)
+_filesystem._put_in_place = put
+checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=True)
+"""
 
 
 def test_two_runs_at_once(source: Path) -> None:

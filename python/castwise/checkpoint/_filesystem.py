@@ -169,14 +169,17 @@ def replacing_folder(
     path = Path(os.path.realpath(destination))
     mine: list[os.stat_result] = []  # the folder, once this run has its lock
 
-    def stays(temporary: Path) -> bool:
+    def stays(temporary: Path) -> bool | None:
         if mine:
-            return bool(is_kept and is_kept(temporary))
+            with suppress(OSError):  # unless it has become the destination, or is the old folder
+                same = os.path.samestat(temporary.lstat(), mine[0])
+                return same and bool(is_kept and is_kept(temporary))
+            return False
         # It may be another run's. Empty it is of no use, and without a lock at most just made.
         with suppress(OSError), locked(temporary) as free:
             if free is not None:
                 temporary.rmdir()
-        return True
+        return None
 
     with (
         ExitStack() as locks,  # held until the temporary name is removed
@@ -224,7 +227,7 @@ def _replacing(
     path: Path,
     destination: Path,
     *,
-    is_kept: Callable[[Path], object] | None = None,
+    is_kept: Callable[[Path], bool | None] | None = None,
     resume: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary name beside `path`; errors about it name `destination`."""

@@ -1,4 +1,7 @@
-"""The journal of a resumable conversion: which shards are complete, in the temporary folder.
+"""The journal of a resumable conversion: which shards are complete in the temporary folder.
+
+It stands beside that folder, and goes when the folder has become the destination: whatever stops
+the last step, a run can go on from there, and the destination never has a journal in it.
 
 Its first line tells what is being made of what; each other line is a shard that is on the disk,
 with its size, its checksum and the reports of its tensors. A run that resumes takes over the shards
@@ -18,12 +21,11 @@ from typing import Any, Self
 from castwise._core import CastReport, __version__, restore_report
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import sync_folder
+from castwise.checkpoint._leftovers import journal_name
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.folder import ShardedFolder
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
-
-_NAME = ".castwise-journal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Shard:
 def kept_shards(folder: Path) -> int:
     """Count the complete shards of a temporary folder, to resume from."""
     try:
-        return max((folder / _NAME).read_bytes().count(b"\n") - 1, 0)
+        return max(journal_name(folder).read_bytes().count(b"\n") - 1, 0)
     except OSError:
         return 0
 
@@ -52,7 +54,7 @@ def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastO
 
 
 class Journal:
-    """The journal of one run; the folder then holds nothing but it and the complete shards."""
+    """The journal of one run; the folder then holds nothing but the complete shards."""
 
     def __init__(
         self,
@@ -75,7 +77,9 @@ class Journal:
         for path in folder.iterdir():
             if path.name not in self._shards:
                 _remove(path)
-        self._file = (folder / _NAME).open("x", encoding="utf-8")
+        journal = journal_name(folder)
+        journal.unlink(missing_ok=True)
+        self._file = journal.open("x", encoding="utf-8")
         try:
             for line in (job, *map(asdict, self._shards.values())):
                 self._write(line)
@@ -106,11 +110,6 @@ class Journal:
         ]
         sync_folder(self._folder)
         self._write(asdict(_Shard(shard, path.stat().st_size, _checksum(path), states)))
-
-    def remove(self) -> None:
-        """Remove the journal: the folder is complete."""
-        self._file.close()
-        (self._folder / _NAME).unlink()
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
@@ -147,7 +146,7 @@ def _job(
 def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
     """Return the job and the shards of a journal, up to a line that was cut off."""
     try:
-        text = (folder / _NAME).read_text("utf-8")
+        text = journal_name(folder).read_text("utf-8")
     except FileNotFoundError:
         return {}, []
     lines: list[dict[str, Any]] = []

@@ -5,8 +5,8 @@ it, and so do SIGINT, SIGTERM and SIGHUP while the main thread writes. What SIGK
 signal that ends the process while another thread writes, is removed by the next run for the same
 destination: work in progress is locked as long as its process lives, so what another process can
 lock is a leftover. Where nothing can be locked (Windows, some network file systems) leftovers stay.
-So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`, until another run
-for the same destination resumes it or begins anew.
+So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`, with its journal
+beside it, until another run for the same destination resumes it or begins anew.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class TemporaryName:
     numpy has some.
     """
 
-    def __init__(self, path: Path, is_kept: Callable[[Path], object] | None = None) -> None:
+    def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
         self._path = path
         self._temporary = path.with_name(
             f"{_prefix(path)}{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}"
         )
-        self._is_kept = is_kept  # asked at the end whether a resumable folder stays
+        self._is_kept = (
+            is_kept  # asked at the end if a resumable folder stays; None: it is another's
+        )
         if is_kept is not None:
             self._temporary = resumable_name(path)
         self._owner = os.getpid()
@@ -102,9 +104,11 @@ class TemporaryName:
     def _end(self) -> None:
         self._removing = True
         try:
-            kept = self._is_kept is not None and bool(self._is_kept(self._temporary))
-            if os.getpid() == self._owner and not kept:  # not a forked child
-                _settle(self._temporary, self._path)
+            kept = False if self._is_kept is None else self._is_kept(self._temporary)
+            if os.getpid() == self._owner and kept is not None:  # not a forked child
+                _put_back(self._temporary, self._path)
+                if not kept:
+                    _remove_with_journal(self._temporary)
         finally:
             self._removing = False
             try:
@@ -134,6 +138,11 @@ def aside(temporary: Path) -> Path:
     return temporary.with_suffix(_OLD_SUFFIX)
 
 
+def journal_name(temporary: Path) -> Path:
+    """Where the journal of a resumable folder stands: beside it, so that the result has none."""
+    return temporary.with_suffix(f".journal{_SUFFIX}")
+
+
 def is_temporary(name: str) -> bool:
     """True for the name of something not complete."""
     return name.startswith(".") and name.endswith(_SUFFIX)
@@ -156,7 +165,9 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
                 continue
             with suppress(OSError), locked(found) as dead:
                 if dead is not None:
-                    _remove(found)
+                    _remove_with_journal(found)
+    if not os.path.lexists(resumable):  # a run was killed after it had named its folder
+        _remove(journal_name(resumable))
 
 
 @contextmanager
@@ -202,13 +213,12 @@ def lock(descriptor: int) -> bool:
     return True
 
 
-def _settle(temporary: Path, path: Path) -> None:
-    """Remove `temporary`, and put back or remove the old folder that made way for it."""
+def _put_back(temporary: Path, path: Path) -> None:
+    """Put back, or remove, the old folder that made way for `temporary`."""
     old = aside(temporary)
     if old.exists() and not path.exists():
         old.rename(path)
     _remove(old)
-    _remove(temporary)
 
 
 def _default_ends(number: int) -> bool:
@@ -231,6 +241,11 @@ def _prefix(path: Path) -> str:
         digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
         name = f"{name[:_NAME_CHARACTERS]}-{digest}"
     return f".{name}."
+
+
+def _remove_with_journal(temporary: Path) -> None:
+    _remove(journal_name(temporary))  # first: it tells of what is in the folder
+    _remove(temporary)
 
 
 def _remove(path: Path) -> None:

@@ -261,8 +261,6 @@ def _cast_folder(
         text = None if keeping.config else new_config(folder.path / CONFIG, rows)
         if text is not None:
             _replace_text(new / CONFIG, text)
-        if journal is not None:
-            journal.remove()
     return rows, everything
 
 
