@@ -212,6 +212,71 @@ def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str)
     assert contents(out) == contents(whole)
 
 
+def _edited(line: int, change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
+    def edit(journal: bytes) -> bytes:
+        lines = [json.loads(text) for text in journal.splitlines()]
+        lines[line] = change(lines[line])
+        return "".join(json.dumps(one) + "\n" for one in lines).encode()
+
+    return edit
+
+
+def _first_row(**changed: object) -> Callable[[Any], object]:
+    return lambda line: {**line, "rows": [{**line["rows"][0], **changed}, *line["rows"][1:]]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(
+            pytest.param(lambda _, text=text: text + b"\n", id=repr(text)[1:])
+            for text in (b"[]", b"1", b"null", b'"a"', b"{}", b'{"options": 3}', b"\xff\xfe")
+        ),
+        pytest.param(lambda _: b"[" * 100_000, id="deep"),
+        pytest.param(_edited(0, lambda job: {**job, "options": {"seed": "1"}}), id="seed of text"),
+        pytest.param(_edited(0, lambda job: {**job, "options": {"seed": -1}}), id="negative seed"),
+        pytest.param(_edited(1, lambda _: [1]), id="shard of another type"),
+        pytest.param(_edited(1, lambda _: {"shard": 3}), id="shard with other keys"),
+        pytest.param(_edited(1, lambda line: {**line, "shard": []}), id="shard without a name"),
+        pytest.param(_edited(1, lambda line: {**line, "rows": 3}), id="rows of another type"),
+        pytest.param(_edited(1, lambda line: {**line, "rows": []}), id="no rows"),
+        pytest.param(_edited(2, _first_row(name="other")), id="another tensor"),
+        pytest.param(_edited(2, _first_row(nbytes="1")), id="bytes of text"),
+        pytest.param(_edited(2, _first_row(report=[1])), id="another report"),
+        pytest.param(
+            _edited(2, _first_row(report=[[-1] * 9, [0.0] * 4, [0, []], [0, []]])), id="counts"
+        ),
+    ],
+)
+def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> None:
+    out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
+    before, journal = contents(kept), kept.with_name(JOURNAL)
+    journal.write_bytes(damage(journal.read_bytes()))
+    with pytest.raises(
+        checkpoint.CheckpointError, match=rf"{journal} is not a journal .* leave out resume"
+    ):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert contents(kept) == before
+    checkpoint.cast_file(source, out, "bfloat16", resumable=True)
+    assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
+    out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
+    journal = kept.with_name(JOURNAL)
+    if kind == "link":
+        journal.rename(source / "journal")
+        journal.symlink_to(source / "journal")
+    else:
+        journal.unlink()
+        os.mkfifo(journal) if kind == "pipe" else journal.mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match="leave out resume"):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, out, "bfloat16")
+    assert {path.name for path in source.parent.iterdir()} == {"in", "out"}
+
+
 def test_after_a_kill(source: Path) -> None:
     out, whole = source.with_name("out"), source.with_name("whole")
     program = (
