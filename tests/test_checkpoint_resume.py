@@ -181,16 +181,18 @@ def test_a_drawn_seed_is_kept(source: Path) -> None:
     ],
 )
 def test_another_conversion_does_not_go_on(
-    source: Path, options: dict[str, Any], differing: str
+    source: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], differing: str
 ) -> None:
     kept = interrupt(source, "c", resumable=True)
     before = contents(kept)
+    caplog.clear()
     if options.pop("touch", False):
         os.utime(source / "d.safetensors", (1, 1))
     arguments = {"dtype": "bfloat16", **options}
     with pytest.raises(checkpoint.CheckpointError, match=rf"another conversion \({differing}\)"):
         checkpoint.cast_file(source, source.with_name("out"), resume=True, **arguments)
     assert contents(kept) == before
+    assert caplog.text == ""  # not that a run can go on with them
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "half a line"])
@@ -405,7 +407,7 @@ checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=
 """
 
 
-def test_two_runs_at_once(source: Path) -> None:
+def test_two_runs_at_once(source: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = source.with_name("out")
 
     def run_another(progress: checkpoint.Progress) -> None:
@@ -414,6 +416,7 @@ def test_two_runs_at_once(source: Path) -> None:
                 checkpoint.cast_file(source, out, "bfloat16", resume=True)
 
     checkpoint.cast_file(source, out, "bfloat16", resumable=True, progress=run_another)
+    assert caplog.text == ""
     assert checkpoint.load(out)["d"].dtype.itemsize == 2
 
 
