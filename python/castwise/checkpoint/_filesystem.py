@@ -11,7 +11,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +20,6 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._leftovers import (
     TemporaryName,
     aside,
-    is_locked,
     lock,
     locked,
     remove_leftovers,
@@ -123,7 +122,8 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
     mode = _mode_of(path, destination)
     with _replacing(path, destination) as temporary, _new_file(temporary) as file:
         # Until it is locked another run may take it for a leftover; then naming it fails.
-        lock(file.fileno())
+        with suppress(BlockingIOError):
+            lock(file.fileno())
         if mode is not None:
             os.chmod(temporary if sys.platform == "win32" else file.fileno(), mode)
         yield file
@@ -165,18 +165,66 @@ def replacing_folder(
     Raises
     ------
     CheckpointError
-        Another run for the same destination can be resumed, and is still at work.
+        Another resumable run is at work on the same destination; or what stands
+        under the temporary name is not a folder of this user.
     OSError
         The parent folder is missing or not writable, or the disk is full.
 
     """
     path = Path(os.path.realpath(destination))
-    with _replacing(path, destination, is_kept=is_kept, resume=resume) as temporary:
-        temporary.mkdir(exist_ok=is_kept is not None)
-        with locked(temporary):
-            yield temporary
-            sync_folder(temporary)
-            _put_in_place(temporary, path)
+    mine: list[os.stat_result] = []  # the folder, once this run has its lock
+
+    def stays(temporary: Path) -> bool | None:
+        if mine:
+            with suppress(OSError):  # unless it has become the destination, or is the old folder
+                same = os.path.samestat(temporary.lstat(), mine[0])
+                return same and bool(is_kept and is_kept(temporary))
+            return False
+        # It may be another run's. Empty it is of no use, and without a lock at most just made.
+        with suppress(OSError), locked(temporary) as free:
+            if free is not None:
+                temporary.rmdir()
+        return None
+
+    with (
+        ExitStack() as locks,  # held until the temporary name is removed
+        _replacing(path, destination, is_kept=is_kept and stays, resume=resume) as temporary,
+    ):
+        if is_kept is None:
+            temporary.mkdir()
+        else:
+            _make_resumable(temporary)
+        with suppress(BlockingIOError, FileNotFoundError):
+            descriptor = locks.enter_context(locked(temporary))
+            found = temporary.lstat()
+            # Another folder if a run ended meanwhile and gave that one its name.
+            if descriptor is None or os.path.samestat(os.fstat(descriptor), found):
+                mine.append(found)
+        if not mine:
+            raise CheckpointError(f"another run is at work on {destination}; wait for its end")
+        yield temporary
+        sync_folder(temporary)
+        with suppress(OSError):  # the old folder, which may get the temporary name
+            locks.enter_context(locked(path))
+        _put_in_place(temporary, path)
+
+
+def _make_resumable(temporary: Path) -> None:
+    """Make a folder of a known name, or take the one that is there, if a run of this user made it.
+
+    A link could lead to any other folder, which would be emptied.
+    """
+    try:
+        temporary.mkdir()
+    except FileExistsError:
+        found = temporary.lstat()
+        if not stat.S_ISDIR(found.st_mode) or (
+            sys.platform != "win32" and found.st_uid != os.getuid()
+        ):
+            raise CheckpointError(
+                f"{temporary}, where a resumable cast keeps its shards, is not a folder of this "
+                "user; remove it, or choose another destination"
+            ) from None
 
 
 @contextmanager
@@ -184,13 +232,11 @@ def _replacing(
     path: Path,
     destination: Path,
     *,
-    is_kept: Callable[[Path], object] | None = None,
+    is_kept: Callable[[Path], bool | None] | None = None,
     resume: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary name beside `path`; errors about it name `destination`."""
     remove_leftovers(path, but=resumable_name(path) if resume else None)
-    if is_kept is not None and is_locked(resumable_name(path)):
-        raise CheckpointError(f"another run is at work on {destination}; wait for its end")
     try:
         with TemporaryName(path, is_kept) as temporary:
             yield temporary

@@ -1,4 +1,7 @@
-"""The journal of a resumable conversion: which shards are complete, in the temporary folder.
+"""The journal of a resumable conversion: which shards are complete in the temporary folder.
+
+It stands beside that folder, and goes when the folder has become the destination: whatever stops
+the last step, a run can go on from there, and the destination never has a journal in it.
 
 Its first line tells what is being made of what; each other line is a shard that is on the disk,
 with its size, its checksum and the reports of its tensors. A run that resumes takes over the shards
@@ -10,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,12 +23,13 @@ from typing import Any, Self
 from castwise._core import CastReport, __version__, restore_report
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import sync_folder
+from castwise.checkpoint._leftovers import journal_name
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.folder import ShardedFolder
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
 
-_NAME = ".castwise-journal"
+_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,11 @@ class _Shard:
 
 def kept_shards(folder: Path) -> int:
     """Count the complete shards of a temporary folder, to resume from."""
+    journal = journal_name(folder)
     try:
-        return max((folder / _NAME).read_bytes().count(b"\n") - 1, 0)
+        if not stat.S_ISREG(journal.lstat().st_mode):
+            return 0
+        return max(journal.read_bytes().count(b"\n") - 1, 0)
     except OSError:
         return 0
 
@@ -52,7 +61,7 @@ def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastO
 
 
 class Journal:
-    """The journal of one run; the folder then holds nothing but it and the complete shards."""
+    """The journal of one run; the folder then holds nothing but the complete shards."""
 
     def __init__(
         self,
@@ -62,8 +71,8 @@ class Journal:
         planned: Mapping[str, Sequence[Planned]],
     ) -> None:
         self._folder = folder
-        self._planned = planned
         job = _job(source, options, planned)
+        journal = journal_name(folder)
         kept, lines = _read(folder)
         if kept and kept != job:
             differing = ", ".join(key for key in job if kept.get(key) != job[key])
@@ -71,11 +80,16 @@ class Journal:
                 f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
                 "leave out resume (--resume) to begin anew"
             )
+        lines = [line for line in lines if line.shard in planned]
+        with _damage(journal):
+            rows = {line.shard: _rows(line, planned[line.shard]) for line in lines}
         self._shards = {line.shard: line for line in lines if self._is_complete(line)}
+        self._rows = {shard: rows[shard] for shard in self._shards}
         for path in folder.iterdir():
             if path.name not in self._shards:
                 _remove(path)
-        self._file = (folder / _NAME).open("x", encoding="utf-8")
+        journal.unlink(missing_ok=True)
+        self._file = journal.open("x", encoding="utf-8")
         try:
             for line in (job, *map(asdict, self._shards.values())):
                 self._write(line)
@@ -91,11 +105,7 @@ class Journal:
 
     def finished(self, shard: str) -> list[CastRow] | None:
         """Return the rows of a shard that is complete; None if it is not."""
-        line = self._shards.get(shard)
-        if line is None:
-            return None
-        plans = {plan.info.name: plan for plan in self._planned[shard]}
-        return [_row(state, plans[state["name"]], shard) for state in line.rows]
+        return self._rows.get(shard)
 
     def add(self, shard: str, rows: Sequence[CastRow]) -> None:
         """Note that a shard is complete and on the disk."""
@@ -107,11 +117,6 @@ class Journal:
         sync_folder(self._folder)
         self._write(asdict(_Shard(shard, path.stat().st_size, _checksum(path), states)))
 
-    def remove(self) -> None:
-        """Remove the journal: the folder is complete."""
-        self._file.close()
-        (self._folder / _NAME).unlink()
-
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -120,8 +125,8 @@ class Journal:
     def _is_complete(self, line: _Shard) -> bool:
         path = self._folder / line.shard
         return (
-            line.shard in self._planned
-            and path.is_file()
+            path.is_file()
+            and not path.is_symlink()
             and path.stat().st_size == line.size
             and _checksum(path) == line.checksum
         )
@@ -145,18 +150,48 @@ def _job(
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
-    """Return the job and the shards of a journal, up to a line that was cut off."""
-    try:
-        text = (folder / _NAME).read_text("utf-8")
-    except FileNotFoundError:
+    """Return the job and the shards of a journal, up to a line that was cut off.
+
+    Raises
+    ------
+    CheckpointError
+        It is not what a run writes.
+
+    """
+    journal = journal_name(folder)
+    if not folder.is_dir() or not os.path.lexists(journal):
         return {}, []
-    lines: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:  # a line that was cut off
-            break
-    return (lines[0], [_Shard(**line) for line in lines[1:]]) if lines else ({}, [])
+    with _damage(journal):
+        if not stat.S_ISREG(journal.lstat().st_mode):
+            raise TypeError(journal)
+        lines: list[Any] = []
+        for line in journal.read_text("utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:  # a line that was cut off
+                break
+        if not lines:
+            return {}, []
+        job, shards = lines[0], [_Shard(**line) for line in lines[1:]]
+        seed = job["options"]["seed"]
+        if seed is not None and not (type(seed) is int and 0 <= seed < _SEEDS):
+            raise ValueError(seed)
+        for shard in shards:
+            if not (isinstance(shard.shard, str) and isinstance(shard.rows, list)):
+                raise TypeError(shard)
+    return job, shards
+
+
+@contextmanager
+def _damage(journal: Path) -> Iterator[None]:
+    """Say of errors in the block that they come from what is in the journal."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"{journal} is not a journal that a resumable cast wrote, or was damaged; leave out "
+            "resume (--resume) to begin anew"
+        ) from error
 
 
 def _checksum(path: Path) -> str:
@@ -187,8 +222,19 @@ def _report(state: Any) -> CastReport | None:
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
 
 
+def _rows(line: _Shard, planned: Sequence[Planned]) -> list[CastRow]:
+    """Restore the rows of a shard; an error if they are not those of its tensors."""
+    plans = {plan.info.name: plan for plan in planned}
+    rows = [_row(state, plans.pop(state["name"]), line.shard) for state in line.rows]
+    if plans:
+        raise KeyError(*plans)
+    return rows
+
+
 def _row(state: dict[str, Any], plan: Planned, shard: str) -> CastRow:
     info = plan.info
+    if type(state["nbytes"]) is not int:
+        raise TypeError(state)
     return CastRow(
         name=info.name,
         shape=info.shape,

@@ -5,13 +5,15 @@ it, and so do SIGINT, SIGTERM and SIGHUP while the main thread writes. What SIGK
 signal that ends the process while another thread writes, is removed by the next run for the same
 destination: work in progress is locked as long as its process lives, so what another process can
 lock is a leftover. Where nothing can be locked (Windows, some network file systems) leftovers stay.
-So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`, until another run
-for the same destination resumes it or begins anew.
+So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`, with its journal
+beside it, until another run for the same destination resumes it or begins anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -28,6 +30,7 @@ if sys.platform != "win32":
 _SUFFIX = ".castwise-tmp"
 _OLD_SUFFIX = ".castwise-old"
 _NAME_CHARACTERS = 40  # of the destination's name, so that the temporary name is not too long
+_TOKEN_BYTES = 6
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -42,10 +45,14 @@ class TemporaryName:
     numpy has some.
     """
 
-    def __init__(self, path: Path, is_kept: Callable[[Path], object] | None = None) -> None:
+    def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
         self._path = path
-        self._temporary = path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}{_SUFFIX}")
-        self._is_kept = is_kept  # asked at the end whether a resumable folder stays
+        self._temporary = path.with_name(
+            f"{_prefix(path)}{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}"
+        )
+        self._is_kept = (
+            is_kept  # asked at the end if a resumable folder stays; None: it is another's
+        )
         if is_kept is not None:
             self._temporary = resumable_name(path)
         self._owner = os.getpid()
@@ -97,9 +104,11 @@ class TemporaryName:
     def _end(self) -> None:
         self._removing = True
         try:
-            kept = self._is_kept is not None and bool(self._is_kept(self._temporary))
-            if os.getpid() == self._owner and not kept:  # not a forked child
-                _settle(self._temporary, self._path)
+            kept = False if self._is_kept is None else self._is_kept(self._temporary)
+            if os.getpid() == self._owner and kept is not None:  # not a forked child
+                _put_back(self._temporary, self._path)
+                if not kept:
+                    _remove_with_journal(self._temporary)
         finally:
             self._removing = False
             try:
@@ -129,6 +138,11 @@ def aside(temporary: Path) -> Path:
     return temporary.with_suffix(_OLD_SUFFIX)
 
 
+def journal_name(temporary: Path) -> Path:
+    """Where the journal of a resumable folder stands: beside it, so that the result has none."""
+    return temporary.with_suffix(f".journal{_SUFFIX}")
+
+
 def is_temporary(name: str) -> bool:
     """True for the name of something not complete."""
     return name.startswith(".") and name.endswith(_SUFFIX)
@@ -140,56 +154,71 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
         names = os.listdir(path.parent)
     except OSError:
         return
+    resumable = resumable_name(path)
+    # Not just any name that begins so: "model" must not take what a run for "model.v2" keeps.
+    ours = re.compile(re.escape(_prefix(path)) + f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}{_SUFFIX}")
     for name in names:
         found = path.with_name(name)
-        if name.startswith(_prefix(path)) and name.endswith(_SUFFIX) and found != but:
+        if found != but and (found == resumable or ours.fullmatch(name)):
+            if found.is_symlink():  # not of our making, and without a lock of its own
+                _remove(found)
+                continue
             with suppress(OSError), locked(found) as dead:
-                if dead:
-                    _remove(found)
-
-
-def is_locked(path: Path) -> bool:
-    """Return True if another process holds the lock of a file or folder."""
-    if sys.platform == "win32":
-        return False
-    try:
-        with locked(path) as free:
-            return not free
-    except OSError:  # there is none
-        return False
+                if dead is not None:
+                    _remove_with_journal(found)
+    if not os.path.lexists(resumable):  # a run was killed after it had named its folder
+        _remove(journal_name(resumable))
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file or folder; False if another process has it or there are no locks."""
+def locked(path: Path) -> Iterator[int | None]:
+    """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks.
+
+    Raises
+    ------
+    BlockingIOError
+        Another run has the lock.
+    OSError
+        Nothing stands there, or a link.
+
+    """
     if sys.platform == "win32":
-        yield False
+        yield None
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    # Whatever stands there: without following a link, or waiting for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        yield lock(descriptor)
+        yield descriptor if lock(descriptor) else None
     finally:
         os.close(descriptor)
 
 
 def lock(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; False if it is locked or cannot be."""
+    """Lock an open file or folder until it is closed; False if the system has no locks for it.
+
+    Raises
+    ------
+    BlockingIOError
+        Another run has the lock.
+
+    """
     if sys.platform == "win32":
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
     except OSError:
         return False
     return True
 
 
-def _settle(temporary: Path, path: Path) -> None:
-    """Remove `temporary`, and put back or remove the old folder that made way for it."""
+def _put_back(temporary: Path, path: Path) -> None:
+    """Put back, or remove, the old folder that made way for `temporary`."""
     old = aside(temporary)
     if old.exists() and not path.exists():
         old.rename(path)
     _remove(old)
-    _remove(temporary)
 
 
 def _default_ends(number: int) -> bool:
@@ -206,11 +235,21 @@ def _default_ends(number: int) -> bool:
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name[:_NAME_CHARACTERS]}."
+    """Return how the temporary names of `path` begin; two names never share it, however long."""
+    name = path.name
+    if len(name) > _NAME_CHARACTERS:
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+        name = f"{name[:_NAME_CHARACTERS]}-{digest}"
+    return f".{name}."
+
+
+def _remove_with_journal(temporary: Path) -> None:
+    _remove(journal_name(temporary))  # first: it tells of what is in the folder
+    _remove(temporary)
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

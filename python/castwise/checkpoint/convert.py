@@ -235,7 +235,7 @@ def _cast_folder(
     meter = ProgressMeter(sum(one.info.nbytes for one in everything), listener)
     rows: list[CastRow] = []
     with (
-        _told_what_is_kept(destination, folder, keeping),
+        ExitStack() as telling,
         replacing_folder(
             destination,
             is_kept=kept_shards if keeping.resumable else None,
@@ -246,6 +246,8 @@ def _cast_folder(
         journal = None
         if keeping.resumable:
             journal = stack.enter_context(Journal(new, folder, options, planned))
+            # Only now, when what is kept is known to be of this conversion.
+            telling.enter_context(_told_what_is_kept(destination, folder))
         for shard, reader in folder.shards.items():
             done = journal.finished(shard) if journal is not None else None
             if done is not None:
@@ -264,21 +266,17 @@ def _cast_folder(
             _replace_text(new / CONFIG, text)
         # Again: it may have appeared, or changed, while the shards were cast.
         _check_destination(folder.path, destination, overwrite=overwrite)
-        if journal is not None:
-            journal.remove()
     return rows, everything
 
 
 @contextmanager
-def _told_what_is_kept(
-    destination: Path, folder: ShardedFolder, keeping: _Keeping
-) -> Iterator[None]:
+def _told_what_is_kept(destination: Path, folder: ShardedFolder) -> Iterator[None]:
     """Warn of the complete shards that stay if the block ends with an error."""
     try:
         yield
     except BaseException:
         temporary = resumable_folder(destination)
-        if keeping.resumable and (kept := kept_shards(temporary)):
+        if kept := kept_shards(temporary):
             _LOGGER.warning(
                 "%s keeps %d of %d shards; resume (--resume) goes on with them",
                 temporary,
