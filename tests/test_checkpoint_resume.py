@@ -349,7 +349,7 @@ def test_after_an_error_in_the_last_step(
     assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
 
 
-@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("replaces", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) -> None:
     """The destination is as before, and can be finished, or is the complete new folder."""
     out, whole, old = (source.with_name(name) for name in ("out", "whole", "old"))
