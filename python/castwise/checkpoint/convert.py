@@ -177,8 +177,8 @@ def _cast_single(
     with source as reader:
         if keeping.resumable:
             raise CheckpointError(
-                f"resume is for folders of shards, and {reader.path} is a file, which is cast as a "
-                "whole"
+                f"resumable and resume are for folders of shards, and {reader.path} is a file, "
+                "which is cast as a whole; leave them out"
             )
         old, container = container_of(reader.path), container_of(destination)
         if container != old and _NPY in {container, old}:
@@ -292,7 +292,9 @@ def _check_destination(source: Path, destination: Path, *, overwrite: bool) -> N
     if old == new:
         return  # all that is in the folder is carried over
     if old in new.parents or new in old.parents:
-        raise CheckpointError(f"{destination} and {source} lie in each other; choose another name")
+        raise CheckpointError(
+            f"one of {destination} and {source} is inside the other; choose another name"
+        )
     if is_container(new) and not new.is_dir():
         raise CheckpointError(f"{source} is a folder, so {destination} must be one too")
     if not new.exists():

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Protocol, Self
 
 from numpy.typing import NDArray
 
+from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import Planned, TensorInfo
 
 
@@ -76,6 +77,33 @@ class Reader(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class FileReader:
+    """The file of a reader: closed at the end of a block, and opened again at the begin of another.
+
+    Opened again, it must be as it was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = SourceFile(path)
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed since it was first opened."""
+        self._file.check_unchanged()
+
+    def __enter__(self) -> Self:
+        self._file.reopen()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
 
 
 class Writer(Protocol):

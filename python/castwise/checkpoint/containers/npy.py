@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import NATIVE_ORDER
-from castwise.checkpoint.containers._interface import Elements, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
     npy_header,
@@ -26,13 +25,12 @@ from castwise.checkpoint.containers._npy_header import (
 _PIECE_BYTES = 1 << 20
 
 
-class NpyReader:
+class NpyReader(FileReader):
     """An `.npy` file; its one tensor is named after the file, without the suffix."""
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
-        self.path = path
+        super().__init__(path)
         self.metadata: dict[str, str] = {}
-        self._file = SourceFile(path)
         try:
             with self._explained():
                 self._header = read_npy_header(
@@ -42,21 +40,6 @@ class NpyReader:
             self._file.close()
             raise
         self.tensors: dict[str, TensorInfo] = {path.stem: self._header.info}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed since its header was read."""
-        self._file.check_unchanged()
 
     def elements(self, name: str) -> Elements | None:
         """Return how the array stands in the file; None if castwise cannot read its elements."""

@@ -22,9 +22,8 @@ from typing import Any, BinaryIO, Self
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Elements, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers.npy import (
     new_elements,
@@ -55,12 +54,11 @@ _DAMAGED = (
 """What the zipfile module raises for files that are not as they should be."""
 
 
-class NpzReader:
+class NpzReader(FileReader):
     """An `.npz` file: the members' headers read and checked on opening."""
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
-        self.path = path
-        self._file = SourceFile(path)
+        super().__init__(path)
         try:
             with self._explained():
                 self._zip = zipfile.ZipFile(self._file.stream)
@@ -78,9 +76,6 @@ class NpzReader:
             name: header.info for name, header in self._headers.items()
         }
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -88,11 +83,7 @@ class NpzReader:
         trace: TracebackType | None,
     ) -> None:
         self._zip.close()
-        self._file.close()
-
-    def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed since its headers were read."""
-        self._file.check_unchanged()
+        super().__exit__(kind, error, trace)
 
     @property
     def others(self) -> list[str]:

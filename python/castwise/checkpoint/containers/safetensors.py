@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -34,7 +33,7 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -60,15 +59,14 @@ class _Layout:
         return self.code, self.shape
 
 
-class SafetensorsReader:
+class SafetensorsReader(FileReader):
     """A safetensors file whose header was checked on opening.
 
     Closed and entered again, it opens its file again, which then must be as it was.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = SourceFile(path)
+        super().__init__(path)
         try:
             entries, pairs, start = self._read_header()
             self._begins: dict[str, int] = {}  # byte offsets in the file
@@ -82,18 +80,6 @@ class SafetensorsReader:
             self._file.close()
             raise
         self.metadata = {key: text for key, text in pairs.items() if key != _FORMATS_KEY}
-
-    def __enter__(self) -> Self:
-        self._file.reopen()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
     def _read_header(
         self,
@@ -128,10 +114,6 @@ class SafetensorsReader:
             self._begins[name] = start + begin
             if layout.tag is not None:
                 self._tagged[name] = layout
-
-    def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed since its header was read."""
-        self._file.check_unchanged()
 
     @property
     def state(self) -> list[int]:
