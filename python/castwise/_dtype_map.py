@@ -17,7 +17,8 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from castwise._adapter_registry import find
 from castwise._core import PolicyMap, finfo
+from castwise._spelling import typed_format
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
@@ -36,11 +38,27 @@ DEFAULT = "default"
 """The key for floating arrays that no other key matches."""
 
 
+DTYPE, MAP, POLICY = "dtype", "map", "policy"
+"""What may decide for an array."""
+
+
 class Decision(NamedTuple):
-    """The format that an array is cast to (None: it is not cast), and the key that matched."""
+    """The format that an array is cast to, and what decided.
+
+    Attributes
+    ----------
+    target
+        The format; None if the array is not cast.
+    key
+        The key that matched; None for the default.
+    by
+        "dtype", "map" or "policy"; None if nothing asks for a cast.
+
+    """
 
     target: str | None
     key: str | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,12 @@ class DtypeMap:
         What to call the map in errors.
     all_kinds
         Whether keys apply to arrays of every kind; those of policies apply to floating arrays only.
+    has_default
+        Whether a default was given, be it None.
+    default_by
+        What gave the default: "dtype", "map" or "policy".
+    is_general
+        Whether the map is for many models, of which each has tensors for some keys only.
 
     """
 
@@ -64,6 +88,9 @@ class DtypeMap:
     keys: PolicyMap
     origin: str = "map"
     all_kinds: bool = True
+    has_default: bool = True
+    default_by: str = MAP
+    is_general: bool = False
 
     @classmethod
     def of(cls, value: Any, role: str = "variable") -> DtypeMap:
@@ -85,7 +112,7 @@ class DtypeMap:
             return cls.from_mapping(value, role=role)
         policy = _policy(value)
         if policy is None:
-            return cls(_target(value, role), PolicyMap(), "dtype")
+            return cls(_target(value, role), PolicyMap(), DTYPE, default_by=DTYPE)
         return cls.from_policy(policy, role)
 
     @classmethod
@@ -100,7 +127,7 @@ class DtypeMap:
         """
         if not isinstance(policy, DTypePolicyMap):
             target = _policy_target(policy, role)
-            return cls(target, PolicyMap(), f"policy {policy.name!r}", all_kinds=False)
+            return cls(target, PolicyMap(), f"policy {policy.name!r}", **_OF_POLICY)
         keys = PolicyMap(policy.match, policy.on_overlap)
         for key, value in policy.items():
             try:
@@ -108,7 +135,7 @@ class DtypeMap:
             except ValueError as error:
                 raise ValueError(f"key {key!r}: {error}") from error
         default = _policy_target(policy.default_policy, role)
-        return cls(default, keys, "policy map", all_kinds=False)
+        return cls(default, keys, "policy map", **_OF_POLICY)
 
     @classmethod
     def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:
@@ -142,7 +169,8 @@ class DtypeMap:
         Raises
         ------
         ValueError
-            A key is not a regular expression; the message has the key and the position.
+            A key is not a regular expression; the message has the key and the position. Or it is
+            "default", spelled wrong.
         TypeError
             A value is not a format; the message has the key and the nearest names.
 
@@ -163,23 +191,28 @@ class DtypeMap:
                 raise TypeError(f"{origin}: key {key!r}: {error}") from error
             if key == DEFAULT:
                 default = target
+            elif _is_like_default(key):
+                raise ValueError(
+                    f"{origin}: key {key!r}: did you mean {DEFAULT!r}? "
+                    f"For an array of that name, write '({key})'"
+                )
             else:
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
                     raise ValueError(f"{origin}: {error}") from error
-        return cls(default, keys, origin)
+        return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod
     def from_file(cls, path: Path) -> DtypeMap:
-        """Read a map from a `.json` or `.toml` file.
+        """Read a map from a `.json` or `.toml` file, in which fp8 and float8 mean float8_e4m3fn.
 
         Raises
         ------
         ValueError
             The file is neither JSON nor TOML, or has a key twice.
         ValueError, TypeError
-            As `from_mapping`.
+            As `from_mapping`; or a format counts bytes, as numpy's f8 does.
         OSError
             It cannot be read.
 
@@ -193,7 +226,28 @@ class DtypeMap:
             raise ValueError(f"{path}: {error}") from error
         if not isinstance(mapping, dict):
             raise TypeError(f"{path}: a map is one object of pattern to format")
-        return cls.from_mapping(mapping, str(path))
+        formats = {
+            key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()
+        }
+        return cls.from_mapping(formats, str(path))
+
+    def with_default(self, dtype: Any) -> DtypeMap:
+        """Return the map with a dtype as the default, which it must not have yet.
+
+        Raises
+        ------
+        ValueError
+            The map has a default.
+        TypeError
+            `dtype` is not a format.
+
+        """
+        if self.has_default:
+            raise ValueError(
+                f"{self.origin} has a {DEFAULT!r}, and dtype={dtype!r} is another; leave one out"
+            )
+        target = _target(dtype, _ROLES[0])
+        return replace(self, default=target, default_by=DTYPE, has_default=True)
 
     def decide(self, name: str, floating: bool) -> Decision:
         """Return the target of an array: that of the key that matches its name, else the default.
@@ -213,9 +267,19 @@ class DtypeMap:
         except ValueError as error:
             raise ValueError(f"{self.origin}: {error}") from error
         if found is None:
-            return Decision(self.default if floating else None)
+            target = self.default if floating else None
+            return Decision(target, None, None if target is None else self.default_by)
         key, target = found
-        return Decision(target, key)
+        return Decision(target, key, MAP if self.all_kinds else POLICY)
+
+
+def _is_like_default(key: str) -> bool:
+    """Return True if one letter of "default" is wrong, or two are exchanged; case is ignored."""
+    left, right = key.lower(), DEFAULT
+    for _ in range(2):  # cut off what both begin and end with
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
+        left, right = left[same:][::-1], right[same:][::-1]
+    return max(len(left), len(right)) <= 1 or sorted(left) == sorted(right)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -234,6 +298,7 @@ def _parse_json(text: str) -> Any:
 _PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": tomllib.loads}
 
 
+_OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}
 _ROLES = ("variable", "compute")
 _CONFIG_SUFFIX = ".json"
 

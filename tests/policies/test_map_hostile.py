@@ -91,12 +91,12 @@ def test_many_keys_without_literals() -> None:
 
 
 @pytest.mark.parametrize("match", ["fullmatch", "search"])
-@pytest.mark.parametrize("path", ["x", "x\n", "x\n\n", "ax\n", "xa", "y\n", ""])
 @pytest.mark.parametrize("key", ["x$", "^x$", "x$|y$", "(x$)", "x$\n", "(?s)x.$", "$"])
-def test_the_end_of_a_path_with_a_newline(key: str, path: str, match: str) -> None:
+def test_the_end_of_a_path_with_a_newline(key: str, match: str) -> None:
     policy_map = DTypePolicyMap("float32", {key: "float16"}, match=match)
-    expected = path == key or getattr(re, match)(key, path) is not None
-    assert (policy_map[path].name == "float16") is expected
+    for path in ("x", "x\n", "x\n\n", "ax\n", "xa", "y\n", ""):
+        expected = path == key or getattr(re, match)(key, path) is not None
+        assert (policy_map[path].name == "float16") is expected, repr(path)
 
 
 @pytest.mark.parametrize("key", [r"(\w+)+/", r"(\w+\s?)*:", r"([\d\W]|\w)*!", r"(?:[^\W\d]+)+/"])

@@ -148,7 +148,13 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             The path is not a str.
 
         """
-        policy: DTypePolicy | None = self._policies.lookup(path)
+        policy: DTypePolicy | None
+        try:
+            policy = self._policies.exact.get(path)
+        except TypeError:  # not hashable, and so not a str
+            policy = None
+        if policy is None:
+            policy = self._policies.lookup(path)
         return self.default_policy if policy is None else policy
 
     def __setitem__(self, key: str, policy: Any) -> None:

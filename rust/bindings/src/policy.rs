@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::attribute::KeptAttribute;
+
 /// By the names that Python calls them.
 const DIALECTS: [(&str, &Dialect); 4] =
     [("keras", &KERAS), ("tf", &TF2), ("tf_layer", &TF_LAYER), ("jmp", &JMP)];
@@ -39,12 +41,45 @@ type State = Option<(String, String, Vec<String>)>;
 
 /// The base class of all policies: the value that a name means. It is set once, by `__init__`.
 #[pyclass(name = "PolicyBase", module = "castwise._core", subclass, frozen)]
-#[derive(Default)]
 pub(crate) struct PolicyBase {
     value: OnceLock<(Policy, &'static str)>,
     /// As Python objects, once they were asked for: layers read them at every call.
-    compute_dtype: PyOnceLock<Option<Py<PyString>>>,
-    variable_dtype: PyOnceLock<Option<Py<PyString>>>,
+    compute_dtype: PyOnceLock<Py<PyAny>>,
+    variable_dtype: PyOnceLock<Py<PyAny>>,
+}
+
+/// `policy.compute_dtype`, read without PyO3's getter when it has been made.
+pub(crate) struct ComputeDtype;
+
+impl KeptAttribute for ComputeDtype {
+    type Class = PolicyBase;
+    const NAME: &'static str = "compute_dtype";
+
+    fn kept<'a>(policy: &'a PolicyBase, py: Python<'_>) -> Option<&'a Py<PyAny>> {
+        policy.compute_dtype.get(py)
+    }
+
+    fn getter() -> &'static PyOnceLock<Py<PyAny>> {
+        static GETTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        &GETTER
+    }
+}
+
+/// `policy.variable_dtype`, in the same way.
+pub(crate) struct VariableDtype;
+
+impl KeptAttribute for VariableDtype {
+    type Class = PolicyBase;
+    const NAME: &'static str = "variable_dtype";
+
+    fn kept<'a>(policy: &'a PolicyBase, py: Python<'_>) -> Option<&'a Py<PyAny>> {
+        policy.variable_dtype.get(py)
+    }
+
+    fn getter() -> &'static PyOnceLock<Py<PyAny>> {
+        static GETTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        &GETTER
+    }
 }
 
 impl PolicyBase {
@@ -63,15 +98,18 @@ impl PolicyBase {
     }
 }
 
-/// A dtype's name, made once.
+/// A dtype's name or None, made once.
 fn cached<'a>(
     py: Python<'_>,
-    place: &PyOnceLock<Option<Py<PyString>>>,
+    place: &PyOnceLock<Py<PyAny>>,
     name: impl FnOnce() -> PyResult<Option<&'a str>>,
-) -> PyResult<Option<Py<PyString>>> {
-    let made = place
-        .get_or_try_init(py, || Ok::<_, PyErr>(name()?.map(|name| PyString::intern(py, name).unbind())))?;
-    Ok(made.as_ref().map(|name| name.clone_ref(py)))
+) -> PyResult<Py<PyAny>> {
+    let make = || {
+        Ok::<_, PyErr>(
+            name()?.map_or_else(|| py.None(), |name| PyString::intern(py, name).into_any().unbind()),
+        )
+    };
+    Ok(place.get_or_try_init(py, make)?.clone_ref(py))
 }
 
 #[pymethods]
@@ -80,7 +118,8 @@ impl PolicyBase {
     #[new]
     #[pyo3(signature = (*_args, **_kwargs), text_signature = "(name=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        Self::default()
+        let (compute_dtype, variable_dtype) = (PyOnceLock::new(), PyOnceLock::new());
+        Self { value: OnceLock::new(), compute_dtype, variable_dtype }
     }
 
     /// A plain policy of Keras; without a name, the one that the class's `_name_in_force()` gives.
@@ -128,13 +167,13 @@ impl PolicyBase {
 
     /// The dtype that layers compute in.
     #[getter]
-    fn compute_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
+    fn compute_dtype(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         cached(py, &self.compute_dtype, || Ok(self.value()?.compute_dtype()))
     }
 
     /// The dtype that layers keep their variables in.
     #[getter]
-    fn variable_dtype(&self, py: Python<'_>) -> PyResult<Option<Py<PyString>>> {
+    fn variable_dtype(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         cached(py, &self.variable_dtype, || Ok(self.value()?.variable_dtype()))
     }
 

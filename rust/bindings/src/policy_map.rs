@@ -11,15 +11,20 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 
-/// A value, and its key as Python's `re` compiled it if only `re` can match it.
-#[derive(Debug)]
+/// A value, and what is found out about its key later.
 struct Held {
     value: Py<PyAny>,
-    compiled: Option<Py<PyAny>>,
-    /// Its key as a matcher for all paths, made when the usual matcher cannot judge one.
-    wide: Arc<OnceLock<Pattern>>,
+    late: Arc<Late>,
+}
+
+/// Matchers of a key that most maps never need.
+struct Late {
+    /// The key as `re` compiled it, if only `re` can match it: to find out whether it is valid, or for the first path.
+    compiled: PyOnceLock<Py<PyAny>>,
+    /// The key as a matcher for all paths, made when the usual matcher cannot judge one.
+    wide: OnceLock<Pattern>,
 }
 
 /// An ordered map from keys to objects, looked up by exact key, then by regular expression.
@@ -28,6 +33,10 @@ struct Held {
 #[pyclass(name = "PolicyMap", module = "castwise._core", frozen)]
 pub(crate) struct PyPolicyMap {
     map: Mutex<PolicyMap<Held>>,
+    /// The same keys and values, changed together with the map, while its lock is held: most paths are keys, and finding
+    /// one takes a third of the time of a call of `lookup`.
+    #[pyo3(get)]
+    exact: Py<PyDict>,
     matching: Matching,
     overlap: Overlap,
 }
@@ -62,14 +71,21 @@ impl PyPolicyMap {
         MATCHINGS.iter().find(|(_, matching)| *matching == self.matching).map_or("", |&(name, _)| name)
     }
 
-    /// Compiles a key that only Python can match; `ValueError` with the position if it is not a regular expression.
-    fn compile(py: Python<'_>, key: &str, engine: Engine) -> PyResult<Option<Py<PyAny>>> {
-        if engine != Engine::Python {
-            return Ok(None);
+    /// Makes what is held for a key; `ValueError` with the position if it is not a regular expression.
+    fn hold(py: Python<'_>, key: &str, pattern: &Pattern, value: Py<PyAny>) -> PyResult<Held> {
+        let late = Late { compiled: PyOnceLock::new(), wide: OnceLock::new() };
+        let held = Held { value, late: Arc::new(late) };
+        if !pattern.is_valid() {
+            held.late.compiled.get_or_try_init(py, || Self::compile(py, key))?;
         }
+        Ok(held)
+    }
+
+    /// Compiles a key by `re`.
+    fn compile(py: Python<'_>, key: &str) -> PyResult<Py<PyAny>> {
         let re = py.import(intern!(py, "re"))?;
         match re.call_method1(intern!(py, "compile"), (key,)) {
-            Ok(compiled) => Ok(Some(compiled.unbind())),
+            Ok(compiled) => Ok(compiled.unbind()),
             Err(error) if error.is_instance(py, &re.getattr(intern!(py, "error"))?) => {
                 let value = error.value(py);
                 let position: Option<usize> = value.getattr("pos")?.extract()?;
@@ -87,25 +103,47 @@ impl PyPolicyMap {
         }
     }
 
+    /// Adds a key at the end, unless it is there; returns its value, and what was refused.
+    fn add(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<(Py<PyAny>, Option<Held>)> {
+        let (py, text) = (key.py(), &*key_text(key)?);
+        // A str of a class of its own may run code when it is compared.
+        let plain = if key.is_exact_instance_of::<PyString>() { key } else { &PyString::new(py, text) };
+        let pattern = Pattern::new(text, self.matching);
+        let held = Self::hold(py, text, &pattern, value.clone_ref(py))?;
+        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        if let Err(refused) = map.insert(text, pattern, held) {
+            let found = map.get(text).map_or(value, |held| held.value.clone_ref(py));
+            drop(map); // before `refused`, whose objects may run code when they go
+            return Ok((found, Some(refused)));
+        }
+        if let Err(error) = self.exact.bind(py).set_item(plain, &value) {
+            let removed = map.remove(text);
+            drop(map);
+            drop(removed);
+            return Err(error);
+        }
+        Ok((value, None))
+    }
+
     /// The exact key and the others that match, in the order of insertion.
     fn matches(&self, path: &Bound<'_, PyString>, all: bool) -> PyResult<(Option<Match>, Vec<Match>)> {
         let py = path.py();
         let held =
             |key: &Key<Held>| Match { key: key.text.to_string(), value: key.value.value.clone_ref(py) };
-        let compiled = |key: &Key<Held>| match &key.value.compiled {
-            Some(compiled) => Undecided::Compiled(compiled.clone_ref(py)),
-            None => Undecided::Wide(Arc::clone(&key.value.wide)),
+        let undecided = |key: &Key<Held>| match key.engine() {
+            Engine::Python => Undecided::Compiled(Arc::clone(&key.value.late)),
+            _ => Undecided::Wide(Arc::clone(&key.value.late)),
         };
         let (exact, judged) = {
             let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
             match path.to_cow() {
                 Ok(text) => {
                     let found = map.find(&text, all);
-                    let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, compiled(key)));
+                    let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, undecided(key)));
                     (found.exact.map(held), judged.collect::<Vec<_>>())
                 }
                 // Half a surrogate pair: no key is such a text, and only Python can look for a match.
-                Err(_) => (None, map.keys().map(|key| (held(key), false, compiled(key))).collect()),
+                Err(_) => (None, map.keys().map(|key| (held(key), false, undecided(key))).collect()),
             }
         };
         let mut matches = Vec::with_capacity(judged.len());
@@ -121,11 +159,14 @@ impl PyPolicyMap {
     fn ask_python(&self, key: &str, undecided: &Undecided, path: &Bound<'_, PyString>) -> PyResult<bool> {
         let py = path.py();
         let result = match undecided {
-            Undecided::Compiled(pattern) => pattern.bind(py).call_method1(self.method(), (path,))?,
-            Undecided::Wide(wide) => {
+            Undecided::Compiled(late) => {
+                let pattern = late.compiled.get_or_try_init(py, || Self::compile(py, key))?;
+                pattern.bind(py).call_method1(self.method(), (path,))?
+            }
+            Undecided::Wide(late) => {
                 if let Ok(text) = path.to_cow() {
                     let classes = python_classes(py)?;
-                    let pattern = wide.get_or_init(|| Pattern::wide(key, self.matching, classes));
+                    let pattern = late.wide.get_or_init(|| Pattern::wide(key, self.matching, classes));
                     if let Some(matches) = pattern.matches(&text) {
                         return Ok(matches);
                     }
@@ -140,9 +181,9 @@ impl PyPolicyMap {
 /// How to decide whether a key matches.
 enum Undecided {
     /// By `re`, which the key is for.
-    Compiled(Py<PyAny>),
+    Compiled(Arc<Late>),
     /// By a matcher that knows Python's character classes, if it can, else by `re`.
-    Wide(Arc<OnceLock<Pattern>>),
+    Wide(Arc<Late>),
 }
 
 /// Returns this Python's character classes, by its own `re`, because versions differ.
@@ -196,49 +237,40 @@ fn poisoned() -> PyErr {
 impl PyPolicyMap {
     #[new]
     #[pyo3(signature = (r#match = "fullmatch", on_overlap = "raise"))]
-    fn new(r#match: &str, on_overlap: &str) -> PyResult<Self> {
+    fn new(py: Python<'_>, r#match: &str, on_overlap: &str) -> PyResult<Self> {
         let matching = choose("match", r#match, &MATCHINGS)?;
         let overlap = choose("on_overlap", on_overlap, &OVERLAPS)?;
-        Ok(Self { map: Mutex::new(PolicyMap::new()), matching, overlap })
+        let exact = PyDict::new(py).unbind();
+        Ok(Self { map: Mutex::new(PolicyMap::new()), exact, matching, overlap })
     }
 
     /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is not a regular expression.
     fn insert(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<()> {
-        let (py, key) = (key.py(), &*key_text(key)?);
-        let pattern = Pattern::new(key, self.matching);
-        let compiled = Self::compile(py, key, pattern.engine())?;
-        let refused = {
-            let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
-            map.insert(key, pattern, Held { value, compiled, wide: Arc::default() })
-        };
-        refused.map_err(|_| PyKeyError::new_err(key.to_owned()))
+        let (_, refused) = self.add(key, value)?;
+        refused.map_or(Ok(()), |_| Err(PyKeyError::new_err(key.clone().unbind())))
     }
 
     /// Take a key out and return its value. `KeyError` if it is not there.
     fn remove(&self, py: Python<'_>, key: &str) -> PyResult<Py<PyAny>> {
-        let removed = self.map.lock_py_attached(py).map_err(|_| poisoned())?.remove(key);
-        removed.map(|held| held.value).ok_or_else(|| PyKeyError::new_err(key.to_owned()))
+        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let removed = map.remove(key).ok_or_else(|| PyKeyError::new_err(key.to_owned()))?;
+        let forgotten = self.exact.bind(py).del_item(key);
+        drop(map);
+        forgotten.map(|()| removed.value)
     }
 
     /// Take out the key that was inserted last, with its value. `KeyError` if the map is empty.
     fn pop_last(&self, py: Python<'_>) -> PyResult<(String, Py<PyAny>)> {
-        let taken = self.map.lock_py_attached(py).map_err(|_| poisoned())?.pop_last();
-        let (key, held) = taken.ok_or_else(|| PyKeyError::new_err("the map is empty"))?;
-        Ok((key.into(), held.value))
+        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let (key, held) = map.pop_last().ok_or_else(|| PyKeyError::new_err("the map is empty"))?;
+        let forgotten = self.exact.bind(py).del_item(&*key);
+        drop(map);
+        forgotten.map(|()| (key.into(), held.value))
     }
 
     /// The value of a key, which is added with `value` if it is not there.
     fn setdefault(&self, key: &Bound<'_, PyString>, value: Py<PyAny>) -> PyResult<Py<PyAny>> {
-        let (py, key) = (key.py(), &*key_text(key)?);
-        let pattern = Pattern::new(key, self.matching);
-        let compiled = Self::compile(py, key, pattern.engine())?;
-        let held = Held { value: value.clone_ref(py), compiled, wide: Arc::default() };
-        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
-        let refused = map.insert(key, pattern, held).err();
-        let found = map.get(key).map_or(value, |held| held.value.clone_ref(py));
-        drop(map); // before `refused`, whose objects may run code when they go
-        drop(refused);
-        Ok(found)
+        Ok(self.add(key, value)?.0)
     }
 
     /// The key and value that decide for a path: the key that is the path, else one that matches; None if none does.
@@ -269,9 +301,6 @@ impl PyPolicyMap {
             let message = format!("path={} must be a str, such as a layer's path.", path.repr()?);
             return Err(PyTypeError::new_err(message));
         };
-        if let Some(exact) = self.get(text)? {
-            return Ok(Some(exact));
-        }
         Ok(self.find(text)?.map(|(_, value)| value))
     }
 
@@ -326,10 +355,8 @@ impl PyPolicyMap {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A map in use by another thread is alive; the next collection visits it.
         let Ok(map) = self.map.try_lock() else { return Ok(()) };
-        map.keys().try_for_each(|key| {
-            visit.call(&key.value.value)?;
-            visit.call(&key.value.compiled)
-        })
+        visit.call(&self.exact)?;
+        map.keys().try_for_each(|key| visit.call(&key.value.value))
     }
 
     fn __clear__(&self) {

@@ -41,6 +41,7 @@ impl Index {
                 regex_set.push((*slot, *pattern));
                 continue;
             };
+            pattern.compile();
             for text in set {
                 let place = *places.entry(text).or_insert_with(|| {
                     texts.push(text.as_slice());
@@ -62,8 +63,9 @@ impl Index {
         }
     }
 
-    /// Calls `visit` with each pattern that may match; one with several literals perhaps several times.
-    pub(super) fn candidates(&mut self, path: &str, mut visit: impl FnMut(Slot)) {
+    /// Calls `visit` with each pattern that may match, and whether it does for certain; one with several literals perhaps
+    /// several times.
+    pub(super) fn candidates(&mut self, path: &str, mut visit: impl FnMut(Slot, bool)) {
         self.regex_set.candidates(path, &mut visit);
         let Some(scanner) = &self.scanner else { return };
         self.lookups += 1;
@@ -71,7 +73,7 @@ impl Index {
             let (slots, found) = &mut self.behind[hit.pattern().as_usize()];
             if std::mem::replace(found, self.lookups) != self.lookups {
                 for &slot in slots.iter() {
-                    visit(slot);
+                    visit(slot, false);
                 }
             }
         }

@@ -160,14 +160,17 @@ impl<V> PolicyMap<V> {
         if exact.is_none() || all {
             self.refresh();
             for segment in &mut self.segments {
-                segment.index.candidates(path, |slot| slots.push(slot));
+                segment.index.candidates(path, |slot, sure| slots.push((slot, sure)));
             }
-            slots.extend(&self.python);
+            slots.extend(self.python.iter().map(|&slot| (slot, false)));
             slots.sort_unstable();
-            slots.dedup();
+            slots.dedup_by_key(|&mut (slot, _)| slot);
         }
-        let judged = slots.into_iter().filter_map(|slot| {
+        let judged = slots.into_iter().filter_map(|(slot, sure)| {
             let key = self.keys.get(&slot).filter(|_| Some(slot) != exact)?;
+            if sure {
+                return Some((key, true));
+            }
             key.pattern.matches(path).map_or(Some((key, false)), |matches| matches.then_some((key, true)))
         });
         Matches { matches: judged.collect(), exact: exact.map(|slot| &self.keys[&slot]) }
@@ -179,10 +182,18 @@ impl<V> PolicyMap<V> {
             return;
         }
         let mut slots = std::mem::take(&mut self.fresh);
+        for slot in &slots {
+            if let Some(key) = self.keys.get_mut(slot) {
+                key.pattern.prepare();
+                if key.engine() == Engine::Python {
+                    self.python.insert(*slot);
+                }
+            }
+        }
         while let Some(last) = self.segments.pop_if(|last| last.slots.len() < 2 * slots.len()) {
             slots.extend(last.slots);
         }
-        slots.retain(|slot| self.keys.contains_key(slot));
+        slots.retain(|slot| self.keys.get(slot).is_some_and(|key| key.engine() != Engine::Python));
         let index = Index::new(slots.iter().map(|slot| (*slot, &self.keys[slot].pattern)));
         self.segments.push(Segment { slots, index });
     }

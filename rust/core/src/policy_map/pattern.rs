@@ -1,5 +1,7 @@
 //! One key of a map: how paths are matched against it.
 
+use std::sync::OnceLock;
+
 use regex_automata::nfa::thompson::backtrack::BoundedBacktracker;
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
@@ -25,6 +27,10 @@ pub enum Engine {
 #[derive(Debug)]
 pub struct Pattern {
     engine: Engine,
+    /// Whether Python's `re` certainly takes it.
+    valid: bool,
+    /// The translated key, until [`Pattern::prepare`] makes the matcher of it.
+    expression: Option<String>,
     matcher: Option<Matcher>,
     /// Sets of texts; every match contains one text of each. Empty: nothing is known.
     pub(super) required: Vec<Vec<Vec<u8>>>,
@@ -33,8 +39,11 @@ pub struct Pattern {
 #[derive(Debug)]
 struct Matcher {
     expression: Hir,
-    automaton: BoundedBacktracker,
+    /// Made when it is first needed: patterns of a regex set need none.
+    automaton: CachedAutomaton,
 }
+
+type CachedAutomaton = OnceLock<Option<BoundedBacktracker>>;
 
 /// A key without them matches only itself.
 const METACHARACTERS: [char; 12] = ['.', '^', '$', '*', '+', '?', '{', '[', '\\', '|', '(', ')'];
@@ -42,30 +51,55 @@ const METACHARACTERS: [char; 12] = ['.', '^', '$', '*', '+', '?', '{', '[', '\\'
 /// States of an automaton, at most; nested counted repetitions exceed it.
 const MOST_STATES: usize = 20_000;
 
+/// Groups inside each other, at most, for a translated key to be certainly an expression.
+const SHALLOW: usize = 16;
+
 impl Pattern {
-    /// Reads a key. If its engine is Python's, only Python can tell whether it is valid.
+    /// Reads a key. If its engine is Python's and it is not valid for certain, only Python can tell whether it is.
     #[must_use]
     pub fn new(key: &str, matching: Matching) -> Self {
-        Self::with(key, matching, None)
+        if matching == Matching::Full && !key.contains(METACHARACTERS) {
+            return Self { engine: Engine::Exact, valid: true, ..Self::python() };
+        }
+        let Some(read) = translate(key, matching, None) else { return Self::python() };
+        // Light ones are expressions with small automata for certain, which are made when a path is looked up.
+        let valid = read.weight <= MOST_STATES && read.depth <= SHALLOW;
+        let Some(expression) = read.expression else { return Self { valid, ..Self::python() } };
+        let linear = Engine::Linear(read.domain);
+        let mut pattern = Self { engine: linear, valid, expression: Some(expression), ..Self::python() };
+        if !valid {
+            pattern.prepare();
+        }
+        pattern
     }
 
     /// Reads a key for paths of all characters, given Python's character classes.
     #[must_use]
     pub fn wide(key: &str, matching: Matching, classes: &Classes) -> Self {
-        Self::with(key, matching, Some(classes))
+        let read = translate(key, matching, Some(classes));
+        let Some((Some(expression), domain)) = read.map(|read| (read.expression, read.domain)) else {
+            return Self::python();
+        };
+        let engine = Engine::Linear(domain);
+        let mut pattern = Self { engine, expression: Some(expression), ..Self::python() };
+        pattern.prepare();
+        pattern
     }
 
-    fn with(key: &str, matching: Matching, classes: Option<&Classes>) -> Self {
-        let python = Self { engine: Engine::Python, matcher: None, required: Vec::new() };
-        if matching == Matching::Full && !key.contains(METACHARACTERS) {
-            return Self { engine: Engine::Exact, ..python };
+    fn python() -> Self {
+        Self { engine: Engine::Python, valid: false, expression: None, matcher: None, required: Vec::new() }
+    }
+
+    /// Makes the matcher, if that has not been done. The engine becomes Python's if the linear one cannot have it.
+    pub(super) fn prepare(&mut self) {
+        let Some(expression) = self.expression.take() else { return };
+        match regex_syntax::parse(&expression) {
+            Ok(hir) if weight(&hir) <= MOST_STATES => {
+                self.required = literals::required(&hir);
+                self.matcher = Some(Matcher { expression: hir, automaton: OnceLock::new() });
+            }
+            _ => self.engine = Engine::Python,
         }
-        let Some((expression, domain)) = translate(key, matching, classes) else { return python };
-        let Ok(hir) = regex_syntax::parse(&expression) else { return python };
-        let Some(automaton) = compile(&hir) else { return python };
-        let required = literals::required(&hir);
-        let matcher = Matcher { expression: hir, automaton };
-        Self { engine: Engine::Linear(domain), matcher: Some(matcher), required }
     }
 
     /// Returns the engine that decides whether a path matches.
@@ -74,10 +108,23 @@ impl Pattern {
         self.engine
     }
 
+    /// Returns whether the key is certainly a regular expression of Python.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.valid || self.engine != Engine::Python
+    }
+
     /// The expression for the linear engine, and the paths it is good for.
     pub(super) fn linear(&self) -> Option<(&Hir, Domain)> {
         let Engine::Linear(domain) = self.engine else { return None };
         self.matcher.as_ref().map(|matcher| (&matcher.expression, domain))
+    }
+
+    /// Makes the automaton that [`Pattern::matches`] runs, so that no lookup waits for it.
+    pub(super) fn compile(&self) {
+        if let Some(Matcher { expression, automaton }) = &self.matcher {
+            automaton.get_or_init(|| compile(expression));
+        }
     }
 
     /// Whether the path matches; None if only Python can tell.
@@ -86,7 +133,8 @@ impl Pattern {
         let Engine::Linear(domain) = self.engine else {
             return (self.engine == Engine::Exact).then_some(false);
         };
-        let matcher = &self.matcher.as_ref().filter(|_| domain.contains(path))?.automaton;
+        let Matcher { expression, automaton } = self.matcher.as_ref().filter(|_| domain.contains(path))?;
+        let matcher = automaton.get_or_init(|| compile(expression)).as_ref()?;
         let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
         let quick = matcher.try_is_match(&mut matcher.create_cache(), input.clone());
         // Only paths of many thousand characters are too long for it.
@@ -98,9 +146,6 @@ impl Pattern {
 }
 
 fn compile(hir: &Hir) -> Option<BoundedBacktracker> {
-    if weight(hir) > MOST_STATES {
-        return None;
-    }
     let settings = thompson::Config::new().which_captures(WhichCaptures::None);
     let nfa = NFA::compiler().configure(settings).build_from_hir(hir).ok()?;
     BoundedBacktracker::new_from_nfa(nfa).ok()
@@ -121,5 +166,71 @@ fn weight(hir: &Hir) -> usize {
         HirKind::Concat(parts) | HirKind::Alternation(parts) => {
             parts.iter().fold(0, |sum, part| sum.saturating_add(weight(part)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_translation_knows_the_most_that_its_automaton_weighs() {
+        let atoms = [
+            "a",
+            "k",
+            "é",
+            "語",
+            ".",
+            r"\d",
+            r"\W",
+            r"\s",
+            "[a-z]",
+            "[^a-z]",
+            r"[^\d_k-s]",
+            r"[a-cx-z0-9é]",
+            r"\.",
+            "^",
+            "$",
+            r"\b",
+            "()",
+            "(a|)",
+            "(?:k|[^s])",
+            "(?=a)",
+            "(?!b|c)",
+        ];
+        let times = ["", "?", "*", "+", "{3}", "{2,}", "{,7}", "{4,9}", "{200}"];
+        let mut light = 0;
+        for (first, second) in atoms.iter().flat_map(|first| atoms.map(|second| (*first, second))) {
+            for (times, flags) in
+                times.iter().flat_map(|times| ["", "(?i)", "(?s)", "(?is)"].map(|f| (times, f)))
+            {
+                for key in [
+                    format!("{flags}{first}{second}{times}"),
+                    format!("{flags}({first}|{second}{times}){times}"),
+                ] {
+                    for matching in [Matching::Full, Matching::Search] {
+                        let Some(read) = translate(&key, matching, None) else { continue };
+                        let Some(expression) = read.expression else { continue };
+                        let hir = regex_syntax::parse(&expression).expect(&key);
+                        assert!(weight(&hir) <= read.weight, "{key}: {} > {}", weight(&hir), read.weight);
+                        light += usize::from(read.weight <= MOST_STATES);
+                    }
+                }
+            }
+        }
+        assert!(light > 10_000, "{light}");
+    }
+
+    #[test]
+    fn deep_groups_are_read_at_once() {
+        let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
+        for (depth, waits) in [(1, true), (SHALLOW, true), (SHALLOW + 1, false), (100, false)] {
+            let mut pattern = Pattern::new(&nested(depth), Matching::Full);
+            assert_eq!(pattern.expression.is_some(), waits, "{depth}");
+            pattern.prepare();
+            assert_ne!(pattern.engine(), Engine::Python, "{depth}");
+            assert_eq!(pattern.matches("a"), Some(true));
+        }
+        assert_eq!(Pattern::new(&nested(101), Matching::Full).engine(), Engine::Python);
     }
 }

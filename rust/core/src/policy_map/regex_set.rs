@@ -1,7 +1,9 @@
 //! The patterns without distinguishing literals: one lazy automaton for all of them.
 
-use regex_automata::meta::{self, Regex};
-use regex_automata::{Anchored, Input, MatchKind, PatternSet};
+use regex_automata::hybrid::dfa::{Cache, DFA, OverlappingState};
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::{Anchored, Input, MatchKind};
+use regex_syntax::hir::Hir;
 
 use super::matching::{Domain, Slot};
 use super::pattern::Pattern;
@@ -26,8 +28,43 @@ pub(super) struct RegexSet {
 
 #[derive(Debug)]
 struct Together {
-    regex: Regex,
-    found: PatternSet,
+    automaton: DFA,
+    /// Its states, as far as paths have met them.
+    states: Cache,
+    /// The last lookup that each pattern was found in.
+    found: Vec<u64>,
+    lookups: u64,
+}
+
+impl Together {
+    fn new(expressions: &[&Hir]) -> Option<Self> {
+        let settings =
+            thompson::Config::new().which_captures(WhichCaptures::None).nfa_size_limit(Some(PATTERN_BYTES));
+        let nfa = NFA::compiler().configure(settings).build_many_from_hir(expressions).ok()?;
+        let settings = DFA::config().match_kind(MatchKind::All).cache_capacity(STATE_BYTES);
+        let automaton = DFA::builder().configure(settings).build_from_nfa(nfa).ok()?;
+        let states = automaton.create_cache();
+        Some(Self { automaton, states, found: vec![0; expressions.len()], lookups: 0 })
+    }
+
+    /// Calls `visit` with the place of each pattern that matches, once; returns whether all were found.
+    fn find(&mut self, path: &str, mut visit: impl FnMut(usize)) -> bool {
+        let Self { automaton, states, found, lookups } = self;
+        *lookups += 1;
+        let input = Input::new(path).anchored(Anchored::Yes);
+        let mut state = OverlappingState::start();
+        // In time that depends on the path and the matches, not on the number of patterns.
+        loop {
+            if automaton.try_search_overlapping_fwd(states, &input, &mut state).is_err() {
+                return false;
+            }
+            let Some(hit) = state.get_match() else { return true };
+            let place = hit.pattern().as_usize();
+            if std::mem::replace(&mut found[place], *lookups) != *lookups {
+                visit(place);
+            }
+        }
+    }
 }
 
 impl RegexSet {
@@ -38,27 +75,19 @@ impl RegexSet {
             ascii_only: all.ascii_only | domain.ascii_only,
             no_newline: all.no_newline | domain.no_newline,
         });
-        let together = || {
-            let settings = meta::Config::new()
-                .match_kind(MatchKind::All)
-                .hybrid_cache_capacity(STATE_BYTES)
-                .nfa_size_limit(Some(PATTERN_BYTES));
-            let expressions: Vec<_> = linear.iter().map(|&(expression, _)| expression).collect();
-            let regex = Regex::builder().configure(settings).build_many_from_hir(&expressions).ok()?;
-            Some(Together { found: PatternSet::new(regex.pattern_len()), regex })
-        };
-        let together = if patterns.len() > SMALL { together() } else { None };
+        let expressions: Vec<_> = linear.iter().map(|&(expression, _)| expression).collect();
+        let together = if patterns.len() > SMALL { Together::new(&expressions) } else { None };
         Self { slots, domain, together }
     }
 
-    /// Calls `visit` with each pattern that may match.
-    pub(super) fn candidates(&mut self, path: &str, visit: &mut impl FnMut(Slot)) {
-        let together = self.together.as_mut().filter(|_| self.domain.contains(path));
-        let Some(Together { regex, found }) = together else {
-            return self.slots.iter().for_each(|&slot| visit(slot));
-        };
-        found.clear();
-        regex.which_overlapping_matches(&Input::new(path).anchored(Anchored::Yes), found);
-        found.iter().for_each(|pattern| visit(self.slots[pattern.as_usize()]));
+    /// Calls `visit` with each pattern that may match, and whether it does for certain.
+    pub(super) fn candidates(&mut self, path: &str, visit: &mut impl FnMut(Slot, bool)) {
+        let Self { slots, domain, together } = self;
+        let together = together.as_mut().filter(|_| domain.contains(path));
+        if together.is_none_or(|together| !together.find(path, |place| visit(slots[place], true))) {
+            for &slot in slots.iter() {
+                visit(slot, false);
+            }
+        }
     }
 }

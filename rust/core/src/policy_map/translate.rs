@@ -1,7 +1,7 @@
 //! Python's regular expressions in the linear engine's syntax.
 //!
-//! Only syntax with the same meaning in both is translated, and every translated pattern is valid in Python. Everything
-//! else (look-around, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax
+//! Only syntax with the same meaning in both is translated, and every translated pattern is valid in Python. Look-ahead is
+//! read too, and so known to be valid, but left to Python to match. Everything else (look-behind, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax
 //! that Python warns of, errors) is left to Python's own `re`: `translate` gives None.
 //!
 //! Character classes are written out, so no Unicode table of ours takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
@@ -14,21 +14,35 @@ use std::str::Chars;
 
 use super::matching::{Classes, Domain, Matching};
 
-/// The expression that matches the same paths, and the paths it is good for.
-pub(super) fn translate(
-    pattern: &str,
-    matching: Matching,
-    classes: Option<&Classes>,
-) -> Option<(String, Domain)> {
+/// What a pattern is.
+#[derive(Debug)]
+pub(super) struct Translation {
+    /// The expression that matches the same paths; `None` if it has look-ahead, and so only Python can match it.
+    pub(super) expression: Option<String>,
+    /// The paths the expression is good for.
+    pub(super) domain: Domain,
+    /// The weight of its automaton, at most (see `pattern::weight`).
+    pub(super) weight: usize,
+    /// Groups inside each other, at most.
+    pub(super) depth: usize,
+}
+
+/// Translates a pattern; `None` if that is left to Python, which may find it invalid.
+pub(super) fn translate(pattern: &str, matching: Matching, classes: Option<&Classes>) -> Option<Translation> {
     let mut reader = Reader {
         rest: pattern.chars().peekable(),
-        output: String::new(),
+        output: String::with_capacity(2 * pattern.len() + 16),
         domain: Domain::default(),
         depth: 0,
+        deepest: 0,
+        weight: 2,
+        folds: false,
+        looks_ahead: false,
         matching,
         classes,
     };
     let flags = reader.leading_flags()?;
+    reader.folds = flags.contains('i');
     reader.alternatives()?;
     if reader.rest.peek().is_some() {
         return None; // a parenthesis too many
@@ -37,22 +51,33 @@ pub(super) fn translate(
     if flags.contains('i') && !pattern.is_ascii() {
         return None;
     }
-    let Reader { output, mut domain, .. } = reader;
+    let Reader { output, mut domain, weight, deepest, looks_ahead, .. } = reader;
     domain.ascii_only |= flags.contains('i');
     let body = if flags.is_empty() { output } else { format!("(?{flags}:{output})") };
     let whole = match matching {
         Matching::Full => format!(r"\A(?:{body})\z"),
         Matching::Search => format!(r"\A(?s:.)*?(?:{body})"),
     };
-    Some((whole, domain))
+    let weight = if matching == Matching::Search { weight.saturating_add(ANY) } else { weight };
+    Some(Translation { expression: (!looks_ahead).then_some(whole), domain, weight, depth: deepest })
 }
+
+/// The weight of a class of Python's character classes or of any character, at most: ranges of ASCII.
+const ANY: usize = 48;
 
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     output: String,
     domain: Domain,
-    /// Groups around the place where it reads.
+    /// Groups around the place where it reads, and the most so far.
     depth: usize,
+    deepest: usize,
+    /// The weight of what it has read, at most.
+    weight: usize,
+    /// Whether case is ignored.
+    folds: bool,
+    /// Whether there is look-ahead, which only Python matches.
+    looks_ahead: bool,
     matching: Matching,
     /// Python's classes, if the paths are to be of all characters.
     classes: Option<&'a Classes>,
@@ -84,8 +109,14 @@ fn complement(letter: char) -> Option<&'static str> {
 
 impl Reader<'_> {
     fn literal(&mut self, character: char) {
-        // By code point: no character has a meaning of its own.
-        let _ = write!(self.output, r"\x{{{:x}}}", u32::from(character));
+        // In UTF-8; or, where case is ignored, a class of up to four ranges. In a set, a range and one of the complement.
+        self.weight = self.weight.saturating_add(if self.folds { 32 } else { 8 });
+        if character.is_ascii_alphanumeric() || character == '_' || character == '/' {
+            self.output.push(character);
+        } else {
+            // By code point: no character has a meaning of its own.
+            let _ = write!(self.output, r"\x{{{:x}}}", u32::from(character));
+        }
     }
 
     /// The flags of `(?i)`, `(?s)` or both at the beginning; other flags are not translated.
@@ -115,6 +146,7 @@ impl Reader<'_> {
                 return Some(());
             }
             self.output.push('|');
+            self.weight = self.weight.saturating_add(1);
         }
     }
 
@@ -124,8 +156,10 @@ impl Reader<'_> {
                 break;
             }
             self.rest.next();
+            let before = self.weight;
             if self.atom(next)? {
-                self.quantifier()?;
+                let times = self.quantifier()?;
+                self.weight = before.saturating_add((self.weight - before).saturating_mul(times));
             } else if matches!(self.rest.peek(), Some('*' | '+' | '?' | '{')) {
                 return None; // a repeated assertion
             }
@@ -135,22 +169,34 @@ impl Reader<'_> {
 
     /// One element; whether it consumes text, so may be repeated.
     fn atom(&mut self, first: char) -> Option<bool> {
+        self.weight = self.weight.saturating_add(2);
         match first {
             '(' => {
-                if self.rest.next_if_eq(&'?').is_some() && self.rest.next() != Some(':') {
-                    return None;
+                let mut is_atom = true;
+                if self.rest.next_if_eq(&'?').is_some() {
+                    match self.rest.next()? {
+                        ':' => {}
+                        '=' | '!' => is_atom = false,
+                        _ => return None,
+                    }
                 }
+                self.looks_ahead |= !is_atom;
                 self.output.push_str("(?:");
                 self.depth += 1;
+                self.deepest = self.deepest.max(self.depth);
                 (self.depth <= DEEPEST).then_some(())?;
                 self.alternatives()?;
                 (self.rest.next()? == ')').then_some(())?;
                 self.depth -= 1;
                 self.output.push(')');
+                return Some(is_atom);
             }
             '[' => self.set()?,
             '\\' => return self.escape(),
-            '.' => self.output.push('.'),
+            '.' => {
+                self.weight = self.weight.saturating_add(ANY);
+                self.output.push('.');
+            }
             '^' => {
                 self.output.push_str(r"\A");
                 return Some(false);
@@ -192,6 +238,7 @@ impl Reader<'_> {
 
     /// Writes the class of a letter, as a set or as part of one; returns false if it has none.
     fn class(&mut self, letter: char, alone: bool) -> bool {
+        self.weight = self.weight.saturating_add(ANY);
         if let Some(classes) = self.classes {
             let Some(items) = classes.items(letter.to_ascii_lowercase()) else { return false };
             let _ = match (letter.is_ascii_uppercase(), alone) {
@@ -207,7 +254,9 @@ impl Reader<'_> {
         true
     }
 
-    fn quantifier(&mut self) -> Option<()> {
+    /// Reads a quantifier, if there is one; returns how many times it multiplies its element's weight.
+    fn quantifier(&mut self) -> Option<usize> {
+        let mut times = 1;
         match self.rest.peek() {
             Some(&sign @ ('*' | '+' | '?')) => {
                 self.rest.next();
@@ -215,18 +264,19 @@ impl Reader<'_> {
             }
             Some('{') => {
                 self.rest.next();
-                let text = self.until_brace()?;
+                let (text, most) = self.until_brace()?;
                 self.output.push_str(&text);
+                times = most;
             }
-            _ => return Some(()),
+            _ => return Some(times),
         }
         // Lazy or not, the same texts match. Possessive and doubled quantifiers are left to Python.
         self.rest.next_if_eq(&'?');
-        (!matches!(self.rest.peek(), Some('*' | '+' | '?' | '{'))).then_some(())
+        (!matches!(self.rest.peek(), Some('*' | '+' | '?' | '{'))).then_some(times)
     }
 
-    /// `{m}`, `{m,}`, `{,n}` or `{m,n}`, the opening brace read.
-    fn until_brace(&mut self) -> Option<String> {
+    /// `{m}`, `{m,}`, `{,n}` or `{m,n}`, the opening brace read; and the larger of its numbers.
+    fn until_brace(&mut self) -> Option<(String, usize)> {
         let mut bounds = String::new();
         loop {
             match self.rest.next()? {
@@ -241,10 +291,10 @@ impl Reader<'_> {
         }
         let least: u32 = if least.is_empty() { 0 } else { least.parse().ok()? };
         if most.is_empty() {
-            return Some(format!("{{{least},}}"));
+            return Some((format!("{{{least},}}"), least.max(1) as usize));
         }
         let most: u32 = most.parse().ok()?;
-        (least <= most).then(|| format!("{{{least},{most}}}"))
+        (least <= most).then(|| (format!("{{{least},{most}}}"), most.max(1) as usize))
     }
 
     /// A set, the opening bracket read.
