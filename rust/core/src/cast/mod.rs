@@ -1,22 +1,24 @@
 //! The cast of whole arrays: a plan, and its execution over a layout.
 //!
-//! * `prepared`: a plan that is run many times.
+//! * `prepared`: a plan that is run many times; `planned`: one with options, over few elements.
 //! * `host_agreement`, `boundary_values`: where other libraries give the same results.
 //! * `rows`: scales that differ along the first axes only.
 //! * `refusal`: what an error says about an element.
 
 mod boundary_values;
 mod host_agreement;
+mod planned;
 mod prepared;
 mod refusal;
 mod rows;
 
 pub use boundary_values::boundary_values;
 pub use host_agreement::HostAgreement;
+pub use planned::PlannedCast;
 pub use prepared::Prepared;
 
 pub use crate::exec::parallel::{num_threads, set_num_threads};
-pub use crate::exec::small::cast_small;
+pub use crate::exec::small::{cast_few, cast_small};
 pub(crate) use crate::kernels::tile::TILE;
 pub use crate::plan::log_casts;
 pub use crate::plan::operands::{Scales, Settings, Source, Target};

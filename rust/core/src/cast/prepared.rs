@@ -24,6 +24,7 @@ impl Prepared {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
+    #[inline]
     pub fn new(source: Format, through: Option<Format>, target: Format) -> Result<Self, Error> {
         let (first, second) = match through {
             None => (Plan::plain(source, target)?, None),
@@ -36,6 +37,7 @@ impl Prepared {
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
+    #[inline]
     pub unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
         // SAFETY: passed on.
         unsafe {

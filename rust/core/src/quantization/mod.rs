@@ -1,0 +1,32 @@
+//! Block-scaled and packed weights: schemes, decoding, encoding.
+//!
+//! * `scheme`, `recipe`: the tables, `element`: what codes mean; `scale_rule`: powers of two as scales.
+//! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
+//! * `lookup`: codes to 16-bit results by tables in registers.
+//! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
+//! * `rows`, `work`, `arithmetic`: arrays as rows, their shares, and tiles of floats.
+
+mod arithmetic;
+mod codes;
+mod decode;
+mod element;
+mod encode;
+mod lookup;
+mod packing;
+mod recipe;
+mod rows;
+mod scale_rule;
+mod scheme;
+mod swizzle;
+mod work;
+
+pub use codes::{Direction, repack};
+pub use decode::{Decoding, GlobalUse, Meaning, decode};
+pub use element::Element;
+pub use encode::{Encoded, Encoding, FourOverSix, block_amax, encode, global_scale};
+pub use packing::Packing;
+pub use recipe::Family;
+pub use rows::Array;
+pub use scale_rule::ScaleRule;
+pub use scheme::{ScaleFormat, Scheme, TABLE};
+pub use swizzle::swizzle;

@@ -1,0 +1,143 @@
+//! Shapes of matrices in blocks, and how they are shared between threads.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::rows::Array;
+use crate::cpu::DefaultEnvironment;
+use crate::error::Error;
+use crate::exec::parallel;
+
+/// A stack of matrices in blocks.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    pub(super) stack: SmallVec<[usize; 2]>,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Rows and columns of a block, at least 1.
+    pub(super) block: (usize, usize),
+}
+
+impl Extent {
+    /// Takes the extent of an array of single elements.
+    pub(super) fn of(argument: &str, array: &Array<'_>, block: (usize, usize)) -> Result<Self, Error> {
+        let Some((&[rows, columns], stack)) = array.shape.split_last_chunk::<2>().map(|(a, b)| (b, a)) else {
+            return Err(Error::InvalidOption {
+                message: format!("{argument} has {} axes; give it rows and columns.", array.shape.len()),
+            });
+        };
+        let whole = |part: usize, length: usize| if part == 0 { length.max(1) } else { part };
+        let block = (whole(block.0, rows), whole(block.1, columns));
+        Ok(Self { stack: SmallVec::from_slice(stack), rows, columns, block })
+    }
+
+    /// How many matrices there are.
+    pub(super) fn matrices(&self) -> usize {
+        self.stack.iter().product()
+    }
+
+    pub(super) fn row_blocks(&self) -> usize {
+        self.rows.div_ceil(self.block.0)
+    }
+
+    pub(super) fn column_blocks(&self) -> usize {
+        self.columns.div_ceil(self.block.1)
+    }
+
+    /// Returns the block of rows that a row is in.
+    pub(super) fn row_block(&self, row: usize) -> usize {
+        row / self.block.0
+    }
+
+    /// Checks that an array has the axes of the stack and so many rows; returns the items of its rows.
+    pub(super) fn check(&self, argument: &str, array: &Array<'_>, rows: usize) -> Result<usize, Error> {
+        let stack = self.stack.len();
+        if array.shape.len() < stack + 2
+            || array.shape[..stack] != self.stack[..]
+            || array.shape[stack] != rows
+        {
+            return Err(Error::InvalidOption {
+                message: format!(
+                    "{argument} has shape {:?}; it must begin with {:?}, and have an axis for the items of a row.",
+                    array.shape,
+                    self.stack.iter().copied().chain([rows]).collect::<Vec<_>>()
+                ),
+            });
+        }
+        Ok(array.shape[stack + 1..].iter().product())
+    }
+
+    /// Reads a float32 for each matrix.
+    ///
+    /// # Safety
+    /// The elements are readable.
+    pub(super) unsafe fn per_matrix(&self, array: &Array<'_>) -> Result<Vec<f32>, Error> {
+        let fits = array.shape == &self.stack[..];
+        if array.format.name() != "float32" || !fits {
+            return Err(Error::InvalidOption {
+                message: format!(
+                    "global_scale has dtype {} and shape {:?}; give a float32 for each matrix, of shape {:?}.",
+                    array.format.name(),
+                    array.shape,
+                    self.stack
+                ),
+            });
+        }
+        let place = |mut index: usize| {
+            let mut pointer = array.pointer.cast_const();
+            for (&length, &stride) in array.shape.iter().zip(array.strides).rev() {
+                pointer = pointer.wrapping_offset((index % length) as isize * stride);
+                index /= length;
+            }
+            pointer.cast::<f32>()
+        };
+        // SAFETY: the caller's promise.
+        Ok((0..self.matrices()).map(|index| unsafe { place(index).read_unaligned() }).collect())
+    }
+}
+
+/// Some rows and columns of one matrix.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) matrix: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+}
+
+/// Elements of an item, about.
+const ITEM: usize = 1 << 16;
+
+/// Runs a function for all items, on at most so many threads, in the default environment. Items begin at a whole tile
+/// of so many columns and rows, and hold whole blocks of rows.
+pub(super) fn run_items(
+    extent: &Extent,
+    (tile_columns, tile_rows): (usize, usize),
+    row_bytes: usize,
+    threads: usize,
+    call: impl Fn(&Item) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let Extent { rows, columns, block, .. } = *extent;
+    let matrices = extent.matrices();
+    if rows * columns * matrices == 0 {
+        return Ok(());
+    }
+    let wide = if columns > ITEM { (ITEM / tile_columns).max(1) * tile_columns } else { columns };
+    let least = if block.0 < rows && block.0 > tile_rows { block.0 } else { tile_rows };
+    let tall = (ITEM / wide / least).max(1) * least;
+    let (down, across) = (rows.div_ceil(tall), columns.div_ceil(wide));
+    let item = |index: usize| {
+        let (rest, column) = (index / across, index % across);
+        let (matrix, row) = (rest / down, rest % down);
+        Item {
+            matrix,
+            rows: row * tall..rows.min((row + 1) * tall),
+            columns: column * wide..columns.min((column + 1) * wide),
+        }
+    };
+    let bytes = row_bytes * rows * matrices;
+    parallel::each(matrices * down * across, bytes, threads, |index, _| {
+        let _environment = DefaultEnvironment::enter();
+        call(&item(index))
+    })
+}

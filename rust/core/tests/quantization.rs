@@ -1,0 +1,245 @@
+//! Weights in blocks: decoding against the definition of formats, encoding against decoding, on every level.
+
+use castwise_core::Format;
+use castwise_core::cast::{Settings, cast_slice};
+use castwise_core::codec::options::Options;
+use castwise_core::codec::reference::value_of;
+use castwise_core::cpu::Level;
+use castwise_core::parse::parse;
+use castwise_core::quantization::{
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, decode, encode,
+};
+
+const ROWS: usize = 3;
+const COLUMNS: usize = 1056;
+
+/// An array in memory of its own.
+struct Owned {
+    bytes: Vec<u8>,
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+    format: Format,
+}
+
+impl Owned {
+    fn new(name: &str, shape: &[usize], mut byte: impl FnMut(usize) -> u8) -> Self {
+        let format = parse(name).unwrap();
+        let mut strides = vec![format.item_size() as isize; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis] as isize;
+        }
+        let count = shape.iter().product::<usize>() * format.item_size();
+        Self { bytes: (0..count).map(&mut byte).collect(), shape: shape.to_vec(), strides, format }
+    }
+
+    fn of_f32(shape: &[usize], value: impl Fn(usize) -> f32) -> Self {
+        Self::new("float32", shape, |byte| value(byte / 4).to_ne_bytes()[byte % 4])
+    }
+
+    fn get(&self) -> Array<'_> {
+        Array {
+            pointer: self.bytes.as_ptr().cast_mut(),
+            shape: &self.shape,
+            strides: &self.strides,
+            format: self.format,
+        }
+    }
+
+    fn target(&mut self) -> Array<'_> {
+        let pointer = self.bytes.as_mut_ptr();
+        Array { pointer, shape: &self.shape, strides: &self.strides, format: self.format }
+    }
+}
+
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    }
+}
+
+fn cast(values: &[u8], from: &str, to: Format) -> Vec<u8> {
+    let from = parse(from).unwrap();
+    let mut result = vec![0; values.len() / from.item_size() * to.item_size()];
+    let settings = Settings { options: Options::default(), report: false, threads: 1 };
+    cast_slice(values, from, &mut result, to, &settings).unwrap();
+    result
+}
+
+fn plain(data: Array<'_>, element: Format, bits: u32, width: usize) -> Decoding<'_> {
+    Decoding {
+        data,
+        high: None,
+        meaning: Meaning::Format(element),
+        bits,
+        packing: Packing::parse("dense", bits).unwrap(),
+        block: (1, width),
+        scale: None,
+        scale_divides: false,
+        global_scale: None,
+        offset: 0,
+        zero_point: None,
+        bias: None,
+        group_index: None,
+        divisor: None,
+        exact: false,
+        narrow: false,
+    }
+}
+
+#[test]
+fn every_code_decodes_to_its_product() {
+    let mut next = random(1);
+    for (name, bits, width) in [
+        ("float4_e2m1fn", 4, 32),
+        ("float4_e2m1fn", 4, 16),
+        ("float4_e2m1fn", 4, 24),
+        ("float6_e3m2fn", 6, 32),
+        ("float6_e2m3fn", 6, 96),
+        ("float8_e4m3fn", 8, 32),
+        ("float8_e5m2", 8, COLUMNS),
+    ] {
+        let element = parse(name).unwrap();
+        let spec = element.float().unwrap();
+        let per_row = COLUMNS * bits / 8;
+        let data = Owned::new("uint8", &[ROWS, per_row], |_| next() as u8);
+        let blocks = COLUMNS / width;
+        let scales: Vec<f32> =
+            (0..ROWS * blocks).map(|_| f32::from_bits(next() as u32 % 0x1000_0000 + 0x3000_0000)).collect();
+        let scale = Owned::of_f32(&[ROWS, blocks], |index| scales[index]);
+        let code = |row: usize, column: usize| {
+            let bit = column * bits;
+            let word = |byte: usize| data.bytes.get(row * per_row + byte).map_or(0, |&byte| u16::from(byte));
+            let both = word(bit / 8) | word(bit / 8 + 1) << 8;
+            u64::from(both >> (bit % 8)) & ((1 << bits) - 1)
+        };
+        let places = || (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column)));
+        let value = |(row, column)| value_of(&spec, code(row, column));
+        let factor = |(row, column): (usize, usize)| scales[row * blocks + column / width];
+        let nan = |value: f32| if value.is_nan() { f32::NAN } else { value };
+        let peer: Vec<u8> =
+            places().flat_map(|place| nan(value(place) as f32 * factor(place)).to_ne_bytes()).collect();
+        let nan = |value: f64| if value.is_nan() { f64::NAN } else { value };
+        let exact: Vec<u8> =
+            places().flat_map(|place| nan(value(place) * f64::from(factor(place))).to_ne_bytes()).collect();
+        for level in Level::available() {
+            level.activate();
+            for target in ["bfloat16", "float16", "float32", "float64"] {
+                let target_format = parse(target).unwrap();
+                for (is_exact, values, from) in [(false, &peer, "float32"), (true, &exact, "float64")] {
+                    let mut out = Owned::new(target, &[ROWS, COLUMNS], |_| 0xa5);
+                    let decoding = Decoding {
+                        scale: Some(scale.get()),
+                        exact: is_exact,
+                        ..plain(data.get(), element, bits as u32, width)
+                    };
+                    // SAFETY: arrays of their own.
+                    unsafe { decode(&decoding, out.target(), 2) }.unwrap();
+                    let expected = cast(values, from, target_format);
+                    assert!(out.bytes == expected, "{name} {width} {target} {is_exact} {}", level.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn schemes_encode_alike_on_every_level_and_decode_to_what_is_near() {
+    let mut next = random(2);
+    let values: Vec<f32> = (0..ROWS * COLUMNS)
+        .map(|_| (next() as f32 / 2f32.powi(30) - 1.0) * 2f32.powi(next() as i32 % 8 - 4))
+        .collect();
+    let x = Owned::of_f32(&[ROWS, COLUMNS], |index| values[index]);
+    for scheme in TABLE {
+        for recipe in scheme.recipes() {
+            check(scheme, recipe, &x, &values);
+        }
+    }
+}
+
+/// Encodes with one recipe on every level; where codes are nearest, decodes again.
+fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
+    let (rows, columns) = scheme.block;
+    let block = (if rows == 0 { ROWS } else { rows }, if columns == 0 { COLUMNS } else { columns });
+    let blocks = [ROWS.div_ceil(block.0), COLUMNS.div_ceil(block.1)];
+    let affine = scheme.zero_point && recipe == "mlx";
+    let two_level = scheme.global_scale && recipe != "mlx";
+    let global = Owned::of_f32(&[], |_| if recipe == "compressed-tensors" { 336.0 } else { 1.0 / 336.0 });
+    let mut first: Option<Vec<Vec<u8>>> = None;
+    for level in Level::available() {
+        level.activate();
+        let packed = COLUMNS * scheme.bits as usize / 8;
+        let mut data = Owned::new("uint8", &[ROWS, packed], |_| 0xa5);
+        let name = match scheme.scale {
+            castwise_core::quantization::ScaleFormat::Format(name) => name,
+            castwise_core::quantization::ScaleFormat::Weight => "float32",
+        };
+        let mut scale = Owned::new(name, &blocks, |_| 0xa5);
+        let mut bias = Owned::new("float32", &blocks, |_| 0xa5);
+        let encoding = Encoding {
+            x: x.get(),
+            scheme,
+            recipe: Some(recipe),
+            block: scheme.block,
+            packing: Packing::parse("dense", scheme.bits).unwrap(),
+            offset: 0,
+            rule: None,
+            amax: two_level.then_some(8.0),
+            global_scale: two_level.then(|| global.get()),
+            global_max: None,
+            four_over_six: None,
+            code_map: None,
+            rounding: None,
+            seed: 0,
+            nan_scales: false,
+        };
+        let to = Encoded {
+            data: data.target(),
+            scale: scale.target(),
+            zero_point: None,
+            bias: affine.then(|| bias.target()),
+        };
+        // SAFETY: arrays of their own.
+        unsafe { encode(&encoding, &to, 2) }.unwrap();
+        let found = vec![data.bytes.clone(), scale.bytes.clone(), bias.bytes.clone()];
+        assert!(
+            first.get_or_insert_with(|| found.clone()) == &found,
+            "{} {recipe} {}",
+            scheme.name,
+            level.name()
+        );
+        let Element::Format(element) = scheme.element else { continue };
+        let signed = scheme.family == castwise_core::quantization::Family::Integer;
+        if signed && !affine && scheme.bits != 8 {
+            continue;
+        }
+        let element = parse(if affine { "uint8" } else { element }).unwrap();
+        let mut out = Owned::new("float32", &[ROWS, COLUMNS], |_| 0);
+        let sixty_fourth = Owned::of_f32(&[], |_| 1.0 / 64.0);
+        let hundred = Owned::of_f32(&[], |_| 127.0);
+        let decoding = Decoding {
+            block: scheme.block,
+            scale: Some(scale.get()),
+            scale_divides: recipe == "keras",
+            bias: affine.then(|| bias.get()),
+            global_scale: match (two_level, recipe, scheme.name) {
+                (true, "compressed-tensors", _) => Some((global.get(), GlobalUse::Divide)),
+                (true, ..) => Some((global.get(), GlobalUse::Multiply)),
+                (false, _, "mxint8") => Some((sixty_fourth.get(), GlobalUse::Multiply)),
+                (false, "bitsandbytes", _) => Some((hundred.get(), GlobalUse::After)),
+                _ => None,
+            },
+            ..plain(data.get(), element, scheme.bits, 1)
+        };
+        // SAFETY: as above.
+        unsafe { decode(&decoding, out.target(), 1) }.unwrap();
+        let decoded = out.bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
+        let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        // The step of the largest codes, of at least 2 bits with a sign; floor loses up to a quarter of the top binade.
+        let step = largest * if scheme.bits >= 6 { 0.26 } else { 0.7 };
+        for (value, decoded) in values.iter().zip(decoded) {
+            assert!((value - decoded).abs() <= step, "{} {recipe}: {value} -> {decoded}", scheme.name);
+        }
+    }
+}
