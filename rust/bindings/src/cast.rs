@@ -1,4 +1,4 @@
-//! `castwise.cast`: arguments to a call of the core.
+//! `castwise.cast`: arguments to a call of the core; [`crate::small`] answers simple calls before.
 
 use castwise_core::Error;
 use castwise_core::cast::{self as core, Settings};
@@ -16,7 +16,6 @@ use crate::error::to_python;
 use crate::foreign::{self, Given};
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
-use crate::small;
 
 /// Casts shorter than this finish before another thread could make use of the interpreter.
 const DETACH_BYTES: usize = 1 << 16;
@@ -101,12 +100,6 @@ pub(crate) fn cast<'py>(
     threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
-    if !report
-        && let Some(request) = small_request([rounding, scale, seed, threads], [overflow, nan, order], copy)
-        && let Some(result) = small::cast(x, dtype, out, &request)?
-    {
-        return Ok(result);
-    }
     if let Some(adapter) = foreign::adapter_of(x)? {
         return Given::new(py)
             .with("out", out)?
@@ -174,32 +167,6 @@ pub(crate) fn cast<'py>(
     }
 }
 
-/// Reads the options of a cast without draws, report, number of threads and differing factors; `None` for other casts
-/// and for invalid options.
-#[inline]
-fn small_request(
-    [rounding, scale, seed, threads]: [Option<&Bound<'_, PyAny>>; 4],
-    [overflow, nan, order]: [Word<'_, '_>; 3],
-    copy: bool,
-) -> Option<small::Request> {
-    if seed.is_some() || threads.is_some() {
-        return None;
-    }
-    let rounding = match rounding {
-        None => None,
-        Some(word) => Some(word_named(word).filter(|&rounding| rounding != Rounding::Stochastic)?),
-    };
-    let factor = match scale {
-        None => None,
-        // Subclasses count too: numpy's float64 is one.
-        Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
-    };
-    let order = order.given().map_or(Some(Order::Keep), |word| Order::named(&word))?;
-    let overflow = overflow.given().map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
-    let nan = nan.given().map_or(Some(NanRule::Keep), |word| word_named(&word))?;
-    Some(small::Request { order, copy, options: Options { rounding, overflow, nan, seed: 0 }, factor })
-}
-
 /// Calls the core, releasing the interpreter where that pays.
 fn run(
     py: Python<'_>,
@@ -253,7 +220,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {
 }
 
 /// Returns the value of an option, if the word is one of its names.
-fn word_named<T: Named>(given: &Bound<'_, PyAny>) -> Option<T> {
+pub(crate) fn word_named<T: Named>(given: &Bound<'_, PyAny>) -> Option<T> {
     T::parse(given.cast::<PyString>().ok()?.to_str().ok()?).ok()
 }
 

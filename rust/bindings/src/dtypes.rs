@@ -12,8 +12,6 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
-use crate::error::to_python;
-
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
 pub(crate) const FIRST_USER_NUMBER: c_int = 256;
 
@@ -109,8 +107,11 @@ pub(crate) fn parse_argument<'py>(
     {
         return known(argument, descr);
     }
-    if let Some(name) = name {
-        parse(&name.to_cow()?).map_err(to_python)?;
+    if let Some(name) = name
+        && let Err(error) = parse(&name.to_cow()?)
+    {
+        let message = error.to_string();
+        return Err(PyTypeError::new_err(message.replacen("dtype=", &format!("{argument}="), 1)));
     }
     if let Some(name) = torch_name(value)? {
         let format = find(&name).ok_or_else(|| unknown(argument, value))?;

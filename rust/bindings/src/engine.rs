@@ -97,8 +97,9 @@ type Outcome = (Vec<Option<CastReport>>, Option<(usize, &'static str, Option<i32
 
 /// Convert the tensors of one open file into another, in pieces, several at a time.
 ///
-/// `source` and `target` are descriptors (handles, on Windows). A job is the offset in the source, the number of elements
-/// (bytes, if they are copied), the offset in the target, and an `ElementCast` or None. `poll` is called now and then,
+/// `source` and `target` are descriptors (handles, on Windows). A job is the offset of a tensor in the source, its
+/// offset in the target, the range of its elements (bytes, if they are copied) as first, a multiple of 1,024, and number,
+/// and an `ElementCast` or None. `poll` is called now and then,
 /// between pieces, with the number of bytes taken so far; what it raises ends the run, and so does a signal's handler.
 #[pyfunction]
 #[pyo3(signature = (source, target, jobs, threads=None, poll=None))]
@@ -112,9 +113,9 @@ pub(crate) fn convert_tensors(
 ) -> PyResult<Outcome> {
     let mut list = Vec::new();
     for job in jobs.try_iter()? {
-        let (source, count, target, cast): (u64, u64, u64, Option<PyRef<'_, ElementCast>>) =
+        let (source, target, (first, count), cast): (u64, u64, (u64, u64), Option<PyRef<'_, ElementCast>>) =
             job?.extract()?;
-        list.push(Job { source, target, count, cast: cast.map(|cast| cast.core) });
+        list.push(Job { source, target, first, count, cast: cast.map(|cast| cast.core) });
     }
     let threads = threads.map_or_else(|| Ok(cast::num_threads()), parse_threads)?;
     let (source, target) = (opened(source)?, opened(target)?);

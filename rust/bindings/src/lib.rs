@@ -8,8 +8,11 @@ mod accelerate;
 mod arguments;
 #[expect(unsafe_code, reason = "numpy's C interface, and the memory of its arrays")]
 mod array;
+#[expect(unsafe_code, reason = "Python's C interface: a descriptor")]
+mod attribute;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod cast;
+mod caster;
 mod checkpoint;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod delayed_scaling;
@@ -24,6 +27,8 @@ mod format;
 mod loss_scale;
 mod policy;
 mod policy_map;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
+mod quantization;
 mod report;
 mod runtime;
 mod saved_state;
@@ -32,6 +37,8 @@ mod separation;
 mod small;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod unscale;
+#[expect(unsafe_code, reason = "Python's C interface: calls without a tuple and a dict")]
+mod vectorcall;
 
 /// The compiled half of castwise. Import `castwise` instead.
 ///
@@ -41,8 +48,6 @@ mod unscale;
 mod _core {
     #[pymodule_export]
     use super::accelerate::{accelerated_pairs, set_accelerated};
-    #[pymodule_export]
-    use super::cast::cast;
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
@@ -63,6 +68,11 @@ mod _core {
     #[pymodule_export]
     use super::policy_map::{PyPolicyMap, nearest_texts};
     #[pymodule_export]
+    use super::quantization::{
+        block_amax, decode_blocks, encode_blocks, global_scale, pack_codes, schemes, swizzle_scales,
+        unpack_codes, unswizzle_scales,
+    };
+    #[pymodule_export]
     use super::report::{CastReport, restore_report};
     #[pymodule_export]
     use super::runtime::{
@@ -76,6 +86,12 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let cast = pyo3::wrap_pyfunction!(super::cast::cast, module)?;
+        module.add("cast", super::vectorcall::function::<super::small::Cast>(&cast)?)?;
+        let py = module.py();
+        super::attribute::keep::<super::policy::ComputeDtype>(py)?;
+        super::attribute::keep::<super::policy::VariableDtype>(py)?;
+        module.add("caster", super::vectorcall::class::<super::caster::Caster>(py, c"castwise.caster")?)?;
         module.add("environment_errors", super::runtime::read_environment())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -28,7 +28,7 @@ impl CastReport {
     }
 
     /// The counts, in the order they are shown.
-    fn counts(&self) -> [(&'static str, u64); 9] {
+    fn counts(&self) -> [(&'static str, u64); 10] {
         let core = &self.core;
         [
             ("count", core.count),
@@ -40,6 +40,7 @@ impl CastReport {
             ("nan_in", core.nan_in),
             ("nan_out", core.nan_out),
             ("inf_in", core.inf_in),
+            ("zero_in", core.zero_in),
         ]
     }
 
@@ -116,6 +117,12 @@ impl CastReport {
     #[getter]
     fn inf_in(&self) -> u64 {
         self.core.inf_in
+    }
+
+    /// Zeros among the sources, after scaling.
+    #[getter]
+    fn zero_in(&self) -> u64 {
+        self.core.zero_in
     }
 
     /// Largest finite magnitude among the sources, after scaling.
@@ -206,12 +213,13 @@ fn show(value: f64) -> String {
 /// What `CastReport.__reduce__` takes apart, put together again.
 #[pyfunction]
 pub(crate) fn restore_report(
-    counts: [u64; 9],
+    counts: [u64; 10],
     magnitudes: [f64; 4],
     signal: (usize, Vec<u64>),
     noise: (usize, Vec<u64>),
 ) -> CastReport {
-    let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in] = counts;
+    let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in, zero_in] =
+        counts;
     let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;
     CastReport::from(Box::new(CompactReport {
         count,
@@ -223,6 +231,7 @@ pub(crate) fn restore_report(
         nan_in,
         nan_out,
         inf_in,
+        zero_in,
         amax,
         amin_nonzero,
         max_abs_error,

@@ -1,16 +1,21 @@
 //! Casts of plain arrays with few elements, for which the call takes longer than the cast: only simple calls are
 //! handled here, and all others are left to [`crate::cast`].
 
-use castwise_core::Error;
-use castwise_core::cast::{self as core, Prepared, Settings, Source, Target};
-use castwise_core::codec::options::Options;
-use numpy::PyArrayDescrMethods;
+use castwise_core::cast::{self as core, PlannedCast, Prepared, Settings};
+use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
+use castwise_core::{Error, Format};
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use pyo3::ffi::PyCFunctionFastWithKeywords;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyFloat, PyString};
 use smallvec::SmallVec;
 
 use crate::array::{Order, Place, Plain};
+use crate::cast::word_named;
 use crate::dtypes;
 use crate::error::to_python;
+use crate::vectorcall::{Arguments, Function, Names};
 
 /// Bytes of a source or a result, at most; larger ones gain from threads and from kept memory.
 const LARGEST: usize = 1 << 19;
@@ -22,77 +27,191 @@ const KEEPS_INTERPRETER: usize = 1 << 18;
 /// Axes whose lengths and strides cost no allocation.
 const AXES: usize = 4;
 
-/// The options of a cast.
-#[derive(Clone, Copy)]
+/// The options of a cast without draws, report and differing factors.
+#[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) order: Order,
-    pub(crate) copy: bool,
-    pub(crate) options: Options,
+    order: Order,
+    copy: bool,
+    options: Options,
     /// The factor of all elements.
-    pub(crate) factor: Option<f64>,
+    factor: Option<f64>,
+    /// The plan for a pair of formats, where this is known.
+    planned: Option<PlannedCast>,
+}
+
+/// What each option was given as.
+pub(crate) struct Given<'a, 'py> {
+    pub(crate) rounding: Option<Borrowed<'a, 'py, PyAny>>,
+    pub(crate) overflow: Option<Borrowed<'a, 'py, PyAny>>,
+    pub(crate) nan: Option<Borrowed<'a, 'py, PyAny>>,
+    pub(crate) scale: Option<Borrowed<'a, 'py, PyAny>>,
+    pub(crate) order: Option<Borrowed<'a, 'py, PyAny>>,
+    pub(crate) copy: Option<Borrowed<'a, 'py, PyAny>>,
 }
 
 impl Request {
+    /// Reads options; `None` for invalid ones too.
+    #[inline]
+    pub(crate) fn read(given: &Given<'_, '_>) -> Option<Self> {
+        let rounding = match unless_none(given.rounding) {
+            None => None,
+            Some(word) => Some(word_named(&word).filter(|&rounding| rounding != Rounding::Stochastic)?),
+        };
+        let factor = match unless_none(given.scale) {
+            None => None,
+            // Subclasses count too: numpy's float64 is one.
+            Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
+        };
+        let overflow = given.overflow.map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
+        let nan = given.nan.map_or(Some(NanRule::Keep), |word| word_named(&word))?;
+        let order = given.order.map_or(Some(Order::Keep), |word| Order::named(&word))?;
+        let copy = given.copy.map_or(Some(true), |flag| Some(flag.cast::<PyBool>().ok()?.is_true()))?;
+        Some(Self {
+            order,
+            copy,
+            options: Options { rounding, overflow, nan, seed: 0 },
+            factor,
+            planned: None,
+        })
+    }
+
+    /// Returns it for casts between two formats only.
+    pub(crate) fn between(self, pair: (Format, Format)) -> PyResult<Self> {
+        let planned = PlannedCast::new(pair, &self.options, self.factor).map_err(to_python)?;
+        Ok(Self { planned: Some(planned), ..self })
+    }
+
     /// Returns whether there are no options but the format.
     fn is_plain(&self) -> bool {
         self.options == Options::default() && self.factor.is_none()
     }
 }
 
-/// Casts an array; `None` if the call is left to [`crate::cast`].
-pub(crate) fn cast<'py>(
+/// An argument whose default is None.
+pub(crate) fn unless_none<'a, 'py>(
+    given: Option<Borrowed<'a, 'py, PyAny>>,
+) -> Option<Borrowed<'a, 'py, PyAny>> {
+    given.filter(|given| !given.is_none())
+}
+
+/// `castwise.cast` of small arrays.
+pub(crate) struct Cast;
+
+impl Function for Cast {
+    fn short<'py>(arguments: &Arguments<'_, 'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        static NAMES: Names<9> =
+            Names::new(["x", "dtype", "out", "rounding", "overflow", "nan", "scale", "order", "copy"]);
+        let Some(values) = arguments.read(&NAMES, 2) else { return Ok(None) };
+        let [Some(x), dtype, out, rounding, overflow, nan, scale, order, copy] = values else {
+            return Ok(None);
+        };
+        let given = Given { rounding, overflow, nan, scale, order, copy };
+        let Some(request) = Request::read(&given) else { return Ok(None) };
+        match (unless_none(dtype), unless_none(out)) {
+            (Some(dtype), None) => cast_to(&x, &dtype, &request),
+            (None, Some(out)) => {
+                let (Some(source), Some(target)) = (Plain::of(&x)?, Plain::of(&out)?) else {
+                    return Ok(None);
+                };
+                cast_into(&source, &target, (&x, &out), &request)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn general() -> &'static PyOnceLock<PyCFunctionFastWithKeywords> {
+        static GENERAL: PyOnceLock<PyCFunctionFastWithKeywords> = PyOnceLock::new();
+        &GENERAL
+    }
+}
+
+/// Casts to a new array of a dtype as it was given.
+fn cast_to<'py>(
     x: &Bound<'py, PyAny>,
-    dtype: Option<&Bound<'py, PyAny>>,
-    out: Option<&Bound<'py, PyAny>>,
+    dtype: &Bound<'py, PyAny>,
     request: &Request,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match (dtype, out) {
-        (Some(dtype), None) => {
-            let Some(source) = Plain::of(x)?.filter(|source| source.size() <= LARGEST) else {
-                return Ok(None);
-            };
-            let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
-            // An object that numpy takes for a dtype may run code of its own: then the array is read again.
-            let source = if descr.is(dtype) {
-                source
-            } else {
-                let Some(source) = Plain::of(x)? else { return Ok(None) };
-                source
-            };
-            if descr.is_native_byteorder() == Some(false) {
-                return Ok(None);
-            }
-            if !request.copy
-                && request.is_plain()
-                && format == source.format
-                && source.is_in_order(request.order)
-            {
-                return Ok(Some(x.clone()));
-            }
-            if source.count.saturating_mul(format.item_size()) > LARGEST {
-                return Ok(None);
-            }
-            let new = source.empty_like(request.order, descr)?;
-            let target = Plain::fresh(&new, &source, format);
-            // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
-            let done = unsafe { fill(&source, &target, (x, &new), request)? };
-            Ok(done.then(|| new.into_any()))
-        }
-        (None, Some(out)) => {
-            let (Some(source), Some(target)) = (Plain::of(x)?, Plain::of(out)?) else { return Ok(None) };
-            // SAFETY: the target takes the elements of the source: that is found before.
-            let done = target.takes(&source) && unsafe { fill(&source, &target, (x, out), request)? };
-            Ok(done.then(|| out.clone()))
-        }
-        _ => Ok(None),
+    let Some(source) = Plain::of(x)?.filter(|source| source.size() <= LARGEST) else { return Ok(None) };
+    let simple = dtype.is_instance_of::<PyArrayDescr>() || dtype.is_instance_of::<PyString>();
+    let parse = || dtypes::parse_argument("dtype", dtype);
+    // Other objects may make errors that are dropped.
+    let (format, descr) = if simple { parse() } else { Python::attach(|_| parse()) }?;
+    // An object that numpy takes for a dtype may run code of its own: then the array is read again.
+    let source = if descr.is(dtype) {
+        source
+    } else {
+        let Some(source) = Plain::of(x)? else { return Ok(None) };
+        source
+    };
+    if descr.is_native_byteorder() == Some(false) {
+        return Ok(None);
     }
+    cast_to_new(&source, x, (format, descr), request)
+}
+
+/// Casts an array to a new one of a dtype in native byte order; `None` if the call is left to [`crate::cast`].
+#[inline]
+pub(crate) fn cast_to_new<'py>(
+    source: &Plain<'_, 'py>,
+    x: &Bound<'py, PyAny>,
+    (format, descr): (Format, Bound<'py, PyArrayDescr>),
+    request: &Request,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if !request.copy && request.is_plain() && format == source.format && source.is_in_order(request.order) {
+        return Ok(Some(x.clone()));
+    }
+    if source.count.saturating_mul(source.format.item_size().max(format.item_size())) > LARGEST {
+        return Ok(None);
+    }
+    let new = source.empty_like(request.order, descr)?;
+    let target = Plain::fresh(&new, source, format);
+    // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
+    let done = unsafe { fill(source, &target, (x, &new), request)? };
+    Ok(done.then(|| new.into_any()))
+}
+
+/// Casts an array into another; `None` if the call is left to [`crate::cast`].
+#[inline]
+pub(crate) fn cast_into<'py>(
+    source: &Plain<'_, 'py>,
+    target: &Plain<'_, 'py>,
+    (x, out): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
+    request: &Request,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: the target takes the elements of the source: that is found before.
+    let done = target.takes(source) && unsafe { fill(source, target, (x, out), request)? };
+    Ok(done.then(|| out.clone()))
 }
 
 /// Casts an array into another, as both have been read; returns whether it did.
 ///
 /// # Safety
 /// The target is writeable, of the source's shape, its extent is apart from the source's, and its elements from each other.
+/// A request between two formats is one between theirs.
+#[inline]
 unsafe fn fill(
+    source: &Plain<'_, '_>,
+    target: &Plain<'_, '_>,
+    owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+    request: &Request,
+) -> PyResult<bool> {
+    if let Some(planned) = &request.planned
+        && target.is_dense_as(source)
+        && source.size() + target.size() <= KEEPS_INTERPRETER
+        // SAFETY: as below.
+        && unsafe { planned.run(source.pointer, target.pointer, source.count) }
+    {
+        return Ok(true);
+    }
+    // SAFETY: passed on.
+    unsafe { fill_by_formats(source, target, owners, request) }
+}
+
+/// Does the same by a plan for the formats and options that is looked up.
+///
+/// # Safety
+/// As for [`fill`].
+unsafe fn fill_by_formats(
     source: &Plain<'_, '_>,
     target: &Plain<'_, '_>,
     owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
@@ -103,21 +222,15 @@ unsafe fn fill(
         if source.size() + target.size() > KEEPS_INTERPRETER {
             return Ok(false);
         }
+        let (options, factor) = (&request.options, request.factor);
+        if target.is_dense_as(source) {
+            let (from, to) = ((source.pointer.cast_const(), source.format), (target.pointer, target.format));
+            // SAFETY: as below.
+            return unsafe { core::cast_few(from, to, source.count, options, factor) }.map_err(to_python);
+        }
         let (from, to) = (source.place().source(), target.place().target(false));
-        let strides = [from.format, to.format].map(|format| [format.item_size() as isize]);
-        let (shape, from, to) = if target.is_dense_as(source) {
-            let [source_strides, target_strides] = &strides;
-            (
-                std::slice::from_ref(&source.count),
-                Source { strides: source_strides, ..from },
-                Target { strides: target_strides, ..to },
-            )
-        } else {
-            (source.shape(), from, to)
-        };
         // SAFETY: as below.
-        return unsafe { core::cast_small(shape, &from, &to, &request.options, request.factor) }
-            .map_err(to_python);
+        return unsafe { core::cast_small(source.shape(), &from, &to, options, factor) }.map_err(to_python);
     }
     if source.size() + target.size() > KEEPS_INTERPRETER {
         // SAFETY: passed on.

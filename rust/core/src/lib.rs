@@ -14,6 +14,7 @@
 //! plan                             everything that is decided about a cast, cached by the whole request
 //! exec                             a plan over a layout: tiles, threads, stores past the caches
 //! cast                             the cast of whole arrays
+//! quantization                     block-scaled and packed weights: schemes, decoding, encoding
 //! unscale                          many gradients divided by a scale in one call: checked, measured, written
 //! loss_scale, delayed_scaling      which scale, step by step
 //! policy, policy_map               which dtype
@@ -66,6 +67,8 @@ pub mod plain;
 mod plan;
 pub mod policy;
 pub mod policy_map;
+#[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
+pub mod quantization;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod report;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]

@@ -47,7 +47,8 @@ fn lowered(name: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Up to three canonical names that may have been meant: by a shared beginning, else by spelling.
+/// Up to three canonical names that may have been meant: by a shared beginning, else by spelling. Of those that share it,
+/// the ones with a code in safetensors files are first.
 fn nearest(wanted: &str) -> Vec<&'static str> {
     if wanted.is_empty() {
         return Vec::new();
@@ -61,7 +62,11 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
     let family = wanted.replacen("fp", "float", 1);
     let family = if wanted.starts_with("f8") { wanted.replacen('f', "float", 1) } else { family };
     let mut scored: Vec<_> = Format::all()
-        .map(|format| (!format.name().starts_with(&family), spelled(format), format.name()))
+        .map(|format| {
+            let strange = !format.name().starts_with(&family);
+            let score = if strange { spelled(format) } else { format.row().safetensors.is_none().into() };
+            (strange, score, format.name())
+        })
         .collect();
     scored.sort_by_key(|&(strange, score, _)| (strange, score));
     let limit = (wanted.chars().count() / 2).max(2);
@@ -92,7 +97,8 @@ mod tests {
         assert!(error.to_string().contains("float8_e4m3fn"), "{error}");
         assert!(parse("bfloat17").unwrap_err().to_string().contains("bfloat16"));
         for family in ["float8", "fp8", "f8"] {
-            assert!(parse(family).unwrap_err().to_string().contains("\"float8_"), "{family}");
+            let error = parse(family).unwrap_err().to_string();
+            assert!(error.contains("Did you mean \"float8_e4m3fn\""), "{error}");
         }
         assert!(!parse("").unwrap_err().to_string().contains("Did you mean"));
         assert!(!parse("quaternion").unwrap_err().to_string().contains("Did you mean"));

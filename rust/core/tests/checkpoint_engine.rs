@@ -9,7 +9,7 @@ use castwise_core::cast::{Settings, cast_slice};
 use castwise_core::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, run};
 use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::parse::parse;
-use castwise_core::report::CompactReport;
+use castwise_core::report::{CastReport, CompactReport};
 
 type Reports = Vec<Option<Box<CompactReport>>>;
 
@@ -60,12 +60,18 @@ fn tensors(cast: ElementCast) -> (Vec<u8>, Vec<Job>) {
     let (mut source, mut jobs, mut target) = (Vec::new(), Vec::new(), 0);
     for count in COUNTS {
         target += 8;
-        jobs.push(Job { source: source.len() as u64, target, count: count as u64, cast: Some(cast) });
+        jobs.push(Job {
+            source: source.len() as u64,
+            target,
+            first: 0,
+            count: count as u64,
+            cast: Some(cast),
+        });
         source.extend(values(count).into_iter().flat_map(f32::to_ne_bytes));
         target += cast.target.bytes(count as u64);
     }
     let length = source.len() as u64;
-    jobs.push(Job { source: 0, target, count: length, cast: None });
+    jobs.push(Job { source: 0, target, first: 0, count: length, cast: None });
     (source, jobs)
 }
 
@@ -112,6 +118,37 @@ fn the_first_refused_element_is_named_by_its_place_in_the_tensor() {
 }
 
 #[test]
+fn ranges_of_tensors_in_any_order() {
+    let folder = Folder::new("ranges");
+    let options = Options { rounding: Some(Rounding::Stochastic), seed: 5, ..Options::default() };
+    let settings = Settings { options, report: true, threads: 1 };
+    let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
+    let (source, jobs) = tensors(cast);
+    let (expected, whole) = folder.run(&source, &jobs, Tuning::of(1));
+    let mut ranges = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        for first in (0..job.count).step_by(3 * 1024) {
+            ranges.push((index, Job { first, count: job.count.min(first + 3 * 1024) - first, ..*job }));
+        }
+    }
+    ranges.reverse();
+    let parts: Vec<Job> = ranges.iter().map(|range| range.1).collect();
+    for tuning in tunings() {
+        let (result, reports) = folder.run(&source, &parts, tuning);
+        assert_eq!(result, expected);
+        let mut sums = vec![CastReport::default(); jobs.len()];
+        for ((index, _), report) in ranges.iter().zip(reports.unwrap()) {
+            if let Some(report) = report {
+                sums[*index] += &(*report).into();
+            }
+        }
+        for (sum, report) in sums.into_iter().zip(whole.as_ref().unwrap()) {
+            assert_eq!(CompactReport::from(sum), report.as_deref().cloned().unwrap_or_default());
+        }
+    }
+}
+
+#[test]
 fn packed_and_swapped_elements() {
     let folder = Folder::new("packed");
     let settings = Settings { options: Options::default(), report: false, threads: 1 };
@@ -121,7 +158,7 @@ fn packed_and_swapped_elements() {
     let swapped = Elements { swapped: true, ..single };
     let job = |source, target| {
         let cast = Some(ElementCast { source, target, settings });
-        [Job { source: 0, target: 0, count: codes.len() as u64, cast }]
+        [Job { source: 0, target: 0, first: 0, count: codes.len() as u64, cast }]
     };
     let mut expected = vec![0; 4 * codes.len()];
     cast_slice(&codes, nibbles.format, &mut expected, single.format, &settings).unwrap();
@@ -143,7 +180,7 @@ fn a_source_that_ends_early_and_a_caller_who_stops() {
     assert!(matches!(outcome, Err(Failure::Read(3, error)) if error.raw_os_error().is_none()));
     // Pieces of a tile each, which take longer than the first question.
     fs::write(folder.0.join("source"), vec![0; 64 << 20]).unwrap();
-    let many = [Job { source: 0, target: 0, count: 16 << 20, cast: Some(cast) }];
+    let many = [Job { source: 0, target: 0, first: 0, count: 16 << 20, cast: Some(cast) }];
     let (from, to) = (File::open(folder.0.join("source")), File::create(folder.0.join("target")));
     let tuning = Tuning { workers: NonZero::<usize>::MIN, piece_bytes: 1 };
     let mut asked = 0;

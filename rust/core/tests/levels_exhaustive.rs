@@ -59,6 +59,27 @@ impl Elements {
         Self { format: source, bytes: bits.flat_map(i64::to_ne_bytes).collect() }
     }
 
+    /// Integers of 32 or 64 bits with few bits set, their neighbours, and those that differ from them in one bit: ties
+    /// of all significands of up to 12 bits, and what two roundings would turn into ties. Grouped by size: registers of
+    /// integers that float32 holds, of others, and of both.
+    fn integers_around_ties(format: Format) -> Self {
+        let size = format.item_size();
+        let upper =
+            (0..8 * size as u32).flat_map(|shift| (0..1u64 << 12).step_by(7).map(move |top| top << shift));
+        let near = (0..8 * size as u32).flat_map(|shift| [0x101, 0x403, 0xfff].map(|top: u64| top << shift));
+        let one_bit =
+            near.flat_map(|top| (0..64).flat_map(move |bit| [top.wrapping_sub(1 << bit), top | 1 << bit]));
+        let all: Vec<u64> = upper.chain(one_bit).collect();
+        let with_neighbours = all
+            .iter()
+            .flat_map(|&code| [code, code.wrapping_add(1), code.wrapping_sub(1), code.wrapping_neg()]);
+        let bytes = with_neighbours.flat_map(|code| match size {
+            4 => (code as u32).to_ne_bytes().to_vec(),
+            _ => code.to_ne_bytes().to_vec(),
+        });
+        Self { format, bytes: bytes.collect() }
+    }
+
     fn count(&self) -> usize {
         self.bytes.len() / self.format.item_size()
     }
@@ -178,6 +199,19 @@ fn levels_agree_on_ties_of_float64() {
         let elements = Elements::float64_around(target);
         for options in options(&roundings, &rules) {
             elements.compare(target, options, None);
+        }
+    }
+}
+
+#[test]
+fn levels_agree_on_ties_of_integers() {
+    let _turn = TURN.lock();
+    for source in ["int32", "uint32", "int64", "uint64"].map(|name| Format::named(name).unwrap()) {
+        let elements = Elements::integers_around_ties(source);
+        for target in narrow_floats().filter(|target| target.row().bits <= 16) {
+            for options in options(&[Rounding::NearestEven, Rounding::TowardsZero], ALL_RULES) {
+                elements.compare(target, options, None);
+            }
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use castwise_core::Format;
 use castwise_core::cast::{HostAgreement, Prepared, boundary_values};
 use castwise_core::cpu::DefaultEnvironment;
-use castwise_core::format::TABLE;
 
 use super::gain::{gains, is_vectors};
 
@@ -39,25 +39,26 @@ pub(super) struct Pair {
     fewest: isize,
 }
 
-/// At least as many as the table has rows.
-const FORMATS: usize = 40;
-const _: () = assert!(TABLE.len() <= FORMATS);
+/// The pairs that can be taken over at most are the square of this; of those of today, ours gain for about 600.
+const SIDE: usize = 28;
 
-/// A pointer for each pair of formats, by their rows.
-type Pointers<T> = [[AtomicPtr<T>; FORMATS]; FORMATS];
+/// A pointer for each pair.
+type Pointers<T> = [[AtomicPtr<T>; SIDE]; SIDE];
+
+/// The pairs taken over, in the order of their places in the tables below, row by row.
+static PLACES: Mutex<Vec<(Format, Format)>> = Mutex::new(Vec::new());
 
 /// The pairs; never freed, as calls may be under way.
-static PAIRS: Pointers<Pair> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
+static PAIRS: Pointers<Pair> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; SIDE] }; SIDE];
 
 /// Their original functions again, for faster access.
-static ORIGINALS: Pointers<c_void> =
-    [const { [const { AtomicPtr::new(ptr::null_mut()) }; FORMATS] }; FORMATS];
+static ORIGINALS: Pointers<c_void> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; SIDE] }; SIDE];
 
-/// The function that numpy calls for the pair of two rows.
+/// The function that numpy calls for the pair of a place.
 ///
 /// # Safety
 /// As for [`Pair::run`]; the pair has been stored.
-unsafe extern "C" fn entry<const SOURCE: usize, const TARGET: usize>(
+unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
     from: *mut c_void,
     to: *mut c_void,
     count: isize,
@@ -66,20 +67,20 @@ unsafe extern "C" fn entry<const SOURCE: usize, const TARGET: usize>(
 ) {
     // Both stores went before the one of this function into the slot that numpy got it from.
     if count < FEWEST {
-        let original = ORIGINALS[SOURCE][TARGET].load(Ordering::Relaxed);
+        let original = ORIGINALS[ROW][COLUMN].load(Ordering::Relaxed);
         // SAFETY: it was stored from such a function; the caller's promise is the original's own condition.
         unsafe {
             let original = std::mem::transmute::<*mut c_void, CastFunction>(original);
             original(from, to, count, from_array, to_array);
         }
     } else {
-        let pair = PAIRS[SOURCE][TARGET].load(Ordering::Relaxed);
+        let pair = PAIRS[ROW][COLUMN].load(Ordering::Relaxed);
         // SAFETY: the caller's promise; pairs are never freed.
         unsafe { Pair::run(from, to, count, from_array, to_array, pair) }
     }
 }
 
-macro_rules! each_row {
+macro_rules! each_place {
     ($make:ident $(, $fixed:literal)?) => {
         [
             $make!($($fixed,)? 0), $make!($($fixed,)? 1), $make!($($fixed,)? 2), $make!($($fixed,)? 3),
@@ -89,25 +90,22 @@ macro_rules! each_row {
             $make!($($fixed,)? 16), $make!($($fixed,)? 17), $make!($($fixed,)? 18), $make!($($fixed,)? 19),
             $make!($($fixed,)? 20), $make!($($fixed,)? 21), $make!($($fixed,)? 22), $make!($($fixed,)? 23),
             $make!($($fixed,)? 24), $make!($($fixed,)? 25), $make!($($fixed,)? 26), $make!($($fixed,)? 27),
-            $make!($($fixed,)? 28), $make!($($fixed,)? 29), $make!($($fixed,)? 30), $make!($($fixed,)? 31),
-            $make!($($fixed,)? 32), $make!($($fixed,)? 33), $make!($($fixed,)? 34), $make!($($fixed,)? 35),
-            $make!($($fixed,)? 36), $make!($($fixed,)? 37), $make!($($fixed,)? 38), $make!($($fixed,)? 39),
         ]
     };
 }
 macro_rules! entry_of {
-    ($source:literal, $target:literal) => {
-        entry::<$source, $target>
+    ($row:literal, $column:literal) => {
+        entry::<$row, $column>
     };
 }
 macro_rules! entries_from {
-    ($source:literal) => {
-        each_row!(entry_of, $source)
+    ($row:literal) => {
+        each_place!(entry_of, $row)
     };
 }
 
 /// A function for each pair.
-static ENTRIES: [[CastFunction; FORMATS]; FORMATS] = each_row!(entries_from);
+static ENTRIES: [[CastFunction; SIDE]; SIDE] = each_place!(entries_from);
 
 impl Pair {
     /// Makes the pair, if ours is faster and some path of ours gives the original's results.
@@ -140,13 +138,18 @@ impl Pair {
         boundary_values: &mut BoundaryValues,
     ) -> Option<CastFunction> {
         let pair = Self::new(source, target, original, boundary_values)?;
-        let (row, column) = (source.index(), target.index());
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
         // Two of numpy's types may have one format (long, long long): the first one's function serves both.
-        if PAIRS[row][column].load(Ordering::Relaxed).is_null() {
+        let known = places.iter().position(|known| *known == (source, target));
+        let place = known.unwrap_or(places.len());
+        let (row, column) = (place / SIDE, place % SIDE);
+        let function = ENTRIES.get(row)?[column];
+        if known.is_none() {
+            places.push((source, target));
             ORIGINALS[row][column].store(original as *mut c_void, Ordering::Release);
             PAIRS[row][column].store(Box::into_raw(Box::new(pair)), Ordering::Release);
         }
-        Some(ENTRIES[row][column])
+        Some(function)
     }
 
     /// Returns whether the original function gives the same bits for all these elements.

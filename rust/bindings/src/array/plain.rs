@@ -25,6 +25,8 @@ pub(crate) struct Plain<'a, 'py> {
 
 impl<'a, 'py> Plain<'a, 'py> {
     /// Reads an object, if it is such an array.
+    // Inlined, because a result that is handed on in memory is read before it has arrived there, which stalls.
+    #[inline(always)]
     pub(crate) fn of(object: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let Ok(object) = object.cast_exact::<PyUntypedArray>() else { return Ok(None) };
         let descr = object.dtype();
@@ -32,6 +34,30 @@ impl<'a, 'py> Plain<'a, 'py> {
         let native = descr.is_native_byteorder() != Some(false);
         let (pointer, flags) = fields(object);
         Ok(native.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
+    }
+
+    /// Reads an object, if it is such an array of a format; `descr` is a dtype of the format in native byte order, and the
+    /// quicker way for arrays that have just this object.
+    #[inline(always)]
+    pub(crate) fn of_dtype(
+        object: &'a Bound<'py, PyAny>,
+        format: Format,
+        descr: &Py<PyArrayDescr>,
+    ) -> PyResult<Option<Self>> {
+        if let Ok(array) = object.cast_exact::<PyUntypedArray>()
+            // SAFETY: the object is an array and alive; this is a read of a field.
+            && unsafe { (*array.as_array_ptr()).fields.descr }.cast() == descr.as_ptr()
+        {
+            let (pointer, flags) = fields(array);
+            let count = array.shape().iter().product();
+            return Ok(Some(Self { object: array, pointer, count, format, flags }));
+        }
+        Self::of_other_dtype(object, format)
+    }
+
+    #[cold]
+    fn of_other_dtype(object: &'a Bound<'py, PyAny>, format: Format) -> PyResult<Option<Self>> {
+        Ok(Self::of(object)?.filter(|array| array.format == format))
     }
 
     /// Reads the array that [`Plain::empty_like`] has just made, of a format in native byte order.

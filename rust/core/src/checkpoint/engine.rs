@@ -32,14 +32,16 @@ const MAX_WORKERS: usize = 8;
 /// The interval at which the caller is asked whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// One tensor.
+/// One tensor, or a range of its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Where its bytes begin in the source.
+    /// Where the bytes of the tensor begin in the source.
     pub source: u64,
     /// Where they go in the target.
     pub target: u64,
-    /// Elements; bytes, if they are copied unchanged.
+    /// The first element of the range, at a whole tile; a byte, if the elements are copied unchanged.
+    pub first: u64,
+    /// Elements of the range, or bytes.
     pub count: u64,
     /// How they are cast; `None`: they are copied.
     pub cast: Option<ElementCast>,
@@ -221,8 +223,8 @@ impl Run<'_> {
     ) -> Result<Option<CastReport>, Failure> {
         let job = &self.jobs[index];
         let size = job.piece(self.piece_bytes);
-        let first = (piece - self.starts[index]) * size;
-        let count = size.min(job.count - first);
+        let done = (piece - self.starts[index]) * size;
+        let (first, count) = (job.first + done, size.min(job.count - done));
         let length = job.source_bytes(count);
         self.taken.fetch_add(length, Ordering::Relaxed);
         bytes.resize(length as usize, 0);

@@ -9,7 +9,7 @@
 
 use super::encode::{Encoded, Encoder, SpecialCodes};
 use super::lane::Lane;
-use super::options::{NanRule, Options, Overflow, Rounding};
+use super::options::{Options, Rounding};
 use super::pivot::FloatPivot;
 use crate::format::{FloatSpec, Specials};
 
@@ -90,51 +90,6 @@ impl<P: FloatPivot> Encoder<P> for NearestEncoder<P::Lane> {
         let nan = self.nan ^ (sign_code & self.nan_sign);
         let result = P::Lane::select(magnitude > P::INFINITY, nan, merged);
         Encoded { code: result, flags: 0 }
-    }
-}
-
-/// The fast path to a format that is the pivot with a shorter mantissa (bfloat16): rounding in place also gives the
-/// right exponents, subnormals, infinities and signs.
-#[derive(Clone, Copy, Debug)]
-pub struct TruncatedEncoder<L> {
-    shift: L,
-    half_less_one: L,
-}
-
-impl<L: Lane> TruncatedEncoder<L> {
-    /// Derives the constants; `None` where the fast path does not apply.
-    #[must_use]
-    pub fn new<P: FloatPivot<Lane = L>>(
-        spec: &FloatSpec,
-        options: &Options,
-        rounding: Rounding,
-    ) -> Option<Self> {
-        let applies = rounding == Rounding::NearestEven
-            && options.overflow == Overflow::Ieee
-            && options.nan == NanRule::Keep
-            && spec.signed
-            && spec.specials == Specials::Ieee
-            && spec.exponent_bits == L::WIDTH - 1 - P::MANTISSA
-            && spec.mantissa_bits < P::MANTISSA;
-        let shift = P::MANTISSA.saturating_sub(spec.mantissa_bits).max(1);
-        applies.then(|| Self {
-            shift: L::from_i64(i64::from(shift)),
-            half_less_one: L::from_i64((1 << (shift - 1)) - 1),
-        })
-    }
-}
-
-impl<P: FloatPivot> Encoder<P> for TruncatedEncoder<P::Lane> {
-    const STOCHASTIC: bool = false;
-    const TELLS: bool = false;
-
-    #[inline(always)]
-    fn encode(&self, bits: P::Bits, _draw: u64) -> Encoded<P::Lane> {
-        let sign = bits & P::SIGN;
-        let tie = bits.shr(self.shift) & P::Lane::ONE;
-        let rounded = bits.add(self.half_less_one).add(tie);
-        let result = P::Lane::select((bits ^ sign) > P::INFINITY, sign | P::QUIET_NAN, rounded);
-        Encoded { code: result.shr(self.shift), flags: 0 }
     }
 }
 

@@ -12,9 +12,9 @@ use super::options::{Options, Rounding};
 use super::pivot::FloatPivot;
 use crate::format::{FloatSpec, Specials};
 
-/// The signs, overflow and NaN of rounded codes. `ALIKE` formats treat all signs alike, those of zero and NaN too.
+/// The signs, overflow and NaN of rounded codes.
 #[derive(Clone, Copy, Debug)]
-struct Finish<L, const ALIKE: bool> {
+struct Finish<L> {
     limit: L,
     nan: L,
     nan_sign: L,
@@ -22,7 +22,7 @@ struct Finish<L, const ALIKE: bool> {
     zero_sign: L,
 }
 
-impl<L: Lane, const ALIKE: bool> Finish<L, ALIKE> {
+impl<L: Lane> Finish<L> {
     /// Derives the constants; `None` where this method does not apply.
     fn new(spec: &FloatSpec, options: &Options, rounding: Rounding) -> Option<Self> {
         if rounding != Rounding::Stochastic || !spec.signed || spec.specials == Specials::ExponentOnly {
@@ -33,9 +33,8 @@ impl<L: Lane, const ALIKE: bool> Finish<L, ALIKE> {
         let sign = spec.sign_bit();
         // Without its sign bit; where overflow is NaN, the sign merges into the same code.
         let limit = codes.infinity[0];
-        let is_alike = codes.zero[1] == sign && codes.nan[1] == codes.nan[0] | sign;
         let limits = limit == spec.max_code() || limit == spec.max_code() + 1;
-        (limits && (is_alike || !ALIKE)).then(|| Self {
+        limits.then(|| Self {
             limit: lane(limit),
             nan: lane(codes.nan[0]),
             nan_sign: lane(codes.nan[0] ^ codes.nan[1]),
@@ -50,26 +49,21 @@ impl<L: Lane, const ALIKE: bool> Finish<L, ALIKE> {
         // Overflows become the largest code or the one after it.
         let code = rounded.min(self.limit);
         let is_nan = magnitude > P::INFINITY;
-        let code = if ALIKE {
-            L::select(is_nan, self.nan, code) | sign
-        } else {
-            let allowed = L::select(code == L::ZERO, self.zero_sign, sign);
-            let nan = self.nan ^ (sign & self.nan_sign);
-            L::select(is_nan, nan, code | (sign & allowed))
-        };
-        Encoded { code, flags: 0 }
+        let allowed = L::select(code == L::ZERO, self.zero_sign, sign);
+        let nan = self.nan ^ (sign & self.nan_sign);
+        Encoded { code: L::select(is_nan, nan, code | (sign & allowed)), flags: 0 }
     }
 }
 
 /// To a format with the pivot's exponents: every binade drops as many bits.
 #[derive(Clone, Copy, Debug)]
-pub struct StochasticTruncatedEncoder<L, const ALIKE: bool> {
+pub struct StochasticTruncatedEncoder<L> {
     dropped: L,
     not_drawn: L,
-    finish: Finish<L, ALIKE>,
+    finish: Finish<L>,
 }
 
-impl<L: Lane, const ALIKE: bool> StochasticTruncatedEncoder<L, ALIKE> {
+impl<L: Lane> StochasticTruncatedEncoder<L> {
     /// Derives the constants; `None` where this method does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
@@ -87,7 +81,7 @@ impl<L: Lane, const ALIKE: bool> StochasticTruncatedEncoder<L, ALIKE> {
     }
 }
 
-impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticTruncatedEncoder<P::Lane, ALIKE> {
+impl<P: FloatPivot> Encoder<P> for StochasticTruncatedEncoder<P::Lane> {
     const STOCHASTIC: bool = true;
     const TELLS: bool = false;
 
@@ -102,7 +96,7 @@ impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticTruncatedEncoder
 
 /// To a format with far fewer exponents.
 #[derive(Clone, Copy, Debug)]
-pub struct StochasticEncoder<L, const ALIKE: bool> {
+pub struct StochasticEncoder<L> {
     /// The smallest normal's exponent field less one, in the pivot's counting.
     lowest: L,
     /// Bits dropped from normal significands.
@@ -110,10 +104,10 @@ pub struct StochasticEncoder<L, const ALIKE: bool> {
     mantissa_bits: L,
     /// The code 0 of normal values, if they continued below the smallest one.
     rebias: L,
-    finish: Finish<L, ALIKE>,
+    finish: Finish<L>,
 }
 
-impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
+impl<L: Lane> StochasticEncoder<L> {
     /// Derives the constants; `None` where this method does not apply.
     #[must_use]
     pub fn new<P: FloatPivot<Lane = L>>(
@@ -136,7 +130,7 @@ impl<L: Lane, const ALIKE: bool> StochasticEncoder<L, ALIKE> {
     }
 }
 
-impl<P: FloatPivot, const ALIKE: bool> Encoder<P> for StochasticEncoder<P::Lane, ALIKE> {
+impl<P: FloatPivot> Encoder<P> for StochasticEncoder<P::Lane> {
     const STOCHASTIC: bool = true;
     const TELLS: bool = false;
 

@@ -191,6 +191,9 @@ impl Level {
                 InstructionSet::Avx512 => run_avx512(kernel),
                 #[cfg(target_arch = "x86_64")]
                 InstructionSet::Avx2 => run_avx2(kernel),
+                // Told to the compiler, which else would compile kernels for fused multiply-add where there is none.
+                #[cfg(target_arch = "x86_64")]
+                InstructionSet::Neon => std::hint::unreachable_unchecked(),
                 _ => run_portable(kernel),
             }
         }

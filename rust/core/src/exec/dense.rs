@@ -159,52 +159,26 @@ impl Dense<'_> {
             // SAFETY: the caller's promise; these are some of the elements.
             unsafe {
                 let (source, target) = (source.add(start * route.source_size), target.add(start * element));
+                let count = end - start;
+                if !self.real_to_complex && !streams {
+                    route.convert((source, target), count, &mut scratch.work);
+                    continue;
+                }
+                let results = scratch.target.0.as_mut_ptr().cast::<u8>();
+                if self.real_to_complex && route.is_copy() {
+                    spread(route.level, source, target, route.target_size, count);
+                    continue;
+                }
+                route.convert((source, results), count, &mut scratch.work);
                 if self.real_to_complex {
-                    self.convert_to_complex(source, target, end - start, scratch, streams);
-                } else if streams {
-                    let results = scratch.target.0.as_mut_ptr().cast::<u8>();
-                    self.route.convert((source, results), end - start, &mut scratch.work);
-                    streaming::copy(self.route.level, results, target, (end - start) * element);
+                    spread(route.level, results, target, route.target_size, count);
                 } else {
-                    self.route.convert((source, target), end - start, &mut scratch.work);
+                    streaming::copy(route.level, results, target, count * element);
                 }
             }
         }
         if streams {
             streaming::fence(self.route.level);
-        }
-    }
-
-    /// Converts one tile to complex elements.
-    ///
-    /// # Safety
-    /// `count` elements, [`TILE`] at most, are readable at the source and writable at the target.
-    unsafe fn convert_to_complex(
-        &self,
-        source: *const u8,
-        target: *mut u8,
-        count: usize,
-        scratch: &mut Scratch,
-        streams: bool,
-    ) {
-        let (level, size) = (self.route.level, self.route.target_size);
-        // SAFETY: the caller's promise; a tile has room for as many real parts, or for half as many elements.
-        unsafe {
-            let mut parts = source;
-            if !self.route.is_copy() {
-                let results = scratch.target.0.as_mut_ptr().cast::<u8>();
-                self.route.convert((source, results), count, &mut scratch.work);
-                parts = results;
-            }
-            if !streams {
-                return spread(level, parts, target, size, count);
-            }
-            let elements = scratch.work.room();
-            for start in (0..count).step_by(TILE / 2) {
-                let count = (TILE / 2).min(count - start);
-                spread(level, parts.add(start * size), elements, size, count);
-                streaming::copy(level, elements, target.add(start * self.element()), count * self.element());
-            }
         }
     }
 }

@@ -144,19 +144,19 @@ impl Job<'_> {
     /// Returns the route of these elements. For a short report, the route that writes flags is faster than a separate
     /// pass.
     fn route(&self) -> &Route {
-        match self.flag_free() {
-            None => match self.plan.collector.as_ref().and_then(|collector| collector.flag_free.as_ref()) {
-                Some(flag_free) => &flag_free.close,
-                None => &self.plan.route,
-            },
-            Some(_) => &self.plan.route,
-        }
+        let flag_free = self.plan.collector.as_ref().and_then(|collector| collector.flag_free.as_ref());
+        flag_free.filter(|_| !self.pays()).map_or(&self.plan.route, |flag_free| &flag_free.close)
     }
 
     /// Returns the collector that needs no flags, if the elements are enough to pay for it.
     fn flag_free(&self) -> Option<&FlagFree> {
-        let pays = self.layout.count > SHORT || self.plan.route.is_copy();
-        self.plan.collector.as_ref().filter(|_| pays).and_then(|collector| collector.flag_free.as_ref())
+        let collector = self.plan.collector.as_ref().filter(|_| self.pays());
+        collector.and_then(|collector| collector.flag_free.as_ref())
+    }
+
+    /// Whether the elements are enough for a separate pass.
+    fn pays(&self) -> bool {
+        self.layout.count > SHORT
     }
 
     /// # Safety

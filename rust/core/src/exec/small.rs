@@ -6,6 +6,7 @@ use super::dense::{Dense, run_dense};
 use super::scratch::run_scaled;
 use crate::codec::options::Options;
 use crate::error::Error;
+use crate::format::Format;
 use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Parts, Source, Target};
@@ -25,6 +26,7 @@ type Elements = [MaybeUninit<[u64; 2]>; SMALL];
 ///
 /// # Safety
 /// As for [`crate::cast::cast()`].
+#[inline]
 pub unsafe fn cast_small(
     shape: &[usize],
     source: &Source<'_>,
@@ -39,6 +41,27 @@ pub unsafe fn cast_small(
     let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
     // SAFETY: the caller's promise.
     Ok(unsafe { plan.cast_small(shape, strided.0, strided.1, factor) })
+}
+
+/// Does the same for dense elements of two formats.
+///
+/// # Errors
+/// As for [`cast_small`].
+///
+/// # Safety
+/// `count` elements are readable at the source and writable at the target, which do not overlap.
+#[inline]
+pub unsafe fn cast_few(
+    (source, source_format): (*const u8, Format),
+    (target, target_format): (*mut u8, Format),
+    count: usize,
+    options: &Options,
+    factor: Option<f64>,
+) -> Result<bool, Error> {
+    let pair = (source_format, target_format);
+    let key = PlanKey::new(pair, options, (factor.is_some(), factor), (false, count));
+    // SAFETY: the caller's promise.
+    Plan::with(&key, count, |plan| unsafe { plan.cast_few(source, target, count, factor) })
 }
 
 /// An operand: its first element, and the bytes between elements per axis.
@@ -74,20 +97,7 @@ impl Plan {
     ) -> bool {
         let Some(run) = run(shape, source.1, target.1) else { return false };
         let dense = run.is_dense(SOURCE, self.source_size()) && run.is_dense(TARGET, self.target_size());
-        let Parts { components, real_to_complex, .. } = self.parts;
-        let most = match (self.route.scaled, dense) {
-            // Scaled complex numbers are left to the general cast.
-            (true, _) => {
-                if components == 1 && !real_to_complex {
-                    SMALL
-                } else {
-                    0
-                }
-            }
-            (false, true) => usize::MAX,
-            (false, false) => SMALL,
-        };
-        if self.route.draws || self.collector.is_some() || run.len() > most {
+        if run.len() > self.most(dense) {
             return false;
         }
         // SAFETY: the caller's promise for the elements of the run, which are all of them.
@@ -101,9 +111,40 @@ impl Plan {
             }
     }
 
+    /// Casts dense elements in native byte order, if they are few and none is refused; returns whether it did.
+    ///
+    /// # Safety
+    /// They are readable at the source and writable at the target, which do not overlap.
+    #[inline]
+    pub(crate) unsafe fn cast_few(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        count: usize,
+        factor: Option<f64>,
+    ) -> bool {
+        // SAFETY: the caller's promise; scaled elements are fewer than a tile.
+        count <= self.most(true) && (count == 0 || unsafe { self.cast_dense(source, target, count, factor) })
+    }
+
+    /// Returns how many elements a small cast has at most.
+    #[inline]
+    fn most(&self, dense: bool) -> usize {
+        let Parts { components, real_to_complex, .. } = self.parts;
+        match (self.route.scaled, dense) {
+            _ if self.route.draws || self.collector.is_some() => 0,
+            // Scaled complex numbers are left to the general cast.
+            (true, _) if components == 1 && !real_to_complex => SMALL,
+            (true, _) => 0,
+            (false, true) => usize::MAX,
+            (false, false) => SMALL,
+        }
+    }
+
     /// # Safety
     /// `count` dense elements are readable at the source and writable at the target, which do not overlap; no more than a
     /// tile of them, if they are scaled.
+    #[inline]
     unsafe fn cast_dense(
         &self,
         source: *const u8,

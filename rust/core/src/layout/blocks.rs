@@ -14,6 +14,9 @@ use crate::kernels::tile::TILE;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// Blocks pay for more elements than this.
+const FROM: usize = 8 * TILE;
+
 /// Shorter runs are slower than single elements.
 const SHORT: usize = 16;
 
@@ -60,7 +63,9 @@ fn transposed(layout: &Layout) -> Option<(usize, usize)> {
     let along = layout.axes.len().checked_sub(1)?;
     let reach = |axis: usize| layout.axes[axis].strides[SOURCE].unsigned_abs();
     let across = (0..along).filter(|&axis| reach(axis) > 0).min_by_key(|&axis| reach(axis))?;
-    (layout.count >= TILE && reach(across) < reach(along)).then_some((across, along))
+    // Fewer are in the caches, unless a tile reads a line of cache for every element.
+    let pays = layout.count > FROM || layout.axes[along].length >= TILE;
+    (pays && reach(across) < reach(along)).then_some((across, along))
 }
 
 /// One part of an axis: whole blocks, or what is left over.
@@ -102,7 +107,9 @@ mod tests {
 
     #[test]
     fn parts_have_every_element_once() {
-        for (rows, columns) in [(64, 64), (100, 33), (3, 5000), (5000, 3), (1024, 17), (2, 513), (31, 1000)] {
+        for (rows, columns) in
+            [(128, 128), (300, 33), (3, 5000), (5000, 3), (1024, 17), (2, 5130), (31, 1000)]
+        {
             let axis = |length, source, target| Axis { length, strides: [source, target, 0, 0] };
             let plane = (rows * columns) as isize;
             let layout = Layout::new(smallvec![
@@ -129,7 +136,7 @@ mod tests {
     #[test]
     fn what_runs_alike_stays_whole() {
         let layout = Layout::new(smallvec![
-            Axis { length: 64, strides: [1000, 500, 0, 0] },
+            Axis { length: 640, strides: [1000, 500, 0, 0] },
             Axis { length: 64, strides: [4, 2, 0, 0] },
         ]);
         assert_eq!(cut(layout).len(), 1);

@@ -125,6 +125,14 @@ struct RecentPlans {
     seen: Option<PlanKey>,
 }
 
+impl RecentPlans {
+    #[inline]
+    fn get(&self, key: &PlanKey, level: Level) -> Option<&Rc<Plan>> {
+        let is_it = |known: &&(PlanKey, Rc<Plan>)| known.0 == *key && known.1.route.level == level;
+        self.plans.iter().flatten().find(is_it).map(|(_, plan)| plan)
+    }
+}
+
 thread_local! {
     static RECENT: RefCell<RecentPlans> = RefCell::default();
 }
@@ -136,6 +144,12 @@ static LOG: AtomicBool = AtomicBool::new(false);
 /// one line.
 pub fn log_casts(on: bool) {
     LOG.store(on, Ordering::Relaxed);
+}
+
+/// Returns whether plans are written.
+#[inline]
+pub(crate) fn logs_casts() -> bool {
+    LOG.load(Ordering::Relaxed)
 }
 
 #[cold]
@@ -185,10 +199,31 @@ impl Plan {
             Some(variant) => Self::cached(key, variant).map(PlanRef::Cached),
             None => Self::recent(key, count < SMALL),
         };
-        if LOG.load(Ordering::Relaxed) {
+        if logs_casts() {
             log(found.as_deref());
         }
         found
+    }
+
+    /// Calls a function with the plan that [`Plan::find`] gives.
+    ///
+    /// # Errors
+    /// As for [`Plan::find`].
+    #[inline]
+    pub(crate) fn with<T>(key: &PlanKey, count: usize, call: impl Fn(&Self) -> T) -> Result<T, Error> {
+        // Without an owner of the plan, whose move would take as long as a small cast's loop.
+        match key.variant() {
+            _ if logs_casts() => {}
+            Some(variant) => return Self::cached(key, variant).map(call),
+            None => {
+                let level = Level::active();
+                let call = |recent: &RecentPlans| recent.get(key, level).map(|plan| call(plan));
+                if let Some(result) = RECENT.with_borrow(call) {
+                    return Ok(result);
+                }
+            }
+        }
+        Self::find(key, count).map(|plan| call(&plan))
     }
 
     /// Finds or makes the plan of a plain cast on the level in use.
@@ -198,10 +233,15 @@ impl Plan {
     #[inline]
     pub(crate) fn plain(source: Format, target: Format) -> Result<&'static Self, Error> {
         let found = Self::cached(&PlanKey::plain(source, target), 0);
-        if LOG.load(Ordering::Relaxed) {
+        if logs_casts() {
             log(found.as_deref());
         }
         found
+    }
+
+    /// Finds or makes a plan that is kept for good; `None` for keys with one factor.
+    pub(crate) fn shared(key: &PlanKey) -> Option<Result<&'static Self, Error>> {
+        key.variant().map(|variant| Self::cached(key, variant))
     }
 
     #[inline]
@@ -228,11 +268,11 @@ impl Plan {
     /// occurs a second time.
     fn recent(key: &PlanKey, is_small: bool) -> Result<PlanRef, Error> {
         let level = Level::active();
-        RECENT.with_borrow_mut(|RecentPlans { plans, next, seen }| {
-            let is_it = |known: &&(PlanKey, Rc<Self>)| known.0 == *key && known.1.route.level == level;
-            if let Some((_, plan)) = plans.iter().flatten().find(is_it) {
+        RECENT.with_borrow_mut(|recent| {
+            if let Some(plan) = recent.get(key, level) {
                 return Ok(PlanRef::Recent(Rc::clone(plan)));
             }
+            let RecentPlans { plans, next, seen } = recent;
             if is_small && seen.replace(*key) != Some(*key) {
                 let each = PlanKey { scale: Scale::Each, ..*key };
                 return Self::cached(&each, each.variant().unwrap_or_default()).map(PlanRef::Cached);
@@ -274,7 +314,7 @@ impl Plan {
     ///
     /// # Errors
     /// As for [`Plan::find`].
-    fn new(key: &PlanKey, level: Level) -> Result<Self, Error> {
+    pub(crate) fn new(key: &PlanKey, level: Level) -> Result<Self, Error> {
         DefaultEnvironment::compute((key, level), |(key, level)| {
             let parts = Parts::of(key.source, key.target)?;
             let request = key.request(&parts);

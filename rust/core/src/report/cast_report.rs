@@ -30,6 +30,8 @@ pub struct Report<S> {
     pub nan_out: u64,
     /// Infinities among the sources.
     pub inf_in: u64,
+    /// Zeros among the sources (after scaling).
+    pub zero_in: u64,
     /// Largest finite magnitude among the sources (after scaling); 0 if there is none.
     pub amax: f64,
     /// Smallest nonzero finite magnitude among the sources (after scaling); 0 if there is none.
@@ -63,6 +65,7 @@ impl<S> Report<S> {
             nan_in: self.nan_in,
             nan_out: self.nan_out,
             inf_in: self.inf_in,
+            zero_in: self.zero_in,
             amax: self.amax,
             amin_nonzero: self.amin_nonzero,
             max_abs_error: self.max_abs_error,
@@ -112,6 +115,7 @@ impl AddAssign<&Self> for CastReport {
         self.nan_in += other.nan_in;
         self.nan_out += other.nan_out;
         self.inf_in += other.inf_in;
+        self.zero_in += other.zero_in;
         self.amax = self.amax.max(other.amax);
         self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
         self.max_abs_error = self.max_abs_error.max(other.max_abs_error);

@@ -6,7 +6,7 @@ use super::histogram::{CODES, COUNT_FROM, Histogram};
 use super::measure::{Meter, MeterScratch};
 use super::tile_statistics::{TileScratch, TileStatistics};
 use crate::codec::options::{Overflow, Rounding};
-use crate::cpu::{InstructionSet, Level};
+use crate::cpu::Level;
 use crate::error::Error;
 use crate::kernels::request::Request;
 use crate::kernels::tile::Tile;
@@ -47,9 +47,8 @@ impl Collector {
             return Ok(Self { meter, flag_free: None });
         }
         let tile_statistics = TileStatistics::new(request, level);
-        // The widest vectors are faster than counting codes, where only the range of sources is needed.
-        let simple = level.set() == InstructionSet::Avx512
-            && tile_statistics.as_ref().is_some_and(TileStatistics::is_lossless);
+        // Counting codes is slower where only the range of sources is needed.
+        let simple = tile_statistics.as_ref().is_some_and(TileStatistics::is_lossless);
         let counts = source.item_size() == 1 && !simple;
         if !counts && tile_statistics.is_none() {
             return Ok(Self { meter, flag_free: None });

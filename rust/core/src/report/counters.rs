@@ -87,6 +87,8 @@ impl Kernel for Counters<'_> {
             }
         }
         report.count += count as u64;
+        // Before those that are not finite become zero.
+        report.zero_in += sources.iter().map(|&x| u64::from(bits(x) == 0)).sum::<u64>();
         let subnormals = bits(smallest_normal);
         report.subnormal +=
             results.iter().map(|&y| u64::from((bits(y) != 0) & (bits(y) < subnormals))).sum::<u64>();

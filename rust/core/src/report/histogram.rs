@@ -88,6 +88,7 @@ impl CastReport {
         self.nan_in += other.nan_in * times;
         self.nan_out += other.nan_out * times;
         self.inf_in += other.inf_in * times;
+        self.zero_in += other.zero_in * times;
         self.amax = self.amax.max(other.amax);
         self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
         self.max_abs_error = self.max_abs_error.max(other.max_abs_error);

@@ -2,7 +2,7 @@
 //! divided.
 
 use super::extremes::{FirstPass, bits};
-use super::squares::Errors;
+use super::squares::{Errors, LANES};
 use crate::cpu::{InstructionSet, Kernel, Level};
 
 /// Below this, products of relative errors and sources may lose bits.
@@ -20,20 +20,21 @@ impl<const FUSED: bool> Kernel for FirstPassLoop<FUSED> {
     #[inline(always)]
     fn run(self) -> FirstPass {
         let Self { ends, ratio } = self;
-        let (mut largest, mut below, mut most, mut inexact, mut above) = (0, u32::MAX, 0, 0, 0);
+        let (mut below, mut above, mut most, mut inexact, mut excess) = (u32::MAX, 0, 0, 0, 0);
         for i in 0..ends.count() {
             // SAFETY: `i` is below the count.
             let (x, y) = unsafe { ends.get(i) };
             let error = (y - x).abs();
-            largest = bits(x).max(largest);
-            below = bits(x).wrapping_sub(1).min(below);
+            let less = bits(x).wrapping_sub(1);
+            below = less.min(below);
+            above = less.max(above);
             most = bits(error).max(most);
-            inexact += u32::from(error != 0.0);
+            inexact += bits(error).min(1);
             let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
             // As integers, the bits of floats keep their sign.
-            above = (more.to_bits() as i32).max(above);
+            excess = (more.to_bits() as i32).max(excess);
         }
-        FirstPass { largest, below, error: most, inexact, may_exceed: above > 0 }
+        FirstPass { below, above, error: most, inexact, may_exceed: excess > 0 }
     }
 }
 
@@ -74,18 +75,9 @@ impl MaxRelativeError {
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
     pub(super) fn rise(&mut self, level: Level, ends: Errors) -> bool {
-        // Arrays of one value come here with each tile; this pass needs no division.
-        let rises = level.run(Rises { ends, max_relative_error: *self });
-        if rises {
-            for i in 0..ends.count() {
-                // SAFETY: `i` is below the count.
-                let (x, y) = unsafe { ends.get(i) };
-                let (error, source) = ((y - x).abs(), x.abs());
-                if self.is_below(error, source) {
-                    *self = Self { error, source };
-                }
-            }
-        }
+        let risen = level.run(Rise { ends, from: *self });
+        let rises = risen.is_some();
+        *self = risen.unwrap_or(*self);
         rises
     }
 
@@ -96,24 +88,35 @@ impl MaxRelativeError {
     }
 }
 
-/// Tests whether some relative error is larger.
-struct Rises {
+/// Finds the largest relative error, if it exceeds another. Products tell which groups of elements may rise: arrays of
+/// one value come here with each tile.
+struct Rise {
     ends: Errors,
-    max_relative_error: MaxRelativeError,
+    from: MaxRelativeError,
 }
 
-impl Kernel for Rises {
-    type Output = bool;
+impl Kernel for Rise {
+    type Output = Option<MaxRelativeError>;
 
     #[inline(always)]
-    fn run(self) -> bool {
-        let Self { ends, max_relative_error } = self;
-        let mut found = 0;
-        for i in 0..ends.count() {
-            // SAFETY: `i` is below the count.
-            let (x, y) = unsafe { ends.get(i) };
-            found += u64::from(max_relative_error.is_below((y - x).abs(), x.abs()));
+    fn run(self) -> Option<MaxRelativeError> {
+        let Self { ends, from: mut most } = self;
+        let mut risen = None;
+        for start in (0..ends.count()).step_by(LANES) {
+            // SAFETY: the count is a multiple of LANES.
+            let at = |lane| unsafe { ends.get(start + lane) };
+            let rises = |most: MaxRelativeError, (x, y): (f32, f32)| most.is_below((y - x).abs(), x.abs());
+            let found: u64 = (0..LANES).map(|lane| u64::from(rises(most, at(lane)))).sum();
+            if found == 0 {
+                continue;
+            }
+            for (x, y) in (0..LANES).map(at) {
+                if rises(most, (x, y)) {
+                    most = MaxRelativeError { error: (y - x).abs(), source: x.abs() };
+                    risen = Some(most);
+                }
+            }
         }
-        found > 0
+        risen
     }
 }

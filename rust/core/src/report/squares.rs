@@ -9,14 +9,19 @@ use super::square_sum::{LOWEST, SquareSum};
 use crate::cpu::{InstructionSet, Kernel, Level};
 use crate::kernels::tile::TILE;
 
-/// Sums side by side.
-pub(super) const LANES: usize = 16;
+/// Lanes with one sum each, side by side: enough that additions do not wait for each other.
+pub(super) const LANES: usize = 32;
 
-/// The binary logarithm of the squares that one lane adds up.
-pub(super) const DEPTH: i32 = (TILE / LANES).ilog2() as i32;
+/// Lanes with two sums each: as many as there are registers for.
+const PAIRS: usize = LANES / 2;
+
+/// The binary logarithm of the squares that one of so many lanes adds up.
+const fn depth(lanes: usize) -> i32 {
+    (TILE / lanes).ilog2() as i32
+}
 
 /// Bits that a float64 sum holds exactly.
-pub(super) const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
+const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
 
 /// Bits of the significand of float64, without the first.
 const FRACTION: i32 = EXACT - 1;
@@ -52,18 +57,18 @@ impl Bounds {
 
     /// Returns whether one float64 sum per lane is exact.
     pub(super) fn is_narrow(self) -> bool {
-        2 * self.above + DEPTH <= self.unit + EXACT
+        2 * self.above + depth(LANES) <= self.unit + EXACT
     }
 
     /// Returns the exponent at which first sums start; they stay below twice that power.
     fn start(self) -> i32 {
-        2 * self.above + DEPTH + 1
+        2 * self.above + depth(PAIRS) + 1
     }
 
     /// Returns whether two float64 sums per lane are exact.
     pub(super) fn is_wide(self) -> bool {
         // The remainder of a square is at most half of the first sum's last place.
-        self.start() - FRACTION - 1 + DEPTH <= self.unit + EXACT
+        self.start() - FRACTION - 1 + depth(PAIRS) <= self.unit + EXACT
     }
 
     /// Returns the start of first sums, and the factors that make integers of their increase and of second sums.
@@ -215,9 +220,9 @@ unsafe impl Column for Errors {
 /// Adds the squares of a column of float32, not all of them zero, to a sum.
 pub(super) fn add_f32s<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
     if bounds.is_narrow() {
-        add_up::<_, false>(sum, level, column, bounds, 0);
+        add_up::<_, false, LANES>(sum, level, column, bounds, 0);
     } else if bounds.is_wide() {
-        add_up::<_, true>(sum, level, column, bounds, 0);
+        add_up::<_, true, PAIRS>(sum, level, column, bounds, 0);
     } else {
         // SAFETY: `i` is below the count.
         (0..column.count()).for_each(|i| sum.add_square_of(unsafe { column.at(i) }));
@@ -236,7 +241,7 @@ pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], larges
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
         let factors = [shift / 2, shift - shift / 2].map(power_of_two);
-        add_up::<_, true>(sum, level, F64Column::new(column, factors), near, shift);
+        add_up::<_, true, PAIRS>(sum, level, F64Column::new(column, factors), near, shift);
     } else {
         for &root in column {
             sum.add_square_of(root);
@@ -244,7 +249,7 @@ pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], larges
     }
 }
 
-fn add_up<C: Column, const TWO: bool>(
+fn add_up<C: Column, const TWO: bool, const SUMS: usize>(
     sum: &mut SquareSum,
     level: Level,
     column: C,
@@ -253,16 +258,16 @@ fn add_up<C: Column, const TWO: bool>(
 ) {
     let (start, scales) = bounds.constants();
     let [first, second] = if level.set() >= InstructionSet::Neon && C::SHORT {
-        level.run(Squares::<C, TWO, true> { column, start, scales })
+        level.run(Squares::<C, TWO, true, SUMS> { column, start, scales })
     } else {
-        level.run(Squares::<C, TWO, false> { column, start, scales })
+        level.run(Squares::<C, TWO, false, SUMS> { column, start, scales })
     };
     sum.add(bounds.join(first, second) as u128, bounds.unit - 2 * shift);
 }
 
 /// Computes the two sums of a tile, in units of the first's last place and of [`Bounds::unit`]. `FUSED` uses fused
 /// multiply-add, which is slow on machines without the instruction.
-struct Squares<C, const TWO: bool, const FUSED: bool> {
+struct Squares<C, const TWO: bool, const FUSED: bool, const SUMS: usize> {
     column: C,
     start: f64,
     scales: [f64; 2],
@@ -270,7 +275,7 @@ struct Squares<C, const TWO: bool, const FUSED: bool> {
 
 /// Adds the square of a root to the sums of a lane; without `TWO`, to the second only.
 #[inline(always)]
-pub(super) fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f64, second: &mut f64) {
+fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f64, second: &mut f64) {
     if TWO {
         let next = sum_of::<FUSED>(root, root, *first);
         *second += sum_of::<FUSED>(root, root, *first - next);
@@ -282,30 +287,38 @@ pub(super) fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f6
 
 /// Returns `a * b + c`; without `FUSED` the product is exact or rounded before the addition.
 #[inline(always)]
-pub(super) fn sum_of<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
+fn sum_of<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Returns the total increase of all lanes' sums, in units of `1 / scale`.
+///
+/// # Safety
+/// Each lane's is below 2^63 of them.
 #[inline(always)]
-pub(super) fn units(sums: &[f64; LANES], start: f64, scale: f64) -> i64 {
-    sums.iter().map(|sum| ((sum - start) * scale) as i64).sum()
+unsafe fn units<const SUMS: usize>(sums: &[f64; SUMS], start: f64, scale: f64) -> i64 {
+    // SAFETY: the caller's promise. (A conversion that tests it would not be vectorised.)
+    sums.iter().map(|sum| unsafe { ((sum - start) * scale).to_int_unchecked::<i64>() }).sum()
 }
 
-impl<C: Column, const TWO: bool, const FUSED: bool> Kernel for Squares<C, TWO, FUSED> {
+impl<C: Column, const TWO: bool, const FUSED: bool, const SUMS: usize> Kernel
+    for Squares<C, TWO, FUSED, SUMS>
+{
     type Output = [i64; 2];
 
     #[inline(always)]
     fn run(self) -> [i64; 2] {
         let start = if TWO { self.start } else { 0.0 };
-        let (mut first, mut second) = ([start; LANES], [0.0; LANES]);
-        for i in (0..self.column.count()).step_by(LANES) {
-            for lane in 0..LANES {
-                // SAFETY: the count is a multiple of LANES.
+        let (mut first, mut second) = ([start; SUMS], [0.0; SUMS]);
+        for i in (0..self.column.count()).step_by(SUMS) {
+            for lane in 0..SUMS {
+                // SAFETY: the count is a multiple of LANES, hence of SUMS.
                 let root = unsafe { self.column.at(i + lane) };
                 take::<TWO, FUSED>(root, &mut first[lane], &mut second[lane]);
             }
         }
-        [units(&first, start, self.scales[0]), units(&second, 0.0, self.scales[1])]
+        // SAFETY: as `Bounds` says, first sums stay below twice their start, and second ones are exact: both have fewer
+        // units than float64 has bits.
+        unsafe { [units(&first, start, self.scales[0]), units(&second, 0.0, self.scales[1])] }
     }
 }

@@ -12,7 +12,7 @@ use super::cast_report::{CastReport, smallest_nonzero};
 use super::extremes::Extremes;
 use super::max_relative_error::{MaxRelativeError, TINY};
 use super::squares::{self, Bounds, Errors, LANES, Values, exponent_of};
-use super::subnormal_count::{BLOCK, ByteSubnormalCount, Bytes, SubnormalCount};
+use super::subnormal_count::SubnormalCount;
 use crate::codec::decode::Decoder;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -43,8 +43,6 @@ pub(super) struct TileStatistics {
     /// Bits of a source's significand after the leading one, and the exponent of the smallest source.
     precision: i32,
     lowest: i32,
-    /// How to count subnormal codes, for targets of one byte.
-    bytes: Option<Bytes>,
 }
 
 /// Decodes bf16 without testing for NaN: tiles with NaN are measured by flags.
@@ -99,8 +97,17 @@ impl TileStatistics {
     pub(super) fn new(request: &Request, level: Level) -> Option<Self> {
         let Request { source, target, scaled, .. } = *request;
         let held = holds_exactly::<Binary32>(source) && holds_exactly::<Binary32>(target);
-        let spec = target.float().filter(|spec| spec.signed && spec.specials != Specials::ExponentOnly)?;
         let rounding = request.rounding();
+        let bits = target.row().bits;
+        // The largest value, the smallest normal one and the smallest one.
+        let [largest, smallest_normal, smallest] = match target.kind() {
+            Kind::Float(spec) if spec.signed && spec.specials != Specials::ExponentOnly => {
+                let codes = [spec.max_code(), 1 << spec.mantissa_bits, 1];
+                codes.map(|code| reference::value_of(&spec, code) as f32)
+            }
+            Kind::Integer { signed: true } => [((1u64 << (bits - 1)) - 1) as f32, 1.0, 1.0],
+            _ => return None,
+        };
         if scaled || !held || rounding == Rounding::Stochastic {
             return None;
         }
@@ -111,11 +118,12 @@ impl TileStatistics {
             Kind::Integer { .. } | Kind::Bool => (source.row().bits as i32, 0),
             _ => return None,
         };
-        let value = |code| reference::value_of(&spec, code) as f32;
-        let largest = value(spec.max_code());
-        let lossless = match source.float() {
-            Some(narrow) => narrow.fits_in(&spec),
-            None => source.row().bits <= spec.mantissa_bits && 2f64.powi(precision) <= f64::from(largest),
+        let lossless = match (source.float(), target.float()) {
+            (Some(narrow), Some(spec)) => narrow.fits_in(&spec),
+            (None, Some(spec)) => {
+                source.row().bits <= spec.mantissa_bits && 2f64.powi(precision) <= f64::from(largest)
+            }
+            (_, None) => false,
         };
         let reader = |format| reader(format, level);
         let (source, target) = (reader(source), reader(target));
@@ -125,13 +133,11 @@ impl TileStatistics {
             target,
             lossless,
             largest,
-            smallest_normal: value(1 << spec.mantissa_bits),
-            smallest: value(1),
+            smallest_normal,
+            smallest,
             rises: matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative),
             precision,
             lowest,
-            bytes: (request.target.item_size() == 1)
-                .then(|| Bytes { magnitude: spec.magnitude_mask() as u8, normal: 1 << spec.mantissa_bits }),
         })
     }
 
@@ -168,30 +174,26 @@ impl TileStatistics {
         let ends = Errors::new(x, y);
         let first_pass =
             if self.lossless { level.run(Extremes(x)) } else { max_relative_error.first_pass(level, ends) };
-        let largest = f32::from_bits(first_pass.largest);
+        let [highest, zeros] = first_pass.largest_and_zeros(level, x);
+        let largest = f32::from_bits(highest);
         let smallest = f32::from_bits(first_pass.below.wrapping_add(1));
         let is_within = |limit: f32| smallest == 0.0 || smallest >= limit;
-        if first_pass.largest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
+        if highest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
             return false;
         }
         report.count += count as u64;
         report.exact += count as u64 - u64::from(first_pass.inexact);
+        // Those that fill up do not count.
+        report.zero_in += u64::from(zeros) - (count.next_multiple_of(LANES) - count) as u64;
         report.amax = report.amax.max(f64::from(largest));
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, f64::from(smallest));
         if !is_within(self.smallest_normal) {
-            let [subnormal, underflowed] = match self.bytes {
-                Some(bytes) if count.is_multiple_of(BLOCK) => {
-                    let kernel =
-                        ByteSubnormalCount { x, codes: target, bytes, zeros: !is_within(self.smallest) };
-                    // SAFETY: the caller's promise for the target; without zeros to fill up, there are as many sources.
-                    unsafe { level.run_raw(kernel) }
-                }
-                _ => level.run(SubnormalCount { ends, normal: self.smallest_normal.to_bits() }),
-            };
+            let [subnormal, underflowed] =
+                level.run(SubnormalCount { ends, normal: self.smallest_normal.to_bits() });
             report.subnormal += u64::from(subnormal);
             report.underflowed += u64::from(underflowed);
         }
-        if first_pass.largest == 0 {
+        if highest == 0 {
             return true;
         }
         let exponent = exponent_of(f64::from(smallest));

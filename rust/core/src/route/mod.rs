@@ -3,11 +3,11 @@
 //! | route | stages | when |
 //! |---|---|---|
 //! | copy | none | same format, and nothing to change |
-//! | lookup | one | codes of a byte, on a level with tables of 256 entries |
+//! | lookup | one | codes of a byte, on levels with vectors |
 //! | table | one | many codes of a byte, times one factor |
 //! | native | one, after decoding to float32 | floats to machine types and integers of few bits, and between machine types, under default options |
 //! | integer | one | integers or bools on both ends |
-//! | direct | one | floats of 32 bits or fewer, on levels with vectors for the pair |
+//! | direct | one | floats of 32 bits or fewer, and integers to floats of 16 bits, on levels with vectors for the pair |
 //! | pivot | decode, scale, encode | everything else; an end that is the pivot itself needs no stage; vectors encode where they can |
 
 pub(crate) mod work;
@@ -18,7 +18,7 @@ use crate::codec::pivot::{Binary32, Binary64, FloatPivot, Int64, Uint64};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
-use crate::kernels::request::{Choice, Request, pivot_spec};
+use crate::kernels::request::{Choice, Request, pivot_format, pivot_spec};
 use crate::kernels::stages::assemble;
 use crate::kernels::stages::stage::{Scale, Stage};
 use crate::kernels::stages::{from_float, wrap};
@@ -89,8 +89,11 @@ impl Route {
     /// As for [`Route::new`].
     pub(crate) fn through_stages(request: &Request, level: Level) -> Result<Self, Error> {
         let mut route = Self::empty(request, level);
-        let tables = lookup::stage(request, level).or_else(|| lookup::scaled_stage(request, level));
-        if let Some(stage) = tables {
+        let one = direct::from_integers(request, level)
+            .or_else(|| lookup::stage(request, level))
+            .or_else(|| direct::scaled_bytes(request, level))
+            .or_else(|| lookup::scaled_stage(request, level));
+        if let Some(stage) = one {
             return Ok(Self { encode: Some(stage), scaled: false, ..route });
         }
         let Request { source, target, .. } = *request;
@@ -179,7 +182,9 @@ impl Route {
     fn route(&mut self, request: &Request) -> Option<()> {
         match request.choice() {
             Choice::Narrow => {
-                self.decode = assemble::decoder::<Binary32>(request.source);
+                let plain = Request::plain(request.source, pivot_format::<Binary32>()?);
+                self.decode = lookup::stage(&plain, self.level)
+                    .or_else(|| assemble::decoder::<Binary32>(request.source));
                 self.through_float::<Binary32>(request)
             }
             Choice::Wide => {
@@ -225,24 +230,25 @@ impl Route {
         if let Some(fast) = assemble::fast_encoder::<P>(request) {
             self.encode = Some(fast);
             self.draw(request);
-            if self.draws && self.lane_size == size_of::<f32>() {
-                self.stochastic = stochastic_stage(request, self.level);
-            }
             return Some(());
         }
         self.finish(request, assemble::encoder::<P>(request))
     }
 
-    /// The general encoders always write flags, whether or not they are read.
+    /// The general encoders always write flags, whether or not they are read. (Where draws are in registers, they are
+    /// not.)
     fn finish(&mut self, request: &Request, encode: Option<Box<dyn Stage>>) -> Option<()> {
-        self.flags = true;
         self.draw(request);
+        self.flags = self.stochastic.is_none();
         self.encode = Some(encode?);
         Some(())
     }
 
-    /// Notes whether the encoder reads random numbers.
+    /// Notes whether the encoder reads random numbers, and whether vectors draw them.
     fn draw(&mut self, request: &Request) {
         self.draws = request.rounding() == Rounding::Stochastic;
+        if self.draws && self.lane_size == size_of::<f32>() {
+            self.stochastic = stochastic_stage(request, self.level);
+        }
     }
 }

@@ -14,13 +14,6 @@ pub(crate) struct Work {
     pub(crate) flags: Tile<u8>,
 }
 
-impl Work {
-    /// Returns room for the results of a tile, to be used while no route runs.
-    pub(crate) fn room(&mut self) -> *mut u8 {
-        self.lanes.0.as_mut_ptr().cast()
-    }
-}
-
 impl Route {
     /// Runs the stages from dense source elements to dense target elements.
     ///

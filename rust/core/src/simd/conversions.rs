@@ -9,7 +9,13 @@ use super::vector::Vector;
 pub(crate) trait Conversions: Vector {
     /// Truncates float32 to 32-bit integers, clamped; NaN gives 0.
     unsafe fn truncated(a: Self::F32s) -> Self::Integers;
-    /// Loads two registers of float64 and does the same.
+    /// Does the same for clamping to 16 bits or fewer: other values too large for these may come out as any. Not for NaN.
+    #[inline(always)]
+    unsafe fn truncated_narrow(a: Self::F32s) -> Self::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { Self::truncated(a) }
+    }
+    /// Loads two registers of float64 and truncates them.
     unsafe fn truncated_f64(source: *const u8) -> Self::Integers;
     /// Truncates float64 to 64-bit integers, clamped; NaN gives 0.
     unsafe fn truncated64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
@@ -17,6 +23,8 @@ pub(crate) trait Conversions: Vector {
     unsafe fn clamp_to_16<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
     /// Clamps 32-bit integers to 8 bits, signed or unsigned.
     unsafe fn clamp_to_8<const SIGNED: bool>(a: [Self::Integers; 4]) -> Self::Integers;
+    /// Rounds float32 to whole numbers, in one of the [`rounding`](super::rounding)s.
+    unsafe fn whole<const ROUNDING: i32>(a: Self::F32s) -> Self::F32s;
     /// Converts float32 to float64.
     unsafe fn to_f64(a: Self::F32s) -> [Self::Integers; 2];
 }
@@ -24,3 +32,7 @@ pub(crate) trait Conversions: Vector {
 /// The smallest float that is too large for a 32-bit integer.
 #[cfg(target_arch = "x86_64")]
 pub(super) const TOO_LARGE: f32 = -(i32::MIN as f32);
+
+/// The smallest float that is too large for an integer of 16 bits, signed or not.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ABOVE_16_BITS: f32 = 65_536.0;

@@ -8,16 +8,17 @@ use super::vector::Vector;
 /// As for [`Vector`].
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 pub(crate) trait MagicAddition: Vector {
-    /// Multiplies float32 by the third constant, a power of two, and rounds to nearest even by adding and subtracting
-    /// an anchor: the power of two of each float, at least the first constant, with the second one added to its bits.
+    /// Multiplies float32 by the third constant, a power of two, and rounds to nearest even by adding an anchor: the
+    /// power of two of each float, at least the first constant, with the second one added to its bits. Returns how many
+    /// places of the anchor the sum is away from it, plus the bits of the power shifted right.
     unsafe fn rounded_by_addition(
         a: Self::F32s,
         smallest_anchor_factor: [Self::Integers; 3],
+        shift: u32,
     ) -> Self::Integers;
-    unsafe fn shr32(a: Self::Integers, count: u32) -> Self::Integers;
-    /// Packs two registers of u32 below 2^15 into one of u16, in an order of the level's own.
+    /// Packs two registers of i32 into one of i16, with saturation, in an order of the level's own.
     unsafe fn pack_u16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Packs two registers of u16 below 2^15 into one of bytes, with saturation, in an order of the level's own.
+    /// Packs two registers of i16 into one of unsigned bytes, with saturation, in an order of the level's own.
     unsafe fn pack_u8(low: Self::Integers, high: Self::Integers) -> Self::Integers;
     /// Returns bytes whose top bits are the signs of float32, in the order of the packed bytes.
     unsafe fn signs(a: [Self::F32s; 4]) -> Self::Integers;

@@ -15,6 +15,7 @@ mod conversions;
 mod magic_addition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
+mod nibble_tables;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +26,7 @@ pub(crate) use conversions::Conversions;
 pub(crate) use magic_addition::MagicAddition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
+pub(crate) use nibble_tables::NibbleTables;
 pub(crate) use stochastic::StochasticOps;
 pub(crate) use vector::{
     MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding, unknown_one,

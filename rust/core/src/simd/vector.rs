@@ -128,6 +128,15 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
         a
     }
 
+    /// Moves groups of four bytes to where [`Vector::interleave`] expects them.
+    #[inline(always)]
+    unsafe fn crosswise(a: Self::Integers) -> Self::Integers {
+        a
+    }
+    /// Returns registers of elements of four bytes, from registers of their first to last byte, each moved by
+    /// [`Vector::crosswise`].
+    unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
+
     /// Returns the even 32-bit lanes of two registers.
     unsafe fn even32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Returns the even 64-bit lanes of two registers.
@@ -144,6 +153,20 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
 
     unsafe fn bits(a: Self::F32s) -> Self::Integers;
     unsafe fn from_bits(a: Self::Integers) -> Self::F32s;
+    /// Returns the lower and the upper u16 of two registers of 32-bit lanes, in an order of the level's own.
+    #[inline(always)]
+    unsafe fn halves(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers) {
+        // SAFETY: the trait's contract.
+        unsafe { Self::unzip16(a, b) }
+    }
+    /// Returns such u16 in memory order.
+    #[inline(always)]
+    unsafe fn halves_in_order(a: Self::Integers) -> Self::Integers {
+        a
+    }
+    /// Loads a register of integers of 1, 2, 4 or 8 bytes as float32: exactly up to 2^24 in magnitude, and from there on
+    /// as one of the two neighbours.
+    unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> Self::F32s;
     /// Loads half a register of bf16 as float32.
     unsafe fn load_bf16(source: *const u8) -> Self::F32s;
     /// Loads half a register of float16 as float32; NaN keeps its payload.
@@ -165,8 +188,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn nearest_bf16(a: Self::F32s, b: Self::F32s, one: Self::Integers) -> Self::Integers {
         // SAFETY: the trait's contract.
         unsafe {
-            let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
-            up_above_middle::<Self>(low, high, one)
+            let (low, high) = Self::halves(Self::bits(a), Self::bits(b));
+            Self::halves_in_order(up_above_middle::<Self>(low, high, one))
         }
     }
     /// Loads four registers of float64 as bf16 rounded once to nearest even; `one` is 1 in every u16. `None` if some
@@ -201,6 +224,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn any_clear(a: Self::F32s, added: Self::Integers, clear: Self::Integers) -> bool;
     /// Returns whether any float32 is subnormal.
     unsafe fn any_subnormal(a: Self::F32s) -> bool;
+    /// Adds the first integers to the bits of float32 with a clear sign, the second ones to those of the others.
+    unsafe fn add_by_sign32(a: Self::F32s, added: [Self::Integers; 2]) -> Self::Integers;
     /// Sets the last bit of each float32 that is not an infinity or NaN.
     unsafe fn with_last_bit(a: Self::F32s) -> Self::F32s;
     /// Limits magnitudes of float32, as bits, and replaces NaN by `nan | (NaN & mask)`.
@@ -234,11 +259,6 @@ pub(crate) trait Tables: Vector {
     unsafe fn above8(a: Self::Integers, b: Self::Integers) -> Self::Mask8;
     /// Adds one to bytes where the mask is set.
     unsafe fn increment8(mask: Self::Mask8, a: Self::Integers) -> Self::Integers;
-    /// Moves groups of four bytes to where [`Tables::interleave`] expects them.
-    unsafe fn crosswise(a: Self::Integers) -> Self::Integers;
-    /// Returns registers of elements of four bytes, from registers of their first to last byte, each moved by
-    /// [`Tables::crosswise`].
-    unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Returns registers of elements of `SIZE` bytes, whose last two bytes are given and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
 }
@@ -249,13 +269,18 @@ pub(crate) trait Tables: Vector {
 /// As for [`Vector`].
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 pub(crate) trait Nibbles: Vector {
-    /// Loads half a register of bytes as u16.
-    unsafe fn load_u8_as_u16(source: *const u8) -> Self::Integers;
     unsafe fn load_nibbles(table: &[u8; 16]) -> Self::Integers;
     /// Returns the entry of the lower four bits of each byte; 0 where its top bit is set.
     unsafe fn lookup_nibbles(table: Self::Integers, indices: Self::Integers) -> Self::Integers;
-    /// Returns u16 as the upper halves of u32, in memory order.
-    unsafe fn u16_to_upper_u32(words: Self::Integers) -> [Self::Integers; 2];
+    /// Subtracts signed bytes, with saturation.
+    unsafe fn sub_saturated_signed8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Adds one to bytes where others are greater than a bound, as signed ones.
+    unsafe fn increment_above8(a: Self::Integers, b: Self::Integers, bound: Self::Integers)
+    -> Self::Integers;
+    /// Returns bytes with the top bits of two registers of u16, in the order of [`Vector::unzip8`].
+    unsafe fn tops8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Returns registers of u16, from their low and their high bytes in the order of [`Vector::in_order`].
+    unsafe fn zip8(low: Self::Integers, high: Self::Integers) -> [Self::Integers; 2];
 }
 
 /// Rounds the upper 16 bits to nearest even by the lower 16 bits.

@@ -8,7 +8,7 @@ use crate::codec::decode::{
 };
 use crate::codec::encode::{BoolEncoder, Encoder, FloatEncoder, IntegerEncoder};
 use crate::codec::lane::Lane;
-use crate::codec::nearest::{NearestEncoder, PowerEncoder, TruncatedEncoder};
+use crate::codec::nearest::{NearestEncoder, PowerEncoder};
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot, Pivot};
 use crate::codec::product::{Factor, Product};
@@ -51,17 +51,12 @@ pub(crate) fn fast_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn S
     match target.kind() {
         Kind::Bool => Some(Lanes.make_for::<P, _>(BoolEncoder::new(&options), size)),
         Kind::Float(spec) if request.is_fast() => {
-            if let Some(encoder) = TruncatedEncoder::new::<P>(&spec, &options, rounding) {
-                return Some(Lanes.make_for::<P, _>(encoder, size));
-            }
             if let Some(encoder) = NearestEncoder::new::<P>(&spec, &options, rounding) {
                 return Some(Lanes.make_for::<P, _>(encoder, size));
             }
             Some(Lanes.make_for::<P, _>(PowerEncoder::new::<P>(&spec, &options, rounding)?, size))
         }
-        Kind::Float(_) => {
-            stochastic_encoder::<P, true>(request).or_else(|| stochastic_encoder::<P, false>(request))
-        }
+        Kind::Float(_) => stochastic_encoder::<P>(request),
         _ => None,
     }
 }
@@ -76,14 +71,14 @@ impl Lanes {
     }
 }
 
-/// Makes the fast stochastic one; `ALIKE` says that the format treats all signs alike.
-fn stochastic_encoder<P: FloatPivot, const ALIKE: bool>(request: &Request) -> Option<Box<dyn Stage>> {
+/// Makes the fast stochastic one.
+fn stochastic_encoder<P: FloatPivot>(request: &Request) -> Option<Box<dyn Stage>> {
     let Request { target, options, .. } = *request;
     let (spec, rounding, size) = (target.float()?, request.rounding(), target.item_size());
-    if let Some(encoder) = StochasticTruncatedEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding) {
+    if let Some(encoder) = StochasticTruncatedEncoder::new::<P>(&spec, &options, rounding) {
         return Some(Lanes.make_for::<P, _>(encoder, size));
     }
-    let encoder = StochasticEncoder::<_, ALIKE>::new::<P>(&spec, &options, rounding)?;
+    let encoder = StochasticEncoder::new::<P>(&spec, &options, rounding)?;
     Some(Lanes.make_for::<P, _>(encoder, size))
 }
 

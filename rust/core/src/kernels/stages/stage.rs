@@ -65,7 +65,7 @@ pub(crate) unsafe trait Stage: Send + Sync {
 }
 
 /// Returns a type's name without the paths of its modules.
-fn short_name(name: &str) -> String {
+pub(crate) fn short_name(name: &str) -> String {
     let mut short = String::new();
     let mut word = 0;
     for letter in name.chars() {

@@ -12,29 +12,28 @@ use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
 pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let Request { source, target, scaled, tells, .. } = *request;
     let has_tables = !matches!(Vectors::of(level), Vectors::None);
-    // Integers have faster stages to integers and to wide floats.
-    let pays = source.float().is_some() || target.float().is_some_and(|_| target.item_size() <= 2);
+    // Integers have faster stages to integers and to wide floats under default options.
+    let to_narrow_float = target.float().is_some_and(|_| target.item_size() <= 2);
+    let pays = source.float().is_some() || to_narrow_float || !request.is_native();
     if !has_tables || !pays || scaled || tells {
         return None;
     }
     of_table(&Table::new(request)?, target.item_size(), level)
 }
 
-/// Makes the stage for results of this size, if only their last two bytes are ever set.
+/// Makes the stage for results of this size, if the level has one.
 fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    if let Some(stage) = with_nibbles!(level, vectors => super::line::stage(vectors, table, size)) {
+    if let Some(stage) = with_nibbles!(level, vectors => super::rows::stage(vectors, table, size)) {
         return stage;
     }
     let planes = &table.planes;
-    let low = size.saturating_sub(2);
-    if planes[..low].iter().flatten().any(|&byte| byte != 0) {
-        return None;
-    }
-    with_tables!(level, vectors: V => match size {
-        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
-        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
-        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
-        _ => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
+    with_tables!(level, vectors: V => match (size, table.sets_last_two(size)) {
+        (1, _) => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
+        (2, _) => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
+        (4, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
+        (4, false) => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([planes[0], planes[1], planes[2], planes[3]]))),
+        (_, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
+        _ => None,
     })?
 }
 
@@ -45,18 +44,7 @@ pub(crate) fn scaled_stage(request: &Request, level: Level) -> Option<Box<dyn St
         return None;
     }
     let table = Table::new(request)?;
-    Some(once(&table, size, level).unwrap_or_else(|| table.one_by_one(size)))
-}
-
-/// Makes the stage for results of this size from a table that serves one call; not for 8 bytes.
-fn once(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    let [a, b, c, d, ..] = table.planes;
-    with_tables!(level, vectors: V => match size {
-        1 => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(a))),
-        2 => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([a, b]))),
-        4 => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([a, b, c, d]))),
-        _ => None,
-    })?
+    Some(of_table(&table, size, level).unwrap_or_else(|| table.one_by_one(size)))
 }
 
 type Bytes = [u8; TABLE_BYTES];

@@ -40,6 +40,11 @@ impl Table {
         Some(Self { planes })
     }
 
+    /// Returns whether results of this size have only their last two bytes set.
+    pub(super) fn sets_last_two(&self, size: usize) -> bool {
+        self.planes[..size.saturating_sub(2)].iter().flatten().all(|&byte| byte == 0)
+    }
+
     /// Makes the stage that looks results of this size up one by one.
     pub(super) fn one_by_one(&self, size: usize) -> Box<dyn Stage> {
         match size {

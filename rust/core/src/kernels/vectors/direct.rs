@@ -1,7 +1,7 @@
 //! Chooses the vector stage from one float format to another, on levels with vectors.
 //!
 //! Formats are recognised by their layout. Sources are float32, bf16 and float16 (and the float64 lanes of a pivot);
-//! targets are these and floats of 8 bits or fewer.
+//! targets are these, floats of 8 bits or fewer, and integers of 8 bits.
 
 #![deny(unsafe_code)]
 
@@ -9,46 +9,102 @@ use super::equal_factor::equal_factor;
 use super::error_free_product::{ErrorFreeProduct, Factor};
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
+use super::integer_source::IntegerSource;
+use super::intervals;
 use super::magic_addition;
 use super::piecewise_stage;
 use super::shapes::{Shape, shape_of};
 use super::through_f32;
 use super::to_byte;
 use super::to_f32;
+use super::to_integer;
 use super::to_u16;
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::cpu::Level;
-use crate::format::Specials;
-use crate::kernels::request::{Count, Request, pivot_format};
+use crate::format::{FloatSpec, Kind, Specials};
+use crate::kernels::request::{Count, Request, pivot_format, pivot_spec};
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Vector, with_vectors};
+use crate::simd::{Conversions, Vector, with_vectors};
 
 /// Makes the stage from source to target on a level, if there is one.
 pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     with_vectors!(level, vectors => on(vectors, request))?
 }
 
-/// Makes the stage from lanes of float32 or float64 to floats of 16 bits or fewer on a level, if there is one. The
-/// lanes are exact or rounded to odd, so where they come from makes no difference.
+/// Makes the stage from lanes of float32 or float64 on a level, if there is one: to floats of 16 bits or fewer, from
+/// float32 to itself too. The lanes are exact or rounded to odd, so where they come from makes no difference.
 pub(crate) fn from_lanes<P: FloatPivot>(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    if request.tells || request.target.item_size() > 2 {
+    let is_wide = P::MANTISSA == Binary64::MANTISSA;
+    if request.tells || (is_wide && request.target.item_size() > 2) {
         return None;
     }
     // From here on the lanes are the source.
     let source = pivot_format::<P>()?;
     let request = Request { source, scaled: false, factor: None, ..*request };
-    if P::MANTISSA == Binary64::MANTISSA {
+    if is_wide {
         with_vectors!(level, vectors => from(vectors, &request, F64Source))?
     } else {
         with_vectors!(level, vectors => from_f32(vectors, &request))?
     }
 }
 
-fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+/// Makes the stage from integers of whole bytes to floats of 16 bits on a level, under default options.
+pub(crate) fn from_integers(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let Kind::Integer { signed } = request.source.kind() else { return None };
+    if request.scaled || request.tells {
+        return None;
+    }
+    with_vectors!(level, vectors => match (request.source.row().bits, signed) {
+        (8, true) => to_16_bits(vectors, request, IntegerSource::<1, true>),
+        (8, false) => to_16_bits(vectors, request, IntegerSource::<1, false>),
+        (16, true) => to_16_bits(vectors, request, IntegerSource::<2, true>),
+        (16, false) => to_16_bits(vectors, request, IntegerSource::<2, false>),
+        (32, true) => to_16_bits(vectors, request, IntegerSource::<4, true>),
+        (32, false) => to_16_bits(vectors, request, IntegerSource::<4, false>),
+        (64, true) => to_16_bits(vectors, request, IntegerSource::<8, true>),
+        (64, false) => to_16_bits(vectors, request, IntegerSource::<8, false>),
+        _ => None,
+    })?
+}
+
+fn to_16_bits<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
+    match shape_of(&request.target.float()?)? {
+        Shape::F32 => None,
+        Shape::Bf16 => to_u16::to_bf16(vectors, request, source),
+        Shape::F16 => to_u16::to_f16(vectors, request, source),
+    }
+}
+
+/// Makes the stage from integers of 8 bits, times one factor, to float32, if the factor is normal there.
+pub(crate) fn scaled_bytes(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
+    let Request { source, target, scaled, tells, factor, .. } = *request;
+    let to_f32 = target.float() == Some(pivot_spec::<Binary32>());
+    let usual = scaled && !tells && to_f32 && request.rounding() == Rounding::NearestEven;
+    let factor = factor.filter(|factor| usual && (*factor as f32).is_normal())?;
+    match (source.kind(), source.row().bits) {
+        (Kind::Integer { signed: true }, 8) => {
+            with_vectors!(level, vectors => product(vectors, request, IntegerSource::<1, true>, factor))?
+        }
+        (Kind::Integer { signed: false }, 8) => {
+            with_vectors!(level, vectors => product(vectors, request, IntegerSource::<1, false>, factor))?
+        }
+        _ => None,
+    }
+}
+
+fn on<V: Conversions>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     let spec = request.source.float().filter(|_| !request.tells)?;
     let shape = shape_of(&spec)?;
+    if let Kind::Integer { signed } = request.target.kind() {
+        let encode = to_integer::rounded_stage(vectors, request, signed)?;
+        return Some(match shape {
+            Shape::F32 => encode,
+            Shape::Bf16 => through_f32::stage(vectors, Bf16Source, encode, request.target),
+            Shape::F16 => through_f32::stage(vectors, F16Source, encode, request.target),
+        });
+    }
     if request.scaled {
         let piecewise = if shape == Shape::F32 {
             None
@@ -66,52 +122,75 @@ fn on<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     }
     match shape {
         Shape::F32 => from_f32(vectors, request),
-        Shape::Bf16 => from(vectors, request, Bf16Source),
-        Shape::F16 => piecewise_stage::of_16_bits(request, spec, vectors.level())
-            .or_else(|| from(vectors, request, F16Source)),
+        Shape::Bf16 => {
+            in_16_bits(request, spec, vectors.level()).or_else(|| from(vectors, request, Bf16Source))
+        }
+        Shape::F16 => {
+            in_16_bits(request, spec, vectors.level()).or_else(|| from(vectors, request, F16Source))
+        }
     }
+}
+
+/// Makes the stage from a format of 16 bits to one of 8 bits or fewer without float32 between.
+fn in_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    piecewise_stage::of_16_bits(request, spec, level)
+        .or_else(|| to_byte::upper_bytes(request, &spec, level))
+        .or_else(|| intervals::stage(request, &spec, level))
 }
 
 /// Makes the stage from float32, with any options.
 fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
     usual(vectors, request, F32Source).or_else(|| match shape_of(&request.target.float()?) {
-        Some(Shape::F32) => to_f32::limited_stage(vectors, request),
         Some(shape) => to_u16::rounded_stage(vectors, request, shape),
         None => piecewise_stage::away_from_zero(request, vectors.level())
-            .or_else(|| to_byte::rounded_stage(vectors, request)),
+            .or_else(|| to_byte::rounded_stage(vectors, request, F32Source)),
     })
 }
 
-/// Makes one loop for the default options, else two through float32.
+/// Makes one loop, or two through float32: for roundings that are not the default one, from float64 or to 16 bits; and
+/// for the default one, from 16 bits to 8 where no loop serves.
 fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     // bf16 to float32 is a shift, which the compiler vectorises best by itself.
     let shifts = F::SHIFTED && request.keeps_specials();
     if shifts && shape_of(&request.target.float()?) == Some(Shape::F32) {
         return None;
     }
-    usual(vectors, request, source).or_else(|| through(vectors, request, source))
+    usual(vectors, request, source).or_else(|| match shape_of(&request.target.float()?) {
+        // float32 has a faster way to nearest.
+        None if F::SIZE <= F32Source::SIZE && request.rounding() != Rounding::NearestEven => {
+            to_byte::rounded_stage(vectors, request, source)
+        }
+        _ => through(vectors, request, source),
+    })
 }
 
-/// Makes the loop for the default options.
+/// Makes the loop for the default rounding.
 fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     match shape_of(&request.target.float()?) {
-        Some(Shape::F32) if request.keeps_specials() => Some(to_f32::stage(vectors, source)),
-        Some(Shape::F32) => None,
+        Some(Shape::F32) => to_f32(vectors, request, source),
         Some(Shape::Bf16) => to_u16::to_bf16(vectors, request, source),
         Some(Shape::F16) => to_u16::to_f16(vectors, request, source),
+        // float64 goes through float32 to bytes.
+        None if F::SIZE > F32Source::SIZE => None,
         None => to_byte(vectors, request, source),
     }
 }
 
 /// Makes the fastest stage of a level to a target of 8 bits or fewer.
 fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    // float16 has a table of its own.
-    let has_piecewise = F::SIZE != F16Source::SIZE || F::SHIFTED;
-    let piecewise =
-        if has_piecewise { piecewise_stage::of_bf16(request, source, vectors.level()) } else { None };
-    piecewise
+    // Formats of 16 bits have ways of their own.
+    if F::SIZE == F16Source::SIZE {
+        return to_byte::stage(vectors, request, source);
+    }
+    piecewise_stage::of_bf16(request, source, vectors.level())
         .or_else(|| magic_addition::stage(request, source, vectors.level()))
         .or_else(|| to_byte::stage(vectors, request, source))
+}
+
+/// Makes the stage from a product to a target of 8 bits or fewer that is not only exponents.
+fn product_to_byte<F: Floats>(request: &Request, product: F, level: Level) -> Option<Box<dyn Stage>> {
+    piecewise_stage::of_bf16(request, product, level)
+        .or_else(|| magic_addition::stage(request, product, level))
 }
 
 /// Makes a stage through a tile of float32, which hold the source exactly or rounded to odd.
@@ -134,12 +213,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         if request.rounding() != Rounding::NearestEven {
             return None;
         }
-        // The machine rounds the product once, to float32, which is the target.
-        return if is_f32 {
-            to_f32(vectors, request, Rounded { source, factor: as_f32 })
-        } else {
-            error_free_product(vectors, request, source, factor)
-        };
+        return product(vectors, request, source, factor);
     }
     // The target's smallest subnormal is far above what a float32 product loses.
     let is_coarse = target.specials != Specials::ExponentOnly
@@ -154,7 +228,11 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let decided = Decided::new(source, factor, ties);
     if F::SIZE == F32Source::SIZE {
-        let stage = usual(vectors, request, decided);
+        let stage = match shape {
+            Some(Shape::Bf16) => to_u16::to_bf16(vectors, request, decided),
+            Some(_) => to_u16::to_f16(vectors, request, decided),
+            None => product_to_byte(request, decided, vectors.level()),
+        };
         return stage.or_else(|| through(vectors, request, decided));
     }
     // bf16 inputs of a table are rounded to odd first.
@@ -179,8 +257,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
             to_u16::to_bf16(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
         Some(_) => to_u16::to_f16(vectors, request, rounded),
-        None => piecewise_stage::of_bf16(request, rounded, vectors.level())
-            .or_else(|| magic_addition::stage(request, rounded, vectors.level())),
+        None => product_to_byte(request, rounded, vectors.level()),
     };
     let factor = f64::from(equal);
     in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))
@@ -189,20 +266,24 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
 /// Makes the stage to float32, with any options.
 fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     if request.keeps_specials() {
-        Some(to_f32::stage(vectors, source))
-    } else {
-        through(vectors, request, source)
+        return Some(to_f32::stage(vectors, source));
     }
+    to_f32::limited_stage(vectors, request, source)
 }
 
-/// Makes the stage to float32 with a factor that float32 does not hold.
-fn error_free_product<V: Vector, F: Floats>(
+/// Makes the stage to float32 with a factor that is normal there, held exactly or not.
+fn product<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
     factor: f64,
 ) -> Option<Box<dyn Stage>> {
-    let significant = request.source.float()?.mantissa_bits + 1;
+    let as_f32 = factor as f32;
+    if f64::from(as_f32) == factor {
+        // The machine rounds the product once, to float32, which is the target.
+        return to_f32(vectors, request, Rounded { source, factor: as_f32 });
+    }
+    let significant = request.source.float().map_or(u8::BITS, |spec| spec.mantissa_bits + 1);
     match Factor::new(factor) {
         Some(factor) if F::SIZE == 4 => {
             to_f32(vectors, request, ErrorFreeProduct::<F, false> { source, factor })

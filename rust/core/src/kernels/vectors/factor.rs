@@ -175,21 +175,6 @@ const NEAR: u16 = 3;
 const TOP: u16 = 1 << 15;
 const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
-/// Floats with their last bit set, except infinities and NaN: ties come to lie above the middle, and no other number
-/// changes sides.
-#[derive(Clone, Copy)]
-pub(super) struct AboveTies<F>(pub(super) F);
-
-impl<F: Floats> Floats for AboveTies<F> {
-    const SIZE: usize = F::SIZE;
-
-    #[inline(always)]
-    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::with_last_bit(self.0.f32s::<V>(source)) }
-    }
-}
-
 /// Floats times a factor, rounded to odd. Without `THROUGH_F64`, the factor is a float32, and subnormal products may be
 /// rounded to nearest.
 #[derive(Clone, Copy)]

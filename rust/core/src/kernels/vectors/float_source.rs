@@ -20,8 +20,12 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     const SIZE: usize;
     /// Whether a shift makes them float32.
     const SHIFTED: bool = false;
+    /// Whether NaN exists.
+    const NAN: bool = true;
     /// Whether nonzero values below 2^-95 exist.
     const TINY: bool = true;
+    /// The binary logarithm of the largest magnitude, rounded up, where it is small.
+    const MOST: Option<u32> = None;
     /// Loads a register of float32.
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s;
     /// Does the same for rounding to nearest into targets whose values are all well within float32's normal range.
@@ -40,11 +44,17 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
             if V::any_nan(first, second) { None } else { Some(V::nearest_bf16(first, second, one)) }
         }
     }
+    /// Loads a register of float32, which truncation makes the results where the target is an integer.
+    #[inline(always)]
+    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { self.f32s::<V>(source) }
+    }
     /// Loads a register of 32-bit integers, as [`Conversions::truncated`] makes them.
     #[inline(always)]
     unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
         // SAFETY: the trait's contract.
-        unsafe { V::truncated(self.f32s::<V>(source)) }
+        unsafe { V::truncated(self.f32s_to_truncate::<V>(source)) }
     }
     /// Loads two registers of float64.
     #[inline(always)]

@@ -4,14 +4,15 @@
 //! ```text
 //! power    2^exponent of the float, at least the target's smallest normal number
 //! anchor   1.5 times the power of two whose last place is the target's last place at that exponent
-//! rounded  (float + anchor) - anchor: the sum is rounded to nearest even, the difference is exact
-//! code     the bits of rounded, from the target's last place up
+//! places   (float + anchor) - anchor, in units of the last place: the sum is rounded to nearest even, and the difference
+//!          of its bits from the anchor's is exact
+//! code     places + (power - target's smallest normal number), as bits from the target's last place up
 //! ```
-//! Values are first scaled by a power of two that makes the target's smallest normal number float32's: then subnormal
-//! results too have the bits of their codes. Codes above the largest are clamped to it.
+//! Values are first scaled by a power of two, so that the anchors of infinities are finite. No result is subnormal in
+//! float32, which would be slow on some machines. Codes above the largest are clamped to it.
 
 use super::float_source::Floats;
-use super::to_byte::{sign, sign_of, with_signs};
+use super::to_byte::{SignPlace, with_signs};
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::codec::odd_bf16::OddBf16Rule;
 use crate::codec::options::Rounding;
@@ -56,15 +57,15 @@ impl Grid {
     }
 }
 
-/// Floats to codes of 8 bits; `SIGN`, one of [`sign`], is the place of their signs.
+/// Floats to codes of 8 bits; `TOP` is that of [`with_signs`].
 #[derive(Clone, Copy)]
-struct MagicCodes<F, const SIGN: u8> {
+struct MagicCodes<F, const TOP: bool> {
     source: F,
     grid: Grid,
     rule: OddBf16Rule,
 }
 
-impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, SIGN> {
+impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCodes<F, TOP> {
     const FROM: usize = F::SIZE;
     type Ready = (Self, [V::Integers; 3]);
 
@@ -77,7 +78,7 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
 
     #[inline(always)]
     unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
-        let Self { source: floats, grid: Grid { shift, .. }, rule } = this;
+        let Self { source: floats, grid: Grid { smallest, shift, .. }, rule } = this;
         let [a, b, c, d] = quarters::<V>(source, F::SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. No `map`: the
         // instructions of a level are not inlined into closures.
@@ -85,17 +86,18 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
             let (a, b) = (floats.f32s_midrange::<V>(a), floats.f32s_midrange::<V>(b));
             let (c, d) = (floats.f32s_midrange::<V>(c), floats.f32s_midrange::<V>(d));
             let low = V::pack_u16(
-                V::shr32(V::rounded_by_addition(a, constants), shift),
-                V::shr32(V::rounded_by_addition(b, constants), shift),
+                V::rounded_by_addition(a, constants, shift),
+                V::rounded_by_addition(b, constants, shift),
             );
             let high = V::pack_u16(
-                V::shr32(V::rounded_by_addition(c, constants), shift),
-                V::shr32(V::rounded_by_addition(d, constants), shift),
+                V::rounded_by_addition(c, constants, shift),
+                V::rounded_by_addition(d, constants, shift),
             );
-            let magnitude = V::splat16((u32::MAX >> 1 >> shift) as u16);
-            let code = V::pack_u8(V::and(low, magnitude), V::and(high, magnitude));
+            let smallest = V::splat16((smallest >> shift) as u16);
+            let code = V::pack_u8(V::sub_saturated16(low, smallest), V::sub_saturated16(high, smallest));
             let tops = V::signs([a, b, c, d]);
-            let mut code = with_signs::<V, SIGN>(V::min8(code, V::splat8(rule.most)), tops, rule.sign);
+            let mut code =
+                with_signs::<V, TOP>(V::min8(code, V::splat8(rule.most)), tops, SignPlace::of(&rule));
             if rule.nan_is_special && V::any_nan_of_four([a, b, c, d]) {
                 let nan = V::choose8(V::top8(tops), V::splat8(rule.nan[1]), V::splat8(rule.nan[0]));
                 code = V::choose8(V::nan8([a, b, c, d]), nan, code);
@@ -107,8 +109,7 @@ impl<V: MagicAddition, F: Floats, const SIGN: u8> Step<V, 1> for MagicCodes<F, S
 
 /// Makes the stage on a level without long tables, if the target and the rounding permit it.
 pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
-    // bf16 needs no conversion, and a register holds twice as many: other stages are faster.
-    if F::SHIFTED || request.rounding() != Rounding::NearestEven {
+    if request.rounding() != Rounding::NearestEven {
         return None;
     }
     let spec = request.target.float()?;
@@ -124,14 +125,9 @@ fn signed<V: MagicAddition, F: Floats>(
     grid: Grid,
     rule: OddBf16Rule,
 ) -> Box<dyn Stage> {
-    match sign_of(&rule) {
-        sign::TOP => {
-            InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, { sign::TOP }> { source, grid, rule })
-        }
-        sign::SIGNLESS_ZERO => InSteps::<V, _, 1>::boxed(
-            vectors,
-            MagicCodes::<F, { sign::SIGNLESS_ZERO }> { source, grid, rule },
-        ),
-        _ => InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, { sign::BELOW }> { source, grid, rule }),
+    if SignPlace::of(&rule).is_top() {
+        InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, true> { source, grid, rule })
+    } else {
+        InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, false> { source, grid, rule })
     }
 }

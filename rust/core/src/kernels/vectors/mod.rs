@@ -7,6 +7,12 @@ pub(crate) mod equal_factor;
 pub(crate) mod error_free_product;
 pub(crate) mod factor;
 pub(crate) mod float_source;
+pub(crate) mod integer_source;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
+)]
+pub(crate) mod intervals;
 pub(crate) mod lane_draws;
 #[cfg_attr(
     not(target_arch = "x86_64"),

@@ -4,7 +4,7 @@ use super::float_source::{Bf16Source, F32Source, Floats, OddBf16};
 use super::piecewise::{Piecewise, Sign, Special};
 use super::shapes::bf16_spec;
 use super::thresholds::{INTERVALS, SIGN};
-use super::to_byte::{Codes, boxed, sign, with_signs};
+use super::to_byte::{Codes, SignPlace, boxed, with_signs};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::cpu::Level;
 use crate::format::FloatSpec;
@@ -39,8 +39,8 @@ pub(super) fn of_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Op
     with_tables!(level, vectors: V => {
         let piecewise = &Piecewise::of(&spec, request, level)?;
         match piecewise.more_bounds {
+            None if piecewise.away.is_some() => signed::<V, _, AWAY>(vectors, piecewise, Bf16Source),
             None => signed::<V, _, ONCE>(vectors, piecewise, Bf16Source),
-            Some(_) if piecewise.factor >= 1 << NIBBLE => signed::<V, _, TWICE_IN_FEW>(vectors, piecewise, Bf16Source),
             Some(_) => signed::<V, _, TWICE>(vectors, piecewise, Bf16Source),
         }
     })?
@@ -56,15 +56,10 @@ fn signed<V: Tables, F: Floats, const UPS: u8>(
         return None;
     }
     match piecewise.sign {
-        Sign::Top => Some(boxed(vectors, source, PiecewiseCodes::<{ sign::TOP }, UPS>(*piecewise))),
-        Sign::SignlessZero => {
-            Some(boxed(vectors, source, PiecewiseCodes::<{ sign::SIGNLESS_ZERO }, UPS>(*piecewise)))
-        }
+        Sign::Top => Some(boxed(vectors, source, PiecewiseCodes::<true, UPS>(*piecewise))),
         // Formats of so few bits have no intervals with two thresholds.
-        Sign::Below(_) if UPS < TWICE => {
-            Some(boxed(vectors, source, PiecewiseCodes::<{ sign::BELOW }, UPS>(*piecewise)))
-        }
-        Sign::Below(_) => None,
+        Sign::Below(_) if UPS == TWICE => None,
+        _ => Some(boxed(vectors, source, PiecewiseCodes::<false, UPS>(*piecewise))),
     }
 }
 
@@ -72,14 +67,10 @@ fn signed<V: Tables, F: Floats, const UPS: u8>(
 const ONCE: u8 = 0;
 const AWAY: u8 = 1;
 const TWICE: u8 = 2;
-/// Two thresholds at most, in intervals of 16 inputs or fewer: one byte holds both bounds.
-const TWICE_IN_FEW: u8 = 3;
 
-const NIBBLE: u32 = 4;
-
-/// A table, by the place of its codes' signs ([`sign`]) and the kind of its intervals.
+/// A table, by the place of its codes' signs (`TOP` is that of [`with_signs`]) and the kind of its intervals.
 #[derive(Clone, Copy)]
-struct PiecewiseCodes<const SIGN_KIND: u8, const UPS: u8>(Piecewise);
+struct PiecewiseCodes<const TOP: bool, const UPS: u8>(Piecewise);
 
 /// A table in registers.
 #[derive(Clone, Copy)]
@@ -96,7 +87,7 @@ struct Ready<V: Tables> {
     /// The largest code, where some would be larger.
     most: V::Integers,
     limits: bool,
-    sign: u8,
+    sign: SignPlace,
     /// Whether infinities or NaN have codes of their own, which differ from the code of overflows.
     is_special: bool,
     special: Special,
@@ -158,23 +149,17 @@ impl<V: Tables> Ready<V> {
     }
 }
 
-impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<SIGN_KIND, UPS> {
+impl<V: Tables, const TOP: bool, const UPS: u8> Codes<V> for PiecewiseCodes<TOP, UPS> {
     type Ready = Ready<V>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
         let piecewise = &self.0;
-        let mut bounds = piecewise.bounds;
-        if UPS == TWICE_IN_FEW {
-            for (bound, more) in bounds.iter_mut().zip(piecewise.more_bounds.iter().flatten()) {
-                *bound = *bound >> NIBBLE << NIBBLE | more >> NIBBLE;
-            }
-        }
         // SAFETY: the trait's contract.
         unsafe {
             Ready {
                 codes: V::load_short_table(&piecewise.codes),
-                bounds: V::load_short_table(&bounds),
+                bounds: V::load_short_table(&piecewise.bounds),
                 more_bounds: V::load_short_table(piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds)),
                 lowest: V::splat16(piecewise.lowest),
                 limit: V::splat16(piecewise.limit),
@@ -183,7 +168,10 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<
                 flips: piecewise.away.is_some_and(|away| away.negative),
                 most: V::splat8(piecewise.away.map_or(u8::MAX, |away| away.most)),
                 limits: piecewise.away.is_some_and(|away| away.limits),
-                sign: if let Sign::Below(bit) = piecewise.sign { bit } else { TOP_BIT },
+                sign: SignPlace {
+                    bit: if let Sign::Below(bit) = piecewise.sign { bit } else { TOP_BIT },
+                    of_zero: !matches!(piecewise.sign, Sign::SignlessZero),
+                },
                 is_special: piecewise.special.last_regular < SIGN - 1,
                 special: piecewise.special,
             }
@@ -214,11 +202,6 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<
             if UPS == TWICE {
                 code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, interval)), code);
             }
-            if UPS == TWICE_IN_FEW {
-                // Offsets have zeros in their lower nibble, so the lower nibble of a bound does not matter.
-                let bound = V::mul16(bound, V::splat16(1 << NIBBLE));
-                code = V::increment8(V::above8(rest, bound), code);
-            }
             if let Some(away) = away {
                 code = V::increment8(away, code);
                 if ready.limits {
@@ -226,7 +209,7 @@ impl<V: Tables, const SIGN_KIND: u8, const UPS: u8> Codes<V> for PiecewiseCodes<
                 }
             }
             let tops = V::unzip8(first.cut, second.cut).1;
-            code = with_signs::<V, SIGN_KIND>(code, tops, ready.sign);
+            code = with_signs::<V, TOP>(code, tops, ready.sign);
             if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.last_regular)) {
                 return ready.replace(code, [low, high], tops);
             }

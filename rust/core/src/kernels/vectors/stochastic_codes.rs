@@ -6,9 +6,13 @@ use crate::codec::encode::SpecialCodes;
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::format::Specials;
+use crate::format::{FloatSpec, Kind, Specials};
 use crate::kernels::request::Request;
 use crate::simd::StochasticOps;
+
+/// Whole numbers below 256, as floats: 128 is the smallest normal one, and its last place is 1.
+const WHOLE_NUMBERS: FloatSpec =
+    FloatSpec { signed: true, exponent_bits: 0, mantissa_bits: 7, bias: -6, specials: Specials::Finite };
 
 /// The constants of one target.
 #[derive(Clone, Copy)]
@@ -19,8 +23,8 @@ pub(super) struct Rule {
     pub(super) smallest: f32,
     /// Subtracted from codes: the exponents below the smallest normal result's.
     pub(super) rebias: u32,
-    /// The code of overflows.
-    pub(super) limit: u32,
+    /// The code of overflows. Of integers the largest magnitude, by sign.
+    pub(super) limit: [u32; 2],
     /// Inputs of 16 bits with a nonzero magnitude up to this need all 32 bits of a draw.
     pub(super) tiny: u16,
     /// Zero has no sign.
@@ -30,34 +34,45 @@ pub(super) struct Rule {
 impl Rule {
     /// The constants, or `None` where this way does not apply.
     pub(super) fn new(request: &Request) -> Option<Self> {
-        let (source, spec) = (request.source.float()?, request.target.float()?);
+        let (source, target) = (request.source.float()?, request.target);
         let rounding = request.rounding();
+        if rounding != Rounding::Stochastic || request.scaled || request.tells {
+            return None;
+        }
+        if let (Kind::Integer { .. }, 8, Some((low, high))) =
+            (target.kind(), target.row().bits, target.integer_range())
+        {
+            let limit = [high, low].map(|limit| limit.unsigned_abs() as u32);
+            return Self::of(&WHOLE_NUMBERS, limit, false);
+        }
+        let spec = target.float()?;
         let codes = SpecialCodes::new(&spec, &request.options, rounding);
-        let dropped = Binary32::MANTISSA.checked_sub(spec.mantissa_bits)?;
-        // The exponent field of the smallest normal.
-        let lowest = Binary32::BIAS + 1 - i64::from(spec.bias);
         let limit = codes.infinity[0];
         // float16 values are multiples of 2^-24: if the top 16 bits of a draw reach no lower, none is too small.
         let is_f16 = shape_of(&source) == Some(Shape::F16);
         let has_room = spec.bias + spec.mantissa_bits as i32 >= 9;
-        let applies = rounding == Rounding::Stochastic
-            && spec.signed
+        let applies = spec.signed
             && spec.specials != Specials::ExponentOnly
-            && spec.sign_bit() == 1 << (8 * request.target.item_size() - 1)
-            && !request.scaled
-            && !request.tells
-            && dropped > 0
-            && (lowest > 1 || shape_of(&spec) == Some(Shape::Bf16))
+            && spec.sign_bit() == 1 << (8 * target.item_size() - 1)
             && (limit == spec.max_code() || limit == spec.max_code() + 1)
             && (!is_f16 || has_room);
+        let rule = Self::of(&spec, [limit as u32; 2], codes.zero[1] == 0)?;
+        (applies && (rule.smallest > f32::MIN_POSITIVE || shape_of(&spec) == Some(Shape::Bf16)))
+            .then_some(rule)
+    }
+
+    fn of(spec: &FloatSpec, limit: [u32; 2], signless_zero: bool) -> Option<Self> {
+        let dropped = Binary32::MANTISSA.checked_sub(spec.mantissa_bits).filter(|&dropped| dropped > 0)?;
+        // The exponent field of the smallest normal.
+        let lowest = Binary32::BIAS + 1 - i64::from(spec.bias);
         let power = |field: i64| f32::from_bits((field << Binary32::MANTISSA) as u32);
-        applies.then(|| Self {
+        Some(Self {
             dropped,
             smallest: power(lowest),
             rebias: ((lowest - 1) << spec.mantissa_bits) as u32,
-            limit: limit as u32,
+            limit,
             tiny: (((lowest - i64::from(u32::BITS - dropped)).max(0) << MANTISSA) as u16).saturating_sub(1),
-            signless_zero: codes.zero[1] == 0,
+            signless_zero,
         })
     }
 }
@@ -72,6 +87,8 @@ const TOP_BYTE: u8 = 1 << 7;
 pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'static {
     /// Whether results have float32's exponents, so that signs need no separate handling.
     const SHIFTED: bool = false;
+    /// Whether draws for float16 are needed whole.
+    const WHOLE: bool = false;
     /// Returns codes in memory order, from sums, and registers of 16-bit lanes with the signs on top.
     unsafe fn results(
         rule: &Rule,
@@ -83,6 +100,9 @@ pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'st
 
 /// Codes of 8 bits.
 pub(super) struct ByteCodes;
+
+/// Integers of 8 bits.
+pub(super) struct Integers;
 
 /// Codes of 16 bits.
 pub(super) struct U16Codes;
@@ -101,7 +121,8 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
         // SAFETY: the trait's contract.
         unsafe {
             let [low, high] = upper_u16s::<V>(sums, paired);
-            let mut code = V::unzip8(code16::<V>(rule, low), code16::<V>(rule, high)).0;
+            let limit = V::splat16(rule.limit[0] as u16);
+            let mut code = V::unzip8(code16::<V>(rule, low, limit), code16::<V>(rule, high, limit)).0;
             let mut tops = V::unzip8(signs[0], signs[1]).1;
             if rule.signless_zero {
                 tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
@@ -112,16 +133,41 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
     }
 }
 
-/// Returns codes from the upper 16 bits of sums.
+impl<V: StochasticOps> Results<V, 1> for Integers {
+    const WHOLE: bool = true;
+
+    #[inline(always)]
+    unsafe fn results(
+        rule: &Rule,
+        sums: [V::Integers; 4],
+        signs: [V::Integers; 2],
+        paired: bool,
+    ) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = upper_u16s::<V>(sums, paired);
+            let [positive, negative] = rule.limit.map(|limit| limit as u16);
+            let (positive, negative, zero) = (V::splat16(positive), V::splat16(negative), V::splat16(0));
+            let low_limit = V::choose16(V::above16(zero, signs[0]), negative, positive);
+            let high_limit = V::choose16(V::above16(zero, signs[1]), negative, positive);
+            let code = V::unzip8(code16::<V>(rule, low, low_limit), code16::<V>(rule, high, high_limit)).0;
+            let tops = V::unzip8(signs[0], signs[1]).1;
+            let negated = V::add8(V::xor(code, V::splat8(u8::MAX)), V::splat8(1));
+            [V::in_order(V::choose8(V::top8(tops), negated, code))]
+        }
+    }
+}
+
+/// Returns codes from the upper 16 bits of sums, up to a limit.
 ///
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers) -> V::Integers {
+unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers, limit: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let places = V::shr16_by(upper, rule.dropped - u16::BITS);
-        V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), V::splat16(rule.limit as u16))
+        V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), limit)
     }
 }
 
@@ -171,7 +217,7 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
         let code = V::sub32(V::shr32_by(sum, dropped), V::splat32(rebias));
-        V::min32(code, V::splat32(limit))
+        V::min32(code, V::splat32(limit[0]))
     }
 }
 
@@ -184,7 +230,7 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
     // SAFETY: the caller's promise.
     unsafe {
         let magnitude = V::and(codes, V::splat16(!TOP));
-        V::or_masked(V::min16(magnitude, V::splat16(rule.limit as u16)), codes, V::splat16(TOP))
+        V::or_masked(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(TOP))
     }
 }
 

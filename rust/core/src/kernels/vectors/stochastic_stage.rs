@@ -1,4 +1,4 @@
-//! Floats of 16 and 32 bits to narrower ones, rounded stochastically: draws are computed in registers too.
+//! Floats of 16 and 32 bits to narrower ones and to integers of 8 bits, rounded stochastically: draws are computed in registers too.
 //!
 //! ```text
 //! draw     as crate::codec::random has it, for as many lanes as a register has
@@ -23,7 +23,7 @@ use super::float_source::{Bf16Source, F16Source, F32Source, Floats};
 use super::lane_draws::Draws;
 use super::shapes::Shape;
 use super::shapes::shape_of;
-use super::stochastic_codes::{Bf16Codes, ByteCodes, Results, Rule, U16Codes};
+use super::stochastic_codes::{Bf16Codes, ByteCodes, Integers, Results, Rule, U16Codes};
 use super::to_f32::four;
 use crate::codec::random::Keys;
 use crate::cpu::{Level, RawKernel};
@@ -180,10 +180,11 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
                     draws = Draws::<V>::new(keys, first.wrapping_add(start as u32), F::SHIFTED);
                 }
                 let from = source.add(start * F::SIZE);
-                let mut block = if F::SIZE == 2 || R::SHIFTED {
-                    ready.block::<F, R, SIZE, false>(floats, draws, from)
-                } else {
+                let whole = !R::SHIFTED && (F::SIZE == F32Source::SIZE || (R::WHOLE && !F::SHIFTED));
+                let mut block = if whole {
                     ready.block::<F, R, SIZE, true>(floats, draws, from)
+                } else {
+                    ready.block::<F, R, SIZE, false>(floats, draws, from)
                 };
                 if matches!(block, Block::NeedsWholeDraws) {
                     block = ready.block::<F, R, SIZE, true>(floats, draws, from);
@@ -229,7 +230,10 @@ fn to<V: StochasticOps, F: Floats>(
     rule: Rule,
     source: F,
 ) -> Option<Box<dyn StochasticStage>> {
-    match (shape_of(&request.target.float()?), request.target.item_size()) {
+    let Some(target) = request.target.float() else {
+        return Some(boxed::<V, F, Integers, 1>(vectors, source, rule));
+    };
+    match (shape_of(&target), request.target.item_size()) {
         (Some(Shape::Bf16), _) => Some(boxed::<V, F, Bf16Codes, 2>(vectors, source, rule)),
         (Some(Shape::F16), _) if F::SIZE == 4 => Some(boxed::<V, F, U16Codes, 2>(vectors, source, rule)),
         (None, 1) => Some(boxed::<V, F, ByteCodes, 1>(vectors, source, rule)),

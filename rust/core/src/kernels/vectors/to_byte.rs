@@ -1,8 +1,11 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
-use super::float_source::{F32Source, Floats, OddBf16};
+use super::float_source::{Floats, OddBf16};
+use super::shapes::f16_spec;
 use super::vector_loop::{InSteps, Step};
-use crate::codec::odd_bf16::{MANTISSA, OddBf16Rule, PowerRule};
+use crate::codec::odd_bf16::{BySign, MANTISSA, OddBf16Rule, PowerRule};
+use crate::cpu::Level;
+use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::{Vector, unknown_one, with_nibbles};
@@ -49,51 +52,49 @@ impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
 }
 
 /// Where the sign of a code goes.
-pub(super) mod sign {
-    /// To the top bit, of zero too.
-    pub(in crate::kernels::vectors) const TOP: u8 = 0;
-    /// To the top bit, but not of zero.
-    pub(in crate::kernels::vectors) const SIGNLESS_ZERO: u8 = 1;
-    /// To a lower bit.
-    pub(in crate::kernels::vectors) const BELOW: u8 = 2;
+#[derive(Clone, Copy)]
+pub(super) struct SignPlace {
+    /// The bit of the sign.
+    pub(super) bit: u8,
+    /// Whether zero has a sign.
+    pub(super) of_zero: bool,
 }
 
-/// Returns the one of a rule.
-pub(super) fn sign_of(rule: &OddBf16Rule) -> u8 {
-    match (rule.sign, rule.signless_zero) {
-        (TOP_BYTE, false) => sign::TOP,
-        (TOP_BYTE, true) => sign::SIGNLESS_ZERO,
-        _ => sign::BELOW,
+impl SignPlace {
+    pub(super) fn of(rule: &OddBf16Rule) -> Self {
+        Self { bit: rule.sign, of_zero: !rule.signless_zero }
+    }
+
+    /// Returns whether it is the top bit of all codes.
+    pub(super) fn is_top(self) -> bool {
+        self.bit == TOP_BYTE && self.of_zero
     }
 }
 
-/// Inserts signs, the top bits of `tops`, into magnitudes of codes; `bit` is their place if it is below the top.
+/// Inserts signs, the top bits of `tops`, into magnitudes of codes. `TOP` says that [`SignPlace::is_top`].
 ///
 /// # Safety
 /// The level's features.
 #[inline(always)]
-pub(super) unsafe fn with_signs<V: Vector, const SIGN: u8>(
+pub(super) unsafe fn with_signs<V: Vector, const TOP: bool>(
     code: V::Integers,
     tops: V::Integers,
-    bit: u8,
+    place: SignPlace,
 ) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        match SIGN {
-            sign::TOP => V::or_masked(code, tops, V::splat8(TOP_BYTE)),
-            sign::SIGNLESS_ZERO => {
-                let not_zero = V::add_saturated8(code, V::splat8(TOP_BYTE - 1));
-                V::or_masked(code, V::and(not_zero, tops), V::splat8(TOP_BYTE))
-            }
-            _ => V::choose8(V::top8(tops), V::or(code, V::splat8(bit)), code),
+        if TOP {
+            return V::or_masked(code, tops, V::splat8(TOP_BYTE));
         }
+        let of_zero = V::splat8(if place.of_zero { TOP_BYTE } else { 0 });
+        let has_sign = V::or(V::add_saturated8(code, V::splat8(TOP_BYTE - 1)), of_zero);
+        V::choose8(V::top8(V::and(has_sign, tops)), V::or(code, V::splat8(place.bit)), code)
     }
 }
 
-/// Codes of any format with a sign, by an [`OddBf16Rule`]; `SIGN` is one of [`sign`]. `NEAREST_EVEN` says that the
-/// rounding is the default one, which treats both signs alike.
+/// Codes of any format with a sign, by an [`OddBf16Rule`]; `TOP` is that of [`with_signs`].
 #[derive(Clone, Copy)]
-struct FloatCodes<const SIGN: u8, const NEAREST_EVEN: bool>(OddBf16Rule);
+struct FloatCodes<const TOP: bool>(OddBf16Rule);
 
 /// Chooses a constant by sign.
 macro_rules! by_sign {
@@ -106,7 +107,7 @@ const TOP_WORD: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
 const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
-impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
+impl<const TOP: bool> FloatCodes<TOP> {
     /// Returns magnitudes, and codes in fixed point with 8 fraction bits (with their sign, if it goes on top).
     ///
     /// # Safety
@@ -118,23 +119,17 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
         // SAFETY: the caller's promise.
         unsafe {
             let magnitude = V::and(bf16.odd, V::splat16(!TOP_WORD));
-            let limit = if NEAREST_EVEN {
-                V::splat16(rule.limit[0])
-            } else {
-                by_sign!(choose16, splat16, V::above16(V::splat16(0), bf16.cut), rule.limit)
-            };
+            let limit = by_sign!(choose16, splat16, V::above16(V::splat16(0), bf16.cut), rule.limit);
             let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
             let scaled = V::mul16(distance, V::splat16(rule.factor));
             let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
             let steps = V::min16(V::shr16::<MANTISSA>(distance), V::splat16(rule.steps));
             let significand = V::or_masked(V::splat16(implicit), distance, V::splat16(implicit - 1));
             let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
-            if !NEAREST_EVEN {
-                // Directed roundings see every nonzero value, however small, as a fraction below one half.
-                let too_small = V::above16(V::splat16(rule.lowest), magnitude);
-                fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
-            }
-            if SIGN == sign::TOP {
+            // Directed roundings see every nonzero value, however small, as a fraction below one half.
+            let too_small = V::above16(V::splat16(rule.lowest), magnitude);
+            fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
+            if TOP {
                 fixed = V::or_masked(fixed, bf16.cut, V::splat16(TOP_WORD));
             }
             (magnitude, fixed)
@@ -142,7 +137,7 @@ impl<const SIGN: u8, const NEAREST_EVEN: bool> FloatCodes<SIGN, NEAREST_EVEN> {
     }
 }
 
-impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCodes<SIGN, NEAREST_EVEN> {
+impl<V: Vector, const TOP: bool> Codes<V> for FloatCodes<TOP> {
     type Ready = Self;
 
     #[inline(always)]
@@ -156,36 +151,134 @@ impl<V: Vector, const SIGN: u8, const NEAREST_EVEN: bool> Codes<V> for FloatCode
         [first, second]: [OddBf16<V::Integers>; 2],
         one: V::Integers,
     ) -> V::Integers {
-        let rule = &ready.0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the trait's contract.
         unsafe {
             let (low, low_fixed) = ready.fixed::<V>(first);
             let (high, high_fixed) = ready.fixed::<V>(second);
-            let (fraction, code) = V::unzip8(low_fixed, high_fixed);
-            let tops = if SIGN == sign::TOP { code } else { V::unzip8(first.cut, second.cut).1 };
-            let bound = if NEAREST_EVEN {
-                V::splat8(rule.bound[0])
-            } else {
-                by_sign!(choose8, splat8, V::top8(tops), rule.bound)
-            };
-            let decisive = V::or_masked(fraction, code, V::splat8(rule.even));
-            let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
-            if SIGN != sign::TOP {
-                code = with_signs::<V, SIGN>(code, tops, rule.sign);
-            }
-            if !NEAREST_EVEN {
-                let beyond = V::splat16(INFINITY - 1);
-                let special = V::join(V::above16(low, beyond), V::above16(high, beyond));
-                code = V::choose8(special, by_sign!(choose8, splat8, V::top8(tops), rule.infinity), code);
-            }
-            let infinity = V::splat16(INFINITY);
-            if rule.nan_is_special && V::any16(V::above16(V::max16(low, high), infinity)) {
-                let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
-                code = V::choose8(is_nan, by_sign!(choose8, splat8, V::top8(tops), rule.nan), code);
-            }
-            code
+            let (magnitudes, fixed) = ([low, high], [low_fixed, high_fixed]);
+            rounded::<V, TOP, false>(&ready.0, magnitudes, fixed, [first.cut, second.cut], INFINITY, one)
         }
     }
+}
+
+/// Rounds codes in fixed point by their fraction bits, and gives infinities and NaN their codes; `infinity` is the
+/// magnitude of the source's.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
+    rule: &OddBf16Rule,
+    [low, high]: [V::Integers; 2],
+    fixed: [V::Integers; 2],
+    signs: [V::Integers; 2],
+    infinity: u16,
+    one: V::Integers,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (fraction, code) = V::unzip8(fixed[0], fixed[1]);
+        let tops = if TOP { code } else { V::unzip8(signs[0], signs[1]).1 };
+        let bound = if NEAREST_EVEN {
+            V::splat8(rule.bound[0])
+        } else {
+            by_sign!(choose8, splat8, V::top8(tops), rule.bound)
+        };
+        let decisive = V::or_masked(fraction, code, V::splat8(rule.even));
+        let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
+        if !TOP {
+            code = with_signs::<V, TOP>(code, tops, SignPlace::of(rule));
+        }
+        if !NEAREST_EVEN {
+            let beyond = V::splat16(infinity - 1);
+            let special = V::join(V::above16(low, beyond), V::above16(high, beyond));
+            code = V::choose8(special, by_sign!(choose8, splat8, V::top8(tops), rule.infinity), code);
+        }
+        with_nan::<V>(rule, code, [low, high], tops, infinity)
+    }
+}
+
+/// Gives NaN its code, by the magnitudes of the sources.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn with_nan<V: Vector>(
+    rule: &OddBf16Rule,
+    code: V::Integers,
+    [low, high]: [V::Integers; 2],
+    tops: V::Integers,
+    infinity: u16,
+) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let infinity = V::splat16(infinity);
+        if rule.nan_is_special && V::any16(V::above16(V::max16(low, high), infinity)) {
+            let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
+            return V::choose8(is_nan, by_sign!(choose8, splat8, V::top8(tops), rule.nan), code);
+        }
+        code
+    }
+}
+
+/// Codes of 8 bits that float16's upper bytes are (e5m2): the lower ones are their fraction bits.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
+struct UpperBytes<const NEAREST_EVEN: bool> {
+    rule: OddBf16Rule,
+    /// Larger magnitudes are clamped to these, which give the code of overflows.
+    limit: BySign<u16>,
+}
+
+impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> {
+    type Ready = Self;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self {
+        *self
+    }
+
+    #[inline(always)]
+    unsafe fn codes(
+        Self { rule, limit }: Self,
+        [first, second]: [OddBf16<V::Integers>; 2],
+        one: V::Integers,
+    ) -> V::Integers {
+        let sign = TOP_WORD;
+        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
+        unsafe {
+            let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
+            let limits = if NEAREST_EVEN {
+                [V::splat16(limit[0]); 2]
+            } else {
+                let zero = V::splat16(0);
+                [
+                    by_sign!(choose16, splat16, V::above16(zero, first.cut), limit),
+                    by_sign!(choose16, splat16, V::above16(zero, second.cut), limit),
+                ]
+            };
+            let fixed = [
+                V::or_masked(V::min16(magnitudes[0], limits[0]), first.cut, V::splat16(sign)),
+                V::or_masked(V::min16(magnitudes[1], limits[1]), second.cut, V::splat16(sign)),
+            ];
+            let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
+            rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)
+        }
+    }
+}
+
+/// Makes the stage from a format of 16 bits to one of 8 with the same exponents, on levels without long tables.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "other levels have longer tables"))]
+pub(super) fn upper_bytes(request: &Request, source: &FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    let spec = request.target.float()?;
+    let alike = FloatSpec { mantissa_bits: source.mantissa_bits.checked_sub(u8::BITS)?, ..*source };
+    let rule = OddBf16Rule::new(&spec, &request.options, request.rounding()).filter(|_| spec == alike)?;
+    let limit = rule.limit.map(|limit| (limit - rule.lowest) * rule.factor - rule.offset);
+    with_nibbles!(level, vectors => if rule.nearest_even {
+        boxed(vectors, super::float_source::Bf16Source, UpperBytes::<true> { rule, limit })
+    } else {
+        boxed(vectors, super::float_source::Bf16Source, UpperBytes::<false> { rule, limit })
+    })
 }
 
 /// Codes of powers of two (e8m0).
@@ -233,34 +326,27 @@ impl<V: Vector> Codes<V> for PowerCodes {
     }
 }
 
-/// Makes the stage for the default rounding: to powers of two, and from bf16 on levels without long tables.
+/// Makes the stage for the default rounding to powers of two.
 pub(super) fn stage<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    let spec = request.target.float()?;
-    if let Some(rule) = PowerRule::new(&spec, &request.options, request.rounding()) {
-        return Some(boxed(vectors, source, PowerCodes(rule)));
-    }
-    let rule = OddBf16Rule::new(&spec, &request.options, request.rounding())?;
-    if !F::SHIFTED || !rule.nearest_even {
-        return None;
-    }
-    with_nibbles!(vectors.level(), vectors => match sign_of(&rule) {
-        sign::TOP => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::TOP }, true>(rule)),
-        sign::SIGNLESS_ZERO => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::SIGNLESS_ZERO }, true>(rule)),
-        _ => boxed(vectors, super::float_source::Bf16Source, FloatCodes::<{ sign::BELOW }, true>(rule)),
-    })
+    let rule = PowerRule::new(&request.target.float()?, &request.options, request.rounding())?;
+    Some(boxed(vectors, source, PowerCodes(rule)))
 }
 
-/// Makes the stage from float32 in any rounding that is not stochastic.
-pub(super) fn rounded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+/// Makes the stage in any rounding that is not stochastic.
+pub(super) fn rounded_stage<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
     let rule = OddBf16Rule::new(&request.target.float()?, &request.options, request.rounding())?;
-    Some(match sign_of(&rule) {
-        sign::TOP => boxed(vectors, F32Source, FloatCodes::<{ sign::TOP }, false>(rule)),
-        sign::SIGNLESS_ZERO => boxed(vectors, F32Source, FloatCodes::<{ sign::SIGNLESS_ZERO }, false>(rule)),
-        _ => boxed(vectors, F32Source, FloatCodes::<{ sign::BELOW }, false>(rule)),
+    Some(if SignPlace::of(&rule).is_top() {
+        boxed(vectors, source, FloatCodes::<true>(rule))
+    } else {
+        boxed(vectors, source, FloatCodes::<false>(rule))
     })
 }
 

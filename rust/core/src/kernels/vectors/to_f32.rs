@@ -1,6 +1,6 @@
 //! Floats of 16 and 32 bits to float32.
 
-use super::float_source::{F32Source, Floats};
+use super::float_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
@@ -60,35 +60,45 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     }
 }
 
-/// float32 to itself, with magnitudes limited and NaN replaced.
+/// Floats to float32, with infinities limited and NaN replaced.
 #[derive(Clone, Copy)]
-struct ToLimited {
+struct ToLimited<F> {
+    source: F,
     limit: u32,
     nan: u32,
     nan_sign: u32,
 }
 
-impl<V: Vector> Step<V, 4> for ToLimited {
-    const FROM: usize = 4;
-    type Ready = [V::Integers; 3];
+impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
+    const FROM: usize = F::SIZE;
+    type Ready = (F, [V::Integers; 3], V::F32s);
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
+        let Self { source, limit, nan, nan_sign } = *self;
         // SAFETY: the trait's contract.
-        unsafe { [V::splat32(self.limit), V::splat32(self.nan), V::splat32(self.nan_sign)] }
+        unsafe {
+            let constants = [V::splat32(limit), V::splat32(nan), V::splat32(nan_sign)];
+            (source, constants, V::from_bits(V::splat32(0)))
+        }
     }
 
     #[inline(always)]
-    unsafe fn step(constants: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn step((floats, constants, zero): Self::Ready, source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = four::<V, _>(F32Source, source);
-            [
-                V::limited(a, constants),
-                V::limited(b, constants),
-                V::limited(c, constants),
-                V::limited(d, constants),
-            ]
+            let [a, b, c, d] = four::<V, F>(floats, source);
+            // Infinities and NaN, which are rare, times zero are NaN.
+            let first = V::any_nan(V::product(a, zero), V::product(b, zero));
+            if first || V::any_nan(V::product(c, zero), V::product(d, zero)) {
+                return [
+                    V::limited(a, constants),
+                    V::limited(b, constants),
+                    V::limited(c, constants),
+                    V::limited(d, constants),
+                ];
+            }
+            [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
         }
     }
 }
@@ -98,10 +108,14 @@ pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stag
     InSteps::<V, _, 4>::boxed(vectors, ToF32 { source, nan: Binary32::QUIET_NAN })
 }
 
-/// Makes the stage from float32 to itself, with magnitudes limited and NaN replaced.
-pub(super) fn limited_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
+/// Makes the stage to float32 that limits infinities and replaces NaN.
+pub(super) fn limited_stage<V: Vector, F: Floats>(
+    vectors: V,
+    request: &Request,
+    source: F,
+) -> Option<Box<dyn Stage>> {
     let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
     let [nan, negative_nan] = codes.nan.map(|code| code as u32);
     let limit = codes.infinity[0] as u32;
-    Some(InSteps::<V, _, 4>::boxed(vectors, ToLimited { limit, nan, nan_sign: nan ^ negative_nan }))
+    Some(InSteps::<V, _, 4>::boxed(vectors, ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan }))
 }

@@ -1,9 +1,15 @@
-//! Floats to integers of up to 64 bits, except uint64: truncated and clamped; NaN gives 0.
+//! Floats to integers of up to 64 bits, except uint64: truncated and clamped; NaN gives 0. To integers of 8 bits, in any
+//! rounding that is not stochastic.
 
-use super::float_source::Floats;
+use std::marker::PhantomData;
+
+use super::factor::Times;
+use super::float_source::{F32Source, Floats};
 use super::vector_loop::{InSteps, Step, quarters};
+use crate::codec::options::Rounding;
+use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::Conversions;
+use crate::simd::{Conversions, Vector, rounding};
 
 /// Floats to integers, signed or unsigned.
 #[derive(Clone, Copy)]
@@ -27,6 +33,31 @@ impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
             ]
         }
     }
+
+    /// Does the same for clamping to 16 bits or fewer.
+    ///
+    /// # Safety
+    /// As for [`ToIntegers::truncated_four`].
+    #[inline(always)]
+    unsafe fn narrow_four<V: Conversions>(self, source: *const u8) -> [V::Integers; 4] {
+        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if F::SIZE <= 4 {
+                let (a, b) = (self.0.f32s_to_truncate::<V>(a), self.0.f32s_to_truncate::<V>(b));
+                let (c, d) = (self.0.f32s_to_truncate::<V>(c), self.0.f32s_to_truncate::<V>(d));
+                if !V::any_nan(a, b) && !V::any_nan(c, d) {
+                    return [
+                        V::truncated_narrow(a),
+                        V::truncated_narrow(b),
+                        V::truncated_narrow(c),
+                        V::truncated_narrow(d),
+                    ];
+                }
+            }
+            self.truncated_four::<V>(source)
+        }
+    }
 }
 
 impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
@@ -41,7 +72,7 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F,
     #[inline(always)]
     unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract.
-        unsafe { [V::clamp_to_8::<SIGNED>(this.truncated_four::<V>(source))] }
+        unsafe { [V::clamp_to_8::<SIGNED>(this.narrow_four::<V>(source))] }
     }
 }
 
@@ -58,7 +89,7 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F,
     unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = this.truncated_four::<V>(source);
+            let [a, b, c, d] = this.narrow_four::<V>(source);
             [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
         }
     }
@@ -111,14 +142,158 @@ pub(super) fn stage<V: Conversions, F: Floats>(
     signed: bool,
 ) -> Option<Box<dyn Stage>> {
     match (bits, signed) {
-        (8, true) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))),
-        (8, false) => Some(InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))),
-        // Sources of 16 bits reach wider integers through float32.
-        _ if F::SIZE == 2 => None,
+        (8, _) => Some(to_8(vectors, source, signed)),
         (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
         (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),
         (32, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, true>(source))),
+        // Sources of 16 bits reach wider integers through float32.
+        _ if F::SIZE == 2 => None,
         (64, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
         _ => None,
     }
+}
+
+fn to_8<V: Conversions, F: Floats>(vectors: V, source: F, signed: bool) -> Box<dyn Stage> {
+    if signed {
+        InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))
+    } else {
+        InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))
+    }
+}
+
+/// A rounding to whole numbers.
+///
+/// # Safety
+/// The operation needs the level's features.
+trait ToWhole: Copy + Send + Sync + 'static {
+    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s;
+}
+
+/// One of the [`rounding`]s.
+#[derive(Clone, Copy)]
+struct Directed<const ROUNDING: i32>;
+
+impl<const ROUNDING: i32> ToWhole for Directed<ROUNDING> {
+    #[inline(always)]
+    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { V::whole::<ROUNDING>(a) }
+    }
+}
+
+/// To nearest, ties away from zero: moved away from zero, then truncated.
+#[derive(Clone, Copy)]
+struct Away;
+
+impl ToWhole for Away {
+    #[inline(always)]
+    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s {
+        // One half would lift the float below it to 1.
+        const BELOW_HALF: u32 = 0.5f32.to_bits() - 1;
+        // SAFETY: the trait's contract.
+        unsafe {
+            let half = V::or_masked(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
+            let one = V::from_bits(V::splat32(1f32.to_bits()));
+            V::whole::<{ rounding::TOWARDS_ZERO }>(V::product_sum(a, one, V::from_bits(half)))
+        }
+    }
+}
+
+/// float32 rounded to whole numbers.
+#[derive(Clone, Copy)]
+struct Whole<W>(PhantomData<W>);
+
+impl<W: ToWhole> Floats for Whole<W> {
+    const SIZE: usize = F32Source::SIZE;
+
+    #[inline(always)]
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { F32Source.f32s::<V>(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { W::whole::<V>(self.f32s::<V>(source)) }
+    }
+}
+
+/// float32 times a factor, rounded to whole numbers by a monotonic rounding that takes what underflows to zero: if the
+/// products with a smaller factor and with a larger one round to the same, so does the exact product.
+#[derive(Clone, Copy)]
+struct WholeProduct<W> {
+    /// These products have bits enough for another rounding.
+    odd: Times<F32Source, true>,
+    bounds: [f32; 2],
+    to_whole: PhantomData<W>,
+}
+
+impl<W: ToWhole> WholeProduct<W> {
+    /// Returns `None` if float32 does not bound the factor closely.
+    fn new(factor: f64) -> Option<Self> {
+        // More than the roundings of the bound and of the product with it.
+        const MARGIN: f64 = 1.0 / (1 << 22) as f64;
+        let bounds = [1.0 - MARGIN, 1.0 + MARGIN].map(|nearly| (factor * nearly) as f32);
+        let odd = Times { source: F32Source, factor };
+        bounds.into_iter().all(f32::is_normal).then_some(Self { odd, bounds, to_whole: PhantomData })
+    }
+}
+
+impl<W: ToWhole> Floats for WholeProduct<W> {
+    const SIZE: usize = F32Source::SIZE;
+
+    #[inline(always)]
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { self.odd.f32s::<V>(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let a = F32Source.f32s::<V>(source);
+            let least = V::product(a, V::from_bits(V::splat32(self.bounds[0].to_bits())));
+            let most = V::product(a, V::from_bits(V::splat32(self.bounds[1].to_bits())));
+            let (least, most) = (W::whole::<V>(least), W::whole::<V>(most));
+            if V::any_differ(least, most) {
+                return W::whole::<V>(self.f32s::<V>(source));
+            }
+            least
+        }
+    }
+}
+
+/// Makes the stage from float32 with the rounding and the factor of a request, if any, to an integer of 8 bits.
+pub(super) fn rounded_stage<V: Conversions>(
+    vectors: V,
+    request: &Request,
+    signed: bool,
+) -> Option<Box<dyn Stage>> {
+    if request.target.row().bits != u8::BITS {
+        return None;
+    }
+    match request.rounding() {
+        Rounding::TowardsZero if !request.scaled => Some(to_8(vectors, F32Source, signed)),
+        Rounding::TowardsZero => whole::<V, Directed<{ rounding::TOWARDS_ZERO }>>(vectors, request, signed),
+        Rounding::NearestEven => whole::<V, Directed<{ rounding::NEAREST_EVEN }>>(vectors, request, signed),
+        Rounding::NearestAway => whole::<V, Away>(vectors, request, signed),
+        // A product that underflows is not nothing here.
+        _ if request.scaled => None,
+        Rounding::TowardsPositive => {
+            whole::<V, Directed<{ rounding::TOWARDS_POSITIVE }>>(vectors, request, signed)
+        }
+        Rounding::TowardsNegative => {
+            whole::<V, Directed<{ rounding::TOWARDS_NEGATIVE }>>(vectors, request, signed)
+        }
+        Rounding::Stochastic => None,
+    }
+}
+
+fn whole<V: Conversions, W: ToWhole>(vectors: V, request: &Request, signed: bool) -> Option<Box<dyn Stage>> {
+    if !request.scaled {
+        return Some(to_8(vectors, Whole::<W>(PhantomData), signed));
+    }
+    Some(to_8(vectors, WholeProduct::<W>::new(request.factor?)?, signed))
 }

@@ -2,10 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::factor::AboveTies;
 use super::float_source::{F32Source, Floats};
 use super::shapes::Shape;
-use super::u16_codes::{Bf16Codes, F16Codes, NearestF16Codes, Specials, U16Codes, finish_visible_nan};
+use super::u16_codes::{AwayF16Codes, Bf16Codes, F16Codes, Specials, U16Codes, finish_visible_nan};
 use super::vector_loop::{InSteps, Step};
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
@@ -74,61 +73,59 @@ pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<
     Some(InSteps::<V, _, 2>::boxed(vectors, Recoded(Specials::of(request)?)))
 }
 
-/// Makes the stage to bf16 in the default rounding, unless magnitudes are limited.
+/// Makes the stage to bf16 in the default rounding.
 pub(super) fn to_bf16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(boxed::<V, F, Bf16Codes<true>, false>(vectors, source, usual_specials(request)?))
+    Some(boxed::<V, F, Bf16Codes<true>>(vectors, source, usual_specials(request)?))
 }
 
-/// Makes the stage to float16 in the default rounding, unless magnitudes are limited.
+/// Makes the stage to float16 in the default rounding.
 pub(super) fn to_f16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(boxed::<V, F, NearestF16Codes, false>(vectors, source, usual_specials(request)?))
+    Some(boxed::<V, F, F16Codes<{ rounding::NEAREST_EVEN }>>(vectors, source, usual_specials(request)?))
 }
 
 fn usual_specials(request: &Request) -> Option<Specials> {
-    let is_usual = request.rounding() == Rounding::NearestEven;
-    Specials::of(request).filter(|specials| is_usual && !specials.limits())
+    Specials::of(request).filter(|_| request.rounding() == Rounding::NearestEven)
 }
 
-/// Makes the stage from float32 in any rounding that is not stochastic, with magnitudes limited.
+/// Makes the stage from float32 in the other roundings that are not stochastic.
 pub(super) fn rounded_stage<V: Vector>(
     vectors: V,
     request: &Request,
     target: Shape,
 ) -> Option<Box<dyn Stage>> {
     let specials = Specials::of(request)?;
-    match (target, request.rounding()) {
-        (_, Rounding::Stochastic) | (Shape::F32, _) => None,
-        (Shape::Bf16, _) => Some(boxed::<V, _, Bf16Codes<false>, true>(vectors, F32Source, specials)),
-        (Shape::F16, Rounding::NearestEven) => {
-            Some(boxed::<V, _, NearestF16Codes, true>(vectors, F32Source, specials))
-        }
-        (Shape::F16, Rounding::NearestAway) => {
-            Some(boxed::<V, _, NearestF16Codes, true>(vectors, AboveTies(F32Source), specials))
-        }
+    Some(match (target, request.rounding()) {
+        (_, Rounding::Stochastic | Rounding::NearestEven) | (Shape::F32, _) => return None,
+        (Shape::Bf16, _) => boxed::<V, _, Bf16Codes<false>>(vectors, F32Source, specials),
+        (Shape::F16, Rounding::NearestAway) => boxed::<V, _, AwayF16Codes>(vectors, F32Source, specials),
         (Shape::F16, Rounding::TowardsZero) => {
-            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_ZERO }>, true>(vectors, F32Source, specials))
+            boxed::<V, _, F16Codes<{ rounding::TOWARDS_ZERO }>>(vectors, F32Source, specials)
         }
         (Shape::F16, Rounding::TowardsPositive) => {
-            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_POSITIVE }>, true>(vectors, F32Source, specials))
+            boxed::<V, _, F16Codes<{ rounding::TOWARDS_POSITIVE }>>(vectors, F32Source, specials)
         }
         (Shape::F16, Rounding::TowardsNegative) => {
-            Some(boxed::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>, true>(vectors, F32Source, specials))
+            boxed::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>>(vectors, F32Source, specials)
         }
-    }
+    })
 }
 
-fn boxed<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool>(
-    vectors: V,
-    source: F,
-    specials: Specials,
-) -> Box<dyn Stage> {
-    InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, CLAMP> { source, specials, halves: PhantomData })
+fn boxed<V: Vector, F: Floats, H: U16Codes>(vectors: V, source: F, specials: Specials) -> Box<dyn Stage> {
+    let halves = PhantomData;
+    // One loop for those that are slow to load: to clamp them to infinity changes nothing.
+    let is_slow = F::MOST.is_some() || F::SIZE > F32Source::SIZE;
+    let overflows = F::MOST.is_none_or(|most| most > H::MOST);
+    if overflows && (is_slow || specials.limits()) {
+        InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, true> { source, specials, halves })
+    } else {
+        InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, false> { source, specials, halves })
+    }
 }

@@ -4,7 +4,7 @@ use super::float_source::{Floats, pair};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
-use crate::simd::{Vector, rounding};
+use crate::simd::{Vector, rounding, up_above_middle};
 
 /// The special codes of a target of 16 bits.
 #[derive(Clone, Copy)]
@@ -16,13 +16,14 @@ pub(super) struct Specials {
     /// The bits of NaN, and of its sign.
     nan: u16,
     nan_sign: u16,
-    /// By sign: lower 16 bits above this are rounded up.
-    bound: [u16; 2],
-    /// The bit of the upper 16 that decides ties; 0 if none does.
-    even: u16,
+    /// By sign: added to float32 before its lower 16 bits are cut off, in roundings that do not look at even bits.
+    added: [u32; 2],
 }
 
 const SIGN: u16 = 1 << 15;
+
+/// The exponent of float16's largest finite number.
+const F16_MOST: u32 = 15;
 
 impl Specials {
     /// Returns whether overflow gives another magnitude than infinity.
@@ -32,7 +33,8 @@ impl Specials {
 
     /// Returns those of the target of a request.
     pub(super) fn of(request: &Request) -> Option<Self> {
-        const NEVER: u16 = u16::MAX;
+        const HALF: u32 = 1 << 15;
+        const UP: u32 = u16::MAX as u32;
         let (spec, rounding) = (request.target.float()?, request.rounding());
         let codes = SpecialCodes::new(&spec, &request.options, rounding);
         let [nan, negative_nan] = codes.nan.map(|code| code as u16);
@@ -41,14 +43,12 @@ impl Specials {
             limit: codes.infinity[0] as u16,
             nan,
             nan_sign: nan ^ negative_nan,
-            bound: match rounding {
-                Rounding::NearestEven => [SIGN; 2],
-                Rounding::NearestAway => [SIGN - 1; 2],
-                Rounding::TowardsPositive => [0, NEVER],
-                Rounding::TowardsNegative => [NEVER, 0],
-                Rounding::TowardsZero | Rounding::Stochastic => [NEVER; 2],
+            added: match rounding {
+                Rounding::NearestAway => [HALF; 2],
+                Rounding::TowardsPositive => [UP, 0],
+                Rounding::TowardsNegative => [0, UP],
+                Rounding::TowardsZero | Rounding::NearestEven | Rounding::Stochastic => [0; 2],
             },
-            even: u16::from(rounding == Rounding::NearestEven),
         })
     }
 }
@@ -58,6 +58,8 @@ impl Specials {
 /// # Safety
 /// The operation needs the level's features, and as many elements at the source.
 pub(super) trait U16Codes: Copy + Send + Sync + 'static {
+    /// The exponent of the largest finite number.
+    const MOST: u32;
     /// Returns codes; `one` is 1 in every 16-bit lane. With `CLAMP`, magnitudes are limited.
     unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -131,10 +133,9 @@ unsafe fn midrange_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [
 #[derive(Clone, Copy)]
 pub(super) struct F16Codes<const ROUNDING: i32>;
 
-/// float16 codes in the default rounding.
-pub(super) type NearestF16Codes = F16Codes<{ rounding::NEAREST_EVEN }>;
-
 impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
+    const MOST: u32 = F16_MOST;
+
     #[inline(always)]
     unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -150,10 +151,41 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
                 pair::<V, F>(floats, source)
             };
             let codes = V::to_f16::<ROUNDING>(first, second);
-            if !V::any_nan(first, second) {
+            if !F::NAN || !V::any_nan(first, second) {
                 return limited::<V, CLAMP>(specials, codes);
             }
             finish_visible_nan::<V, CLAMP>(specials, codes)
+        }
+    }
+}
+
+/// float16 codes rounded to nearest, ties away from zero: a last bit that is set lifts ties above the middle, and moves
+/// no other number to another side.
+#[derive(Clone, Copy)]
+pub(super) struct AwayF16Codes;
+
+impl U16Codes for AwayF16Codes {
+    const MOST: u32 = F16_MOST;
+
+    #[inline(always)]
+    unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
+        specials: Specials,
+        floats: F,
+        source: *const u8,
+        _one: V::Integers,
+    ) -> V::Integers {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [first, second] = pair::<V, F>(floats, source);
+            let last = V::splat32(1);
+            let (a, b) =
+                (V::from_bits(V::or(V::bits(first), last)), V::from_bits(V::or(V::bits(second), last)));
+            // Infinities are NaN here.
+            if !V::any_nan(a, b) {
+                return limited::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b));
+            }
+            let (a, b) = (V::with_last_bit(first), V::with_last_bit(second));
+            finish_visible_nan::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b))
         }
     }
 }
@@ -163,7 +195,8 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
 pub(super) struct Bf16Codes<const NEAREST_EVEN: bool>;
 
 impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
-    /// Adds one to the truncated code where the dropped bits exceed a bound.
+    const MOST: u32 = f32::MAX_EXP as u32 - 1;
+
     #[inline(always)]
     unsafe fn codes16<V: Vector, F: Floats, const CLAMP: bool>(
         specials: Specials,
@@ -178,17 +211,17 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
             }
             let [first, second] = pair::<V, F>(floats, source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            // Up if the lower 16 bits are above the middle, or on it and the upper ones are odd.
-            let (even, bound) = if NEAREST_EVEN {
-                (one, V::splat16(SIGN))
+            let codes = if NEAREST_EVEN {
+                up_above_middle::<V>(low, high, one)
             } else {
-                let [bound, negative_bound] = specials.bound;
-                let negative = V::above16(V::splat16(0), high);
-                let bound = V::choose16(negative, V::splat16(negative_bound), V::splat16(bound));
-                (V::splat16(specials.even), bound)
+                let added = [V::splat32(specials.added[0]), V::splat32(specials.added[1])];
+                let sums = [V::add_by_sign32(first, added), V::add_by_sign32(second, added)];
+                let codes = V::unzip16(sums[0], sums[1]).1;
+                if !V::any_nan(first, second) {
+                    return limited::<V, CLAMP>(specials, codes);
+                }
+                codes
             };
-            let decisive = V::or_masked(low, high, even);
-            let codes = V::add16(high, V::min16(V::sub_saturated16(decisive, bound), one));
             let magnitude = V::and(high, V::splat16(!SIGN));
             let odd = V::or(magnitude, V::min16(low, one));
             let is_nan = V::above16(odd, V::splat16(specials.infinity));

@@ -1,10 +1,11 @@
 //! The loop over whole registers, and over the elements that do not fill one.
 
+use std::any::type_name;
 use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
-use crate::kernels::stages::stage::{Span, Stage};
-use crate::simd::{MOST_BYTES, Rest, Vector};
+use crate::kernels::stages::stage::{Span, Stage, short_name};
+use crate::simd::{MOST_BYTES, Rest, Vector, unknown_one};
 
 /// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
@@ -57,20 +58,78 @@ unsafe impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V,
     unsafe fn run(&self, _level: Level, span: Span) {
         // The vectors are those of the level that the stage was made for, whichever level is in use now.
         // SAFETY: the caller's promise.
-        unsafe { self.vectors.run(StepLoop { step: self.step, span, _vectors: self.vectors }) };
+        unsafe { self.vectors.run(StepLoop { step: self.step, span, vectors: self.vectors }) };
     }
 
     fn aligns(&self) -> bool {
         true
     }
+
+    fn name(&self) -> String {
+        // The name of the whole type would be in the library once per level.
+        name_of(type_name::<V>(), type_name::<S>(), SIZE)
+    }
+}
+
+#[inline(never)]
+fn name_of(vectors: &str, step: &str, size: usize) -> String {
+    short_name(&format!("InSteps<{vectors}, {step}, {size}>"))
 }
 
 struct StepLoop<V, S, const SIZE: usize> {
     step: S,
     span: Span,
     /// Their features are there.
+    vectors: V,
+}
+
+/// Copies bytes to as many whole registers as they fill in part, padded with zeros. One copy of it serves all loops.
+struct Pad<V> {
+    source: *const u8,
+    bytes: usize,
+    room: *mut u8,
+    registers: usize,
     _vectors: V,
 }
+
+impl<V: Vector> RawKernel for Pad<V> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        for offset in (0..self.registers * V::BYTES).step_by(V::BYTES) {
+            let bytes = self.bytes.saturating_sub(offset).min(V::BYTES);
+            // SAFETY: the caller has made the source valid for the bytes, and the room for the registers.
+            unsafe {
+                V::store(self.room.add(offset), V::load_first(self.source.wrapping_add(offset), bytes));
+            }
+        }
+    }
+}
+
+/// Copies the first bytes of registers in memory.
+struct Unpad<V> {
+    room: *const u8,
+    target: *mut u8,
+    bytes: usize,
+    _vectors: V,
+}
+
+impl<V: Vector> RawKernel for Unpad<V> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        for offset in (0..self.bytes).step_by(V::BYTES) {
+            let bytes = (self.bytes - offset).min(V::BYTES);
+            // SAFETY: the caller has made both pointers valid for the bytes, the room for whole registers of them.
+            unsafe { V::store_first(self.target.add(offset), V::load(self.room.add(offset)), bytes) };
+        }
+    }
+}
+
+/// Registers of the elements before and after the whole registers of a span: two steps, at most.
+type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
@@ -79,78 +138,63 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
         let bytes = self.span.target.align_offset(V::BYTES);
         if self.span.count >= ALIGN_FROM && bytes.is_multiple_of(SIZE) { bytes / SIZE } else { 0 }
     }
-
-    /// Converts elements that fill registers.
-    ///
-    /// # Safety
-    /// The level's features, and elements from `start` to `end` at the pointers; with `STREAM`, the target's first is
-    /// aligned.
-    #[inline(always)]
-    unsafe fn whole<const STREAM: bool>(&self, ready: S::Ready, start: usize, end: usize) {
-        for i in (start..end).step_by(V::BYTES) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let target = self.span.target.add(i * SIZE);
-                let source = self.span.source.add(i * S::FROM);
-                let results = S::step(ready, source);
-                for (part, result) in results.into_iter().enumerate() {
-                    let target = target.add(part * V::BYTES);
-                    if STREAM { V::stream(target, result) } else { V::store(target, result) }
-                }
-            }
-        }
-    }
-
-    /// Converts fewer elements than fill a register, by way of padded buffers.
-    ///
-    /// # Safety
-    /// The level's features, and `count` elements from `start` at the pointers.
-    #[inline(always)]
-    unsafe fn part(&self, ready: S::Ready, start: usize, count: usize) {
-        const { assert!(S::FROM <= MOST_SIZE, "there is room for its sources") };
-        let mut room = MaybeUninit::<Rest<{ MOST_BYTES * MOST_SIZE }>>::uninit();
-        let room = room.as_mut_ptr().cast::<u8>();
-        let source = self.span.source.wrapping_add(start * S::FROM);
-        let target = self.span.target.wrapping_add(start * SIZE);
-        // Bytes of one register, of so many in all.
-        let bytes = |register: usize, all: usize| all.saturating_sub(register * V::BYTES).min(V::BYTES);
-        // SAFETY: the caller's promise; there is room for the registers that a step reads, and they are filled.
-        unsafe {
-            for register in 0..S::FROM {
-                let (offset, bytes) = (register * V::BYTES, bytes(register, count * S::FROM));
-                V::store(room.add(offset), V::load_first(source.wrapping_add(offset), bytes));
-            }
-            for (register, result) in S::step(ready, room).into_iter().enumerate() {
-                let (offset, bytes) = (register * V::BYTES, bytes(register, count * SIZE));
-                V::store_first(target.wrapping_add(offset), result, bytes);
-            }
-        }
-    }
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S, SIZE> {
     type Output = ();
 
+    /// Elements that do not fill registers pass through padded ones in memory, so that all steps are one piece of code.
     #[inline(always)]
     unsafe fn run(self) {
-        let Span { target, count, .. } = self.span;
+        const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
+        let (Span { source, target, count, .. }, vectors) = (self.span, self.vectors);
         let head = self.head();
         let whole = count - (count - head) % V::BYTES;
-        let streams = V::STREAMS
-            && count * (S::FROM + SIZE) >= STREAM_DIRECT_FROM
-            && target.wrapping_add(head * SIZE).align_offset(V::BYTES) == 0;
-        // SAFETY: the vectors are there, so the level's features are; the caller vouches for `count` elements at the pointers.
+        let first = target.wrapping_add(head * SIZE);
+        let streams =
+            V::STREAMS && count * (S::FROM + SIZE) >= STREAM_DIRECT_FROM && first.align_offset(V::BYTES) == 0;
+        let (mut sources, mut results) = (Room::uninit(), Room::uninit());
+        let (sources, results) = (sources.as_mut_ptr().cast::<u8>(), results.as_mut_ptr().cast::<u8>());
+        let parts = [(0, head), (whole, count - whole)].map(|(start, count)| {
+            (source.wrapping_add(start * S::FROM), target.wrapping_add(start * SIZE), count)
+        });
+        // SAFETY: the vectors are there, so the level's features are; the caller vouches for `count` elements at the
+        // pointers. There is room for both parts, whose registers are filled before a step reads them.
         unsafe {
-            let ready = self.step.ready();
-            if streams {
-                self.whole::<true>(ready, head, whole);
-                V::fence();
-            } else {
-                self.whole::<false>(ready, head, whole);
+            let mut steps = 0;
+            for (source, _, count) in parts {
+                if count > 0 {
+                    let room = sources.add(steps * V::BYTES * S::FROM);
+                    let (bytes, registers) = (count * S::FROM, S::FROM);
+                    vectors.run(Pad { source, bytes, room, registers, _vectors: vectors });
+                    steps += 1;
+                }
             }
-            for (start, end) in [(0, head), (whole, count)] {
-                if start < end {
-                    self.part(ready, start, end - start);
+            let ready = self.step.ready();
+            let rounds = [
+                (source.wrapping_add(head * S::FROM), first, (whole - head) / V::BYTES, streams),
+                (sources.cast_const(), results, steps, false),
+            ];
+            // The compiler would make a loop of each round.
+            for (source, target, steps, streams) in rounds.into_iter().take(2 * usize::from(unknown_one())) {
+                for i in 0..steps {
+                    let target = target.add(i * V::BYTES * SIZE);
+                    let codes = S::step(ready, source.add(i * V::BYTES * S::FROM));
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        let target = target.add(part * V::BYTES);
+                        if streams { V::stream(target, codes) } else { V::store(target, codes) }
+                    }
+                }
+            }
+            if streams {
+                V::fence();
+            }
+            let mut done = 0;
+            for (_, target, count) in parts {
+                if count > 0 {
+                    let room = results.add(done * V::BYTES * SIZE).cast_const();
+                    vectors.run(Unpad { room, target, bytes: count * SIZE, _vectors: vectors });
+                    done += 1;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx2;
-use crate::simd::conversions::{Conversions, TOO_LARGE};
+use crate::simd::conversions::{ABOVE_16_BITS, Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
 
 impl Conversions for Avx2 {
@@ -14,6 +14,10 @@ impl Conversions for Avx2 {
             // Out of range the instruction gives the smallest integer; inverted, the largest.
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
             arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
+        }
+        fn truncated_narrow(a: arch::__m256) -> arch::__m256i {
+            // Below the range the instruction gives the smallest integer.
+            arch::_mm256_cvttps_epi32(arch::_mm256_min_ps(a, arch::_mm256_set1_ps(ABOVE_16_BITS)))
         }
         fn truncated_f64(source: *const u8) -> arch::__m256i {
             let low = truncated_f64(source);
@@ -36,6 +40,12 @@ impl Conversions for Avx2 {
             let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
             [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn whole<const ROUNDING: i32>(a: arch::__m256) -> arch::__m256 {
+        // SAFETY: the trait's contract.
+        unsafe { arch::_mm256_round_ps::<ROUNDING>(a) }
     }
 
     #[inline(always)]

@@ -11,16 +11,15 @@ type F32s = arch::__m256;
 
 impl MagicAddition for Avx2 {
     operations! {
-        fn rounded_by_addition(a: F32s, smallest_anchor_factor: [Integers; 3]) -> Integers {
+        fn rounded_by_addition(a: F32s, smallest_anchor_factor: [Integers; 3], shift: u32) -> Integers {
             let [smallest, anchor, factor] = smallest_anchor_factor;
             let power = arch::_mm256_and_si256(Self::bits(a), Self::splat32(f32::INFINITY.to_bits()));
             let power = arch::_mm256_max_epu32(power, smallest);
-            let anchor = Self::from_bits(arch::_mm256_add_epi32(power, anchor));
-            let sum = arch::_mm256_fmadd_ps(a, Self::from_bits(factor), anchor);
-            Self::bits(arch::_mm256_sub_ps(sum, anchor))
-        }
-        fn shr32(a: Integers, count: u32) -> Integers {
-            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+            let anchor = arch::_mm256_add_epi32(power, anchor);
+            let sum = arch::_mm256_fmadd_ps(a, Self::from_bits(factor), Self::from_bits(anchor));
+            let places = arch::_mm256_abs_epi32(arch::_mm256_sub_epi32(Self::bits(sum), anchor));
+            let exponent = arch::_mm256_srl_epi32(power, arch::_mm_cvtsi32_si128(shift as i32));
+            arch::_mm256_add_epi32(places, exponent)
         }
         fn pack_u16(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi32(a, b) }
         fn pack_u8(low: Integers, high: Integers) -> Integers { arch::_mm256_packus_epi16(low, high) }

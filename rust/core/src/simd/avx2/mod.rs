@@ -2,6 +2,7 @@
 
 mod conversions;
 mod magic_addition;
+mod nibble_tables;
 mod stochastic;
 mod vector;
 

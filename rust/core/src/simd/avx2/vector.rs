@@ -15,6 +15,9 @@ type F32s = arch::__m256;
 /// The order of 64-bit lanes after two registers have been packed into one, half by half.
 const UNPACKED: i32 = 0b11_01_10_00;
 
+/// Selects the upper u16 of each 32-bit lane.
+const UPPER_U16: i32 = 0b1010_1010;
+
 // SAFETY: the sizes are those of the registers.
 unsafe impl Vector for Avx2 {
     const BYTES: usize = 32;
@@ -85,6 +88,21 @@ unsafe impl Vector for Avx2 {
             (even, odd)
         }
         fn in_order(a: Integers) -> Integers { arch::_mm256_permute4x64_epi64::<UNPACKED>(a) }
+        fn crosswise(a: Integers) -> Integers {
+            arch::_mm256_permutevar8x32_epi32(a, arch::_mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7))
+        }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            // Interleaves within each 128 bits; `crosswise` accounts for that.
+            let [a, b, c, d] = planes;
+            let (low, high) = (arch::_mm256_unpacklo_epi8(a, b), arch::_mm256_unpackhi_epi8(a, b));
+            let (next_low, next_high) = (arch::_mm256_unpacklo_epi8(c, d), arch::_mm256_unpackhi_epi8(c, d));
+            [
+                arch::_mm256_unpacklo_epi16(low, next_low),
+                arch::_mm256_unpackhi_epi16(low, next_low),
+                arch::_mm256_unpacklo_epi16(high, next_high),
+                arch::_mm256_unpackhi_epi16(high, next_high),
+            ]
+        }
         fn even32(a: Integers, b: Integers) -> Integers {
             let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
             let by_halves = arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b);
@@ -103,6 +121,17 @@ unsafe impl Vector for Avx2 {
         }
         fn choose16(mask: Integers, yes: Integers, no: Integers) -> Integers {
             arch::_mm256_blendv_epi8(no, yes, mask)
+        }
+        fn halves(a: Integers, b: Integers) -> (Integers, Integers) {
+            // Alternating between the registers, which takes fewer instructions than unzipping.
+            let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_slli_epi32::<16>(b));
+            (low, arch::_mm256_blend_epi16::<UPPER_U16>(arch::_mm256_srli_epi32::<16>(a), b))
+        }
+        fn halves_in_order(a: Integers) -> Integers {
+            let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
+                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+            ));
+            Self::in_order(arch::_mm256_shuffle_epi8(a, order))
         }
         fn bits(a: F32s) -> Integers { arch::_mm256_castps_si256(a) }
         fn from_bits(a: Integers) -> F32s { arch::_mm256_castsi256_ps(a) }
@@ -174,6 +203,12 @@ unsafe impl Vector for Avx2 {
             let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
             arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), small) == 0
         }
+        fn add_by_sign32(a: F32s, added: [Integers; 2]) -> Integers {
+            let (positive, negative) =
+                (arch::_mm256_castsi256_ps(added[0]), arch::_mm256_castsi256_ps(added[1]));
+            let added = arch::_mm256_castps_si256(arch::_mm256_blendv_ps(positive, negative, a));
+            arch::_mm256_add_epi32(arch::_mm256_castps_si256(a), added)
+        }
         fn with_last_bit(a: F32s) -> F32s {
             let bits = arch::_mm256_castps_si256(a);
             let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
@@ -190,21 +225,17 @@ unsafe impl Vector for Avx2 {
             let nan = Self::or_masked(nan, bits, mask);
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
-        fn nearest_bf16(a: F32s, b: F32s, one: Integers) -> Integers {
-            let (low, high) = by_turns(a, b);
-            nearest_bf16_by_turns(low, high, one)
-        }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
             let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
-            let (low, high) = by_turns(a, b);
+            let (low, high) = Self::halves(Self::bits(a), Self::bits(b));
             let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
             let nan = Self::bits(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b));
             let doubtful = Self::any16(Self::or(middle, nan));
             if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
                 return None;
             }
-            Some(nearest_bf16_by_turns(low, high, one))
+            Some(Self::halves_in_order(up_above_middle::<Self>(low, high, one)))
         }
         fn any_nan(a: F32s, b: F32s) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
@@ -219,6 +250,23 @@ unsafe impl Vector for Avx2 {
             let bits = arch::_mm256_castps_si256(a);
             let canonical = arch::_mm256_or_si256(arch::_mm256_and_si256(bits, sign), nan);
             arch::_mm256_blendv_epi8(bits, canonical, arch::_mm256_castps_si256(is_nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
+        // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
+        unsafe {
+            let wide = match (SIZE, SIGNED) {
+                (1, true) => arch::_mm256_cvtepi8_epi32(arch::_mm_loadl_epi64(source.cast())),
+                (1, false) => arch::_mm256_cvtepu8_epi32(arch::_mm_loadl_epi64(source.cast())),
+                (2, true) => arch::_mm256_cvtepi16_epi32(arch::_mm_loadu_si128(source.cast())),
+                (2, false) => arch::_mm256_cvtepu16_epi32(arch::_mm_loadu_si128(source.cast())),
+                (4, true) => Self::load(source),
+                (4, false) => return unsigned_to_f32(Self::load(source)),
+                _ => return load_64_bits::<SIGNED>(source),
+            };
+            arch::_mm256_cvtepi32_ps(wide)
         }
     }
 
@@ -241,19 +289,19 @@ unsafe impl Vector for Avx2 {
 
 impl Nibbles for Avx2 {
     operations! {
-        fn load_u8_as_u16(source: *const u8) -> Integers {
-            arch::_mm256_cvtepu8_epi16(arch::_mm_loadu_si128(source.cast()))
-        }
         fn load_nibbles(table: &[u8; 16]) -> Integers {
             arch::_mm256_broadcastsi128_si256(arch::_mm_loadu_si128(table.as_ptr().cast()))
         }
         fn lookup_nibbles(table: Integers, indices: Integers) -> Integers {
             arch::_mm256_shuffle_epi8(table, indices)
         }
-        fn u16_to_upper_u32(words: Integers) -> [Integers; 2] {
-            let low = arch::_mm256_cvtepu16_epi32(arch::_mm256_castsi256_si128(words));
-            let high = arch::_mm256_cvtepu16_epi32(arch::_mm256_extracti128_si256::<1>(words));
-            [arch::_mm256_slli_epi32::<16>(low), arch::_mm256_slli_epi32::<16>(high)]
+        fn sub_saturated_signed8(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epi8(a, b) }
+        fn increment_above8(a: Integers, b: Integers, bound: Integers) -> Integers {
+            arch::_mm256_sub_epi8(a, arch::_mm256_cmpgt_epi8(b, bound))
+        }
+        fn tops8(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi16(a, b) }
+        fn zip8(low: Integers, high: Integers) -> [Integers; 2] {
+            [arch::_mm256_unpacklo_epi8(low, high), arch::_mm256_unpackhi_epi8(low, high)]
         }
     }
 }
@@ -274,34 +322,40 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
     }
 }
 
-/// Returns the lower and the upper u16 of two registers of float32, alternating between the registers: that takes fewer
-/// instructions than unzipping, and the order is restored once at the end.
+/// Converts unsigned 32-bit integers to float32, rounded to nearest: both halves are exact.
 ///
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn by_turns(a: F32s, b: F32s) -> (Integers, Integers) {
-    const SECOND: i32 = 0b1010_1010;
+unsafe fn unsigned_to_f32(a: Integers) -> F32s {
     // SAFETY: the caller's promise.
     unsafe {
-        let (a, b) = (arch::_mm256_castps_si256(a), arch::_mm256_castps_si256(b));
-        let low = arch::_mm256_blend_epi16::<SECOND>(a, arch::_mm256_slli_epi32::<16>(b));
-        (low, arch::_mm256_blend_epi16::<SECOND>(arch::_mm256_srli_epi32::<16>(a), b))
+        let high = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(a));
+        let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_setzero_si256());
+        arch::_mm256_fmadd_ps(high, arch::_mm256_set1_ps(65_536.0), arch::_mm256_cvtepi32_ps(low))
     }
 }
 
-/// Rounds the u16 of [`by_turns`] to nearest bf16, in memory order.
+/// Converts 64-bit integers to float32: exactly up to 2^24, and from there on to one of the two neighbours, because
+/// neither the upper 32 bits nor what is added to them can pass a number of float32.
 ///
 /// # Safety
-/// AVX2.
+/// AVX2, and as many integers at the pointer.
 #[inline(always)]
-unsafe fn nearest_bf16_by_turns(low: Integers, high: Integers, one: Integers) -> Integers {
+unsafe fn load_64_bits<const SIGNED: bool>(source: *const u8) -> F32s {
     // SAFETY: the caller's promise.
     unsafe {
-        let order = arch::_mm256_broadcastsi128_si256(arch::_mm_setr_epi8(
-            0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
-        ));
-        Avx2::in_order(arch::_mm256_shuffle_epi8(up_above_middle::<Avx2>(low, high, one), order))
+        let a = arch::_mm256_loadu_ps(source.cast());
+        let b = arch::_mm256_loadu_ps(source.add(Avx2::BYTES).cast());
+        let low = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+        let high = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+        let high = if SIGNED { arch::_mm256_cvtepi32_ps(high) } else { unsigned_to_f32(high) };
+        let middle = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(low));
+        let low = arch::_mm256_blend_epi16::<UPPER_U16>(low, arch::_mm256_setzero_si256());
+        let shift = arch::_mm256_set1_ps(65_536.0);
+        let sum = arch::_mm256_fmadd_ps(high, shift, middle);
+        let sum = arch::_mm256_fmadd_ps(sum, shift, arch::_mm256_cvtepi32_ps(low));
+        Avx2::from_bits(Avx2::in_order(Avx2::bits(sum)))
     }
 }
 

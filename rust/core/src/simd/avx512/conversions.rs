@@ -3,8 +3,8 @@
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
-use crate::simd::conversions::{Conversions, TOO_LARGE};
-use crate::simd::vector::{Tables, Vector, operations};
+use crate::simd::conversions::{ABOVE_16_BITS, Conversions, TOO_LARGE};
+use crate::simd::vector::{Vector, operations};
 
 impl Conversions for Avx512 {
     operations! {
@@ -13,6 +13,10 @@ impl Conversions for Avx512 {
             let whole = arch::_mm512_maskz_cvttps_epi32(is_number, a);
             let above = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_GE_OQ }>(a, arch::_mm512_set1_ps(TOO_LARGE));
             arch::_mm512_mask_mov_epi32(whole, above, arch::_mm512_set1_epi32(i32::MAX))
+        }
+        fn truncated_narrow(a: arch::__m512) -> arch::__m512i {
+            // Below the range the instruction gives the smallest integer.
+            arch::_mm512_cvttps_epi32(arch::_mm512_min_ps(a, arch::_mm512_set1_ps(ABOVE_16_BITS)))
         }
         fn truncated_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_castsi256_si512(truncated_f64(source));
@@ -26,6 +30,12 @@ impl Conversions for Avx512 {
             let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(a));
             [arch::_mm512_castpd_si512(low), arch::_mm512_castpd_si512(high)]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn whole<const ROUNDING: i32>(a: arch::__m512) -> arch::__m512 {
+        // SAFETY: the trait's contract.
+        unsafe { arch::_mm512_roundscale_ps::<ROUNDING>(a) }
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Registers of 512 bits: AVX-512.
 
 mod conversions;
+mod nibble_tables;
 mod stochastic;
 mod vector;
 

@@ -104,6 +104,23 @@ unsafe impl Vector for Avx512 {
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
             Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
         }
+        fn crosswise(a: Integers) -> Integers {
+            // Transposes four by four.
+            let order = arch::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            arch::_mm512_permutexvar_epi32(order, a)
+        }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            // Interleaves within each 128 bits; `crosswise` accounts for that.
+            let [a, b, c, d] = planes;
+            let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
+            let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));
+            [
+                arch::_mm512_unpacklo_epi16(low, next_low),
+                arch::_mm512_unpackhi_epi16(low, next_low),
+                arch::_mm512_unpacklo_epi16(high, next_high),
+                arch::_mm512_unpackhi_epi16(high, next_high),
+            ]
+        }
         fn even32(a: Integers, b: Integers) -> Integers {
             let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             arch::_mm512_permutex2var_epi32(a, even, b)
@@ -201,6 +218,11 @@ unsafe impl Vector for Avx512 {
             const SUBNORMAL: i32 = 0x20;
             arch::_mm512_fpclass_ps_mask::<SUBNORMAL>(a) != 0
         }
+        fn add_by_sign32(a: F32s, added: [Integers; 2]) -> Integers {
+            let (bits, [positive, negative]) = (arch::_mm512_castps_si512(a), added);
+            let added = arch::_mm512_mask_mov_epi32(positive, arch::_mm512_movepi32_mask(bits), negative);
+            arch::_mm512_add_epi32(bits, added)
+        }
         fn with_last_bit(a: F32s) -> F32s {
             const QUIET: i32 = 0x01;
             const INFINITE: i32 = 0x08 | 0x10;
@@ -223,6 +245,31 @@ unsafe impl Vector for Avx512 {
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
             // The truth table of `(a & b) | c`.
             arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
+        // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
+        unsafe {
+            let wide = match (SIZE, SIGNED) {
+                (1, true) => arch::_mm512_cvtepi8_epi32(arch::_mm_loadu_si128(source.cast())),
+                (1, false) => arch::_mm512_cvtepu8_epi32(arch::_mm_loadu_si128(source.cast())),
+                (2, true) => arch::_mm512_cvtepi16_epi32(arch::_mm256_loadu_si256(source.cast())),
+                (2, false) => arch::_mm512_cvtepu16_epi32(arch::_mm256_loadu_si256(source.cast())),
+                (4, true) => Self::load(source),
+                (4, false) => return arch::_mm512_cvtepu32_ps(Self::load(source)),
+                _ => {
+                    let (a, b) = (Self::load(source), Self::load(source.add(Self::BYTES)));
+                    let [low, high] = if SIGNED {
+                        [arch::_mm512_cvtepi64_ps(a), arch::_mm512_cvtepi64_ps(b)]
+                    } else {
+                        [arch::_mm512_cvtepu64_ps(a), arch::_mm512_cvtepu64_ps(b)]
+                    };
+                    return arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high);
+                }
+            };
+            arch::_mm512_cvtepi32_ps(wide)
         }
     }
 
@@ -375,23 +422,6 @@ impl Tables for Avx512 {
             let low = arch::_mm512_permutex2var_epi8(a, indices, b);
             let high = arch::_mm512_permutex2var_epi8(c, indices, d);
             arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
-        }
-        fn crosswise(a: Integers) -> Integers {
-            // Transposes four by four.
-            let order = arch::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            arch::_mm512_permutexvar_epi32(order, a)
-        }
-        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
-            // Interleaves within each 128 bits; `crosswise` accounts for that.
-            let [a, b, c, d] = planes;
-            let (low, high) = (arch::_mm512_unpacklo_epi8(a, b), arch::_mm512_unpackhi_epi8(a, b));
-            let (next_low, next_high) = (arch::_mm512_unpacklo_epi8(c, d), arch::_mm512_unpackhi_epi8(c, d));
-            [
-                arch::_mm512_unpacklo_epi16(low, next_low),
-                arch::_mm512_unpackhi_epi16(low, next_low),
-                arch::_mm512_unpacklo_epi16(high, next_high),
-                arch::_mm512_unpackhi_epi16(high, next_high),
-            ]
         }
     }
 

@@ -4,11 +4,21 @@ use std::arch::aarch64 as arch;
 
 use super::vector::Neon;
 use crate::simd::conversions::Conversions;
-use crate::simd::vector::{Vector, operations};
+use crate::simd::vector::{Vector, operations, rounding};
 
 type Integers = arch::uint8x16_t;
 
-// The instructions saturate, and give 0 for NaN.
+/// Truncates float64 to 64-bit integers.
+///
+/// # Safety
+/// Part of aarch64.
+#[inline(always)]
+unsafe fn words(a: Integers) -> Integers {
+    // SAFETY: the caller's promise.
+    unsafe { arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(a))) }
+}
+
+// The instructions saturate, and give 0 for NaN. No `map`: the compiler calls functions for each part of an array.
 impl Conversions for Neon {
     operations! {
         fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }
@@ -18,19 +28,33 @@ impl Conversions for Neon {
             arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
         }
         fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
-            a.map(|part| arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(part))))
+            let [a, b, c, d] = a;
+            [words(a), words(b), words(c), words(d)]
         }
         fn to_f64(a: arch::float32x4_t) -> [Integers; 2] {
-            [arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a)]
-                .map(|half| arch::vreinterpretq_u8_f64(half))
+            let (low, high) = (arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a));
+            [arch::vreinterpretq_u8_f64(low), arch::vreinterpretq_u8_f64(high)]
         }
     }
 
     #[inline(always)]
-    unsafe fn clamp_to_16<const SIGNED: bool>(a: [Integers; 2]) -> Integers {
+    unsafe fn whole<const ROUNDING: i32>(a: arch::float32x4_t) -> arch::float32x4_t {
+        // SAFETY: the trait's contract.
+        unsafe {
+            match ROUNDING {
+                rounding::TOWARDS_POSITIVE => arch::vrndpq_f32(a),
+                rounding::TOWARDS_NEGATIVE => arch::vrndmq_f32(a),
+                rounding::TOWARDS_ZERO => arch::vrndq_f32(a),
+                _ => arch::vrndnq_f32(a),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp_to_16<const SIGNED: bool>([a, b]: [Integers; 2]) -> Integers {
         // SAFETY: the instructions are part of aarch64.
         unsafe {
-            let [a, b] = a.map(|half| arch::vreinterpretq_s32_u8(half));
+            let (a, b) = (arch::vreinterpretq_s32_u8(a), arch::vreinterpretq_s32_u8(b));
             if SIGNED {
                 arch::vreinterpretq_u8_s16(arch::vqmovn_high_s32(arch::vqmovn_s32(a), b))
             } else {
@@ -43,8 +67,8 @@ impl Conversions for Neon {
     unsafe fn clamp_to_8<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
         // SAFETY: the instructions are part of aarch64.
         unsafe {
-            let [low, high] =
-                [[a, b], [c, d]].map(|half| arch::vreinterpretq_s16_u8(Self::clamp_to_16::<true>(half)));
+            let low = arch::vreinterpretq_s16_u8(Self::clamp_to_16::<true>([a, b]));
+            let high = arch::vreinterpretq_s16_u8(Self::clamp_to_16::<true>([c, d]));
             if SIGNED {
                 arch::vreinterpretq_u8_s8(arch::vqmovn_high_s16(arch::vqmovn_s16(low), high))
             } else {

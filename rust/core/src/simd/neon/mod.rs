@@ -1,6 +1,7 @@
 //! Registers of 128 bits: NEON.
 
 mod conversions;
+mod nibble_tables;
 mod stochastic;
 mod vector;
 

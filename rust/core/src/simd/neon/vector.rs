@@ -80,13 +80,22 @@ unsafe impl Vector for Neon {
         fn load_unzipped16(source: *const u8) -> (Integers, Integers) {
             Self::unzip16(Self::load(source), Self::load(source.add(Self::BYTES)))
         }
+        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
+            let [a, b, c, d] = planes;
+            let (low, high) = (u16s(arch::vzip1q_u8(a, b)), u16s(arch::vzip2q_u8(a, b)));
+            let (next_low, next_high) = (u16s(arch::vzip1q_u8(c, d)), u16s(arch::vzip2q_u8(c, d)));
+            [
+                bytes(arch::vzip1q_u16(low, next_low)),
+                bytes(arch::vzip2q_u16(low, next_low)),
+                bytes(arch::vzip1q_u16(high, next_high)),
+                bytes(arch::vzip2q_u16(high, next_high)),
+            ]
+        }
         fn even32(a: Integers, b: Integers) -> Integers {
-            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u32_u8(lanes));
-            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
+            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b)))
         }
         fn even64(a: Integers, b: Integers) -> Integers {
-            let [a, b] = [a, b].map(|lanes| arch::vreinterpretq_u64_u8(lanes));
-            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
+            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b)))
         }
         fn above16(a: Integers, b: Integers) -> U16s {
             arch::vcgtq_s16(arch::vreinterpretq_s16_u8(a), arch::vreinterpretq_s16_u8(b))
@@ -159,6 +168,12 @@ unsafe impl Vector for Neon {
             let largest_subnormal = arch::vdupq_n_u32(0x007f_ffff);
             arch::vmaxvq_u32(arch::vcltq_u32(least, largest_subnormal)) != 0
         }
+        fn add_by_sign32(a: F32s, added: [Integers; 2]) -> Integers {
+            let [positive, negative] = [arch::vreinterpretq_u32_u8(added[0]), arch::vreinterpretq_u32_u8(added[1])];
+            let is_negative = arch::vcltzq_s32(arch::vreinterpretq_s32_f32(a));
+            let added = arch::vbslq_u32(is_negative, negative, positive);
+            arch::vreinterpretq_u8_u32(arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), added))
+        }
         fn with_last_bit(a: F32s) -> F32s {
             let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));
             let finite = arch::vcltq_u32(arch::vandq_u32(bits, infinity), infinity);
@@ -183,6 +198,43 @@ unsafe impl Vector for Neon {
 
     #[inline(always)]
     unsafe fn fence() {}
+
+    #[inline(always)]
+    unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
+        // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
+        unsafe {
+            let u16s = match SIZE {
+                1 => {
+                    let four = arch::vcreate_u8(source.cast::<u32>().read_unaligned().into());
+                    let signed = arch::vmovl_s8(arch::vreinterpret_s8_u8(four));
+                    arch::vget_low_u16(if SIGNED {
+                        arch::vreinterpretq_u16_s16(signed)
+                    } else {
+                        arch::vmovl_u8(four)
+                    })
+                }
+                2 => arch::vreinterpret_u16_u8(arch::vld1_u8(source)),
+                4 => {
+                    let u32s = arch::vreinterpretq_u32_u8(Self::load(source));
+                    let signed = arch::vcvtq_f32_s32(arch::vreinterpretq_s32_u32(u32s));
+                    return if SIGNED { signed } else { arch::vcvtq_f32_u32(u32s) };
+                }
+                _ => {
+                    let f64s = [source, source.add(Self::BYTES)].map(|source| {
+                        let u64s = arch::vreinterpretq_u64_u8(Self::load(source));
+                        let signed = arch::vcvtq_f64_s64(arch::vreinterpretq_s64_u64(u64s));
+                        if SIGNED { signed } else { arch::vcvtq_f64_u64(u64s) }
+                    });
+                    return arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(f64s[0]), f64s[1]);
+                }
+            };
+            if SIGNED {
+                arch::vcvtq_f32_s32(arch::vmovl_s16(arch::vreinterpret_s16_u16(u16s)))
+            } else {
+                arch::vcvtq_f32_u32(arch::vmovl_u16(u16s))
+            }
+        }
+    }
 
     #[inline(always)]
     unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
@@ -279,17 +331,6 @@ impl Tables for Neon {
         fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable {
             [0, 1, 2].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
         }
-        fn interleave(planes: [Integers; 4]) -> [Integers; 4] {
-            let [a, b, c, d] = planes;
-            let (low, high) = (u16s(arch::vzip1q_u8(a, b)), u16s(arch::vzip2q_u8(a, b)));
-            let (next_low, next_high) = (u16s(arch::vzip1q_u8(c, d)), u16s(arch::vzip2q_u8(c, d)));
-            [
-                bytes(arch::vzip1q_u16(low, next_low)),
-                bytes(arch::vzip2q_u16(low, next_low)),
-                bytes(arch::vzip1q_u16(high, next_high)),
-                bytes(arch::vzip2q_u16(high, next_high)),
-            ]
-        }
         fn above8(a: Integers, b: Integers) -> Integers { arch::vcgtq_u8(a, b) }
         fn increment8(mask: Integers, a: Integers) -> Integers {
             // Subtracting -1 adds one.
@@ -303,11 +344,6 @@ impl Tables for Neon {
     #[inline(always)]
     unsafe fn lookup(table: Self::Table, indices: Integers) -> Integers {
         entries(table, indices)
-    }
-
-    #[inline(always)]
-    unsafe fn crosswise(a: Integers) -> Integers {
-        a
     }
 
     #[inline(always)]

@@ -1,0 +1,205 @@
+//! Sources of a byte by tables of 16 entries in registers, for levels whose tables are that short.
+//!
+//! A table of 256 results is 16 rows of 16, by the upper and the lower four bits of the code. Within a row of floats,
+//! exponent and mantissa move as one number, so most rows differ by a constant, and some are constant:
+//!
+//! ```text
+//! result = first[row] + shape[class[row]][lower four bits]        each byte of the result by itself
+//! ```
+//! Constant rows are class 0; the shape of another is the sum of the steps up to it. A lookup of a step gives 0 in lower
+//! classes, because the top bit of their index is set.
+
+use super::table::Table;
+use crate::kernels::stages::stage::Stage;
+use crate::kernels::vectors::vector_loop::{InSteps, Step};
+use crate::simd::Nibbles;
+
+/// Rows of a table, and entries of a row.
+const ROW: usize = 16;
+
+/// Steps that take one register of indices: a signed byte numbers as many classes above 0.
+const STEPS_AT_ONCE: usize = 8;
+
+/// A table of results of `PLANES` bytes, with `STEPS` classes above 0; of bytes or of registers.
+#[derive(Clone, Copy)]
+struct Rows<T, const PLANES: usize, const STEPS: usize> {
+    first: [T; PLANES],
+    /// What added to a code makes it the index for a step: its lower four bits, plus 16 for each class that it is above
+    /// the step's. The first is for the first steps, the second for the others.
+    classes: [T; 2],
+    steps: [[T; PLANES]; STEPS],
+}
+
+type Row = [u8; ROW];
+
+impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
+    /// Finds the classes; `None` if there are more.
+    fn of(planes: &[[u8; ROW * ROW]; PLANES]) -> Option<Self> {
+        let first = planes.map(|plane| -> Row { std::array::from_fn(|row| plane[ROW * row]) });
+        let mut shapes = vec![[Row::default(); PLANES]];
+        let mut classes = [Row::default(); 2];
+        for row in 0..ROW {
+            let shape: [Row; PLANES] = std::array::from_fn(|plane| {
+                std::array::from_fn(|place| planes[plane][ROW * row + place].wrapping_sub(first[plane][row]))
+            });
+            let class = shapes.iter().position(|known| *known == shape).unwrap_or_else(|| {
+                shapes.push(shape);
+                shapes.len() - 1
+            });
+            for (part, of_rows) in classes.iter_mut().enumerate() {
+                // From -8 to 7, the ends for those beyond.
+                let above = (class as i32 - 1 - (part * STEPS_AT_ONCE) as i32).clamp(-8, 7);
+                of_rows[row] = (16 * (above - row as i32)) as u8;
+            }
+        }
+        let mut steps = [[Row::default(); PLANES]; STEPS];
+        for (class, pair) in shapes.windows(2).enumerate() {
+            let step = steps.get_mut(class)?;
+            for (plane, step) in step.iter_mut().enumerate() {
+                *step =
+                    std::array::from_fn(|place| pair[1][plane][place].wrapping_sub(pair[0][plane][place]));
+            }
+        }
+        Some(Self { first, classes, steps })
+    }
+
+    /// Loads the tables.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn ready<V: Nibbles>(&self) -> Rows<V::Integers, PLANES, STEPS> {
+        // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
+        unsafe {
+            let zero = V::splat8(0);
+            let mut ready = Rows {
+                first: [zero; PLANES],
+                classes: [V::load_nibbles(&self.classes[0]), V::load_nibbles(&self.classes[1])],
+                steps: [[zero; PLANES]; STEPS],
+            };
+            for plane in 0..PLANES {
+                ready.first[plane] = V::load_nibbles(&self.first[plane]);
+                for step in 0..STEPS {
+                    ready.steps[step][plane] = V::load_nibbles(&self.steps[step][plane]);
+                }
+            }
+            ready
+        }
+    }
+
+    /// Looks up each byte of the results.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn lookup<V: Nibbles>(
+        ready: &Rows<V::Integers, PLANES, STEPS>,
+        codes: V::Integers,
+    ) -> [V::Integers; PLANES] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let row = V::and(V::shr16::<4>(codes), V::splat8(0x0f));
+            let mut index = codes;
+            let mut results = ready.first;
+            for result in &mut results {
+                *result = V::lookup_nibbles(*result, row);
+            }
+            for (step, tables) in ready.steps.iter().enumerate() {
+                index = if step % STEPS_AT_ONCE == 0 {
+                    V::add8(codes, V::lookup_nibbles(ready.classes[step / STEPS_AT_ONCE], row))
+                } else {
+                    V::sub_saturated_signed8(index, V::splat8(ROW as u8))
+                };
+                for (result, table) in results.iter_mut().zip(tables) {
+                    *result = V::add8(*result, V::lookup_nibbles(*table, index));
+                }
+            }
+            results
+        }
+    }
+}
+
+impl<V: Nibbles, const STEPS: usize> Step<V, 1> for Rows<Row, 1, STEPS> {
+    const FROM: usize = 1;
+    type Ready = Rows<V::Integers, 1, STEPS>;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        unsafe { self.ready::<V>() }
+    }
+
+    #[inline(always)]
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe { Self::lookup::<V>(&ready, V::load(source)) }
+    }
+}
+
+impl<V: Nibbles, const STEPS: usize> Step<V, 2> for Rows<Row, 2, STEPS> {
+    const FROM: usize = 1;
+    type Ready = Rows<V::Integers, 2, STEPS>;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        unsafe { self.ready::<V>() }
+    }
+
+    #[inline(always)]
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = Self::lookup::<V>(&ready, V::in_order(V::load(source)));
+            V::zip8(low, high)
+        }
+    }
+}
+
+/// To four bytes, of which only the last two are ever set.
+impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 2, STEPS> {
+    const FROM: usize = 1;
+    type Ready = Rows<V::Integers, 2, STEPS>;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        unsafe { self.ready::<V>() }
+    }
+
+    #[inline(always)]
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = Self::lookup::<V>(&ready, V::crosswise(V::load(source)));
+            V::interleave([V::splat8(0), V::splat8(0), low, high])
+        }
+    }
+}
+
+/// Makes the stage for results of this size with at most so many classes.
+fn with_steps<V: Nibbles, const STEPS: usize>(
+    vectors: V,
+    table: &Table,
+    size: usize,
+) -> Option<Box<dyn Stage>> {
+    let [a, b, c, d, ..] = table.planes;
+    Some(match size {
+        1 => InSteps::<V, _, 1>::boxed(vectors, Rows::<Row, 1, STEPS>::of(&[a])?),
+        2 => InSteps::<V, _, 2>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[a, b])?),
+        4 if table.sets_last_two(size) => {
+            InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?)
+        }
+        _ => return None,
+    })
+}
+
+/// Makes the stage for results of this size, if it is 1 or 2, or 4 and only the last two bytes are ever set.
+pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
+    with_steps::<V, 2>(vectors, table, size)
+        .or_else(|| with_steps::<V, 3>(vectors, table, size))
+        .or_else(|| with_steps::<V, 4>(vectors, table, size))
+        .or_else(|| with_steps::<V, 6>(vectors, table, size))
+        .or_else(|| with_steps::<V, 10>(vectors, table, size))
+        .or_else(|| with_steps::<V, ROW>(vectors, table, size))
+}

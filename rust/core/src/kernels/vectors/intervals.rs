@@ -1,0 +1,146 @@
+//! bf16 and float16 to floats of 8 bits or fewer by *intervals*, on levels whose tables have 16 entries: rounded to
+//! nearest even in bytes, 32 at a time.
+//!
+//! ```text
+//! distance   magnitude - that of half the target's smallest subnormal, or 0
+//! interval   distance >> shift: two codes of normal results; the rest are its lower bits
+//! normal     2 * interval - offset, plus one for each of two bounds that the rest is above
+//! subnormal  an entry of a table, plus one if the rest is above a bound from another
+//! ```
+//! Up to 16 intervals are subnormal: four binades of four, with three mantissa bits. Smaller values count as half of the
+//! smallest subnormal, a tie that goes to zero; larger ones give codes above the largest, which are clamped.
+
+use super::float_source::{Bf16Source, OddBf16};
+use super::to_byte::{Codes, SignPlace, boxed, with_nan, with_signs};
+use crate::codec::odd_bf16::OddBf16Rule;
+use crate::cpu::Level;
+use crate::format::FloatSpec;
+use crate::kernels::request::Request;
+use crate::kernels::stages::stage::Stage;
+use crate::simd::{MagicAddition, Nibbles, StochasticOps, with_nibbles};
+
+/// Entries of a table.
+const ENTRIES: u16 = 16;
+
+/// Makes signed bytes of unsigned ones, in the same order.
+const FLIP: u8 = 1 << 7;
+
+/// The constants of a pair of formats.
+#[derive(Clone, Copy)]
+struct Intervals {
+    rule: OddBf16Rule,
+    /// The magnitude of half the smallest subnormal.
+    lowest: u16,
+    /// The magnitude of the source's infinity.
+    infinity: u16,
+    shift: u32,
+    /// Added to intervals: those of normal results, and no others, get the top bit. The rest of them is a table's index.
+    to_index: u8,
+    /// Subtracted from twice an interval.
+    offset: u8,
+    /// What subnormal codes are more than normal ones would be, and the bounds of the rest, flipped and combined with
+    /// the first bound of normal codes.
+    codes: [u8; ENTRIES as usize],
+    bounds: [u8; ENTRIES as usize],
+    /// The two bounds of normal codes, flipped.
+    normal: [u8; 2],
+}
+
+impl Intervals {
+    /// The constants, or `None` where this way does not apply.
+    fn new(source: &FloatSpec, target: &FloatSpec, rule: OddBf16Rule) -> Option<Self> {
+        let (mantissa, kept) = (source.mantissa_bits, target.mantissa_bits);
+        let shift = (mantissa + 1).checked_sub(kept).filter(|shift| (2..=u8::BITS).contains(shift))?;
+        let field = source.bias - target.bias - kept as i32;
+        // Binades of half the smallest subnormal and above, up to the smallest normal number.
+        let regular = u16::from(kept as u8 + 1) << kept.checked_sub(1)?;
+        if field <= 0 || regular > ENTRIES || !rule.nearest_even {
+            return None;
+        }
+        let (lowest, infinity) = ((field as u16) << mantissa, source.infinity_code()? as u16);
+        let offset = 2 * regular - (1 << kept);
+        let normal_code = |interval: u16| (2 * interval).min(u8::MAX.into()).saturating_sub(offset) as u8;
+        if normal_code((infinity - lowest) >> shift) < rule.most {
+            return None;
+        }
+        let quarter = 1u8 << (shift - 2);
+        let normal = [quarter ^ FLIP, (3 * quarter - 1) ^ FLIP];
+        let (mut codes, mut bounds) = ([0; ENTRIES as usize], [0; ENTRIES as usize]);
+        for interval in 0..regular {
+            // The code of each place in the interval, rounded to nearest even from fixed point.
+            let code = |rest: u32| {
+                let distance = (u32::from(interval) << shift) + rest;
+                let significand = (1 << mantissa) | (distance & ((1 << mantissa) - 1));
+                let fixed = significand << (distance >> mantissa);
+                let half = 1 << mantissa;
+                ((fixed + half - 1 + (fixed >> (mantissa + 1) & 1)) >> (mantissa + 1)) as u8
+            };
+            let last = (0..1 << shift).take_while(|&rest| code(rest) == code(0)).count() as u32 - 1;
+            let never = last + 1 == 1 << shift;
+            let index = usize::from(ENTRIES - regular + interval);
+            codes[index] = code(0).wrapping_sub(normal_code(interval));
+            bounds[index] = if never { u8::MAX } else { last as u8 } ^ FLIP ^ normal[0];
+        }
+        let to_index = FLIP - regular as u8;
+        Some(Self { rule, lowest, infinity, shift, to_index, offset: offset as u8, codes, bounds, normal })
+    }
+}
+
+/// Codes by intervals; `TOP` is that of [`with_signs`].
+#[derive(Clone, Copy)]
+struct IntervalCodes<const TOP: bool>(Intervals);
+
+impl<V, const TOP: bool> Codes<V> for IntervalCodes<TOP>
+where
+    V: Nibbles + MagicAddition + StochasticOps,
+{
+    type Ready = (Intervals, [V::Integers; 2]);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (self.0, unsafe { [V::load_nibbles(&self.0.codes), V::load_nibbles(&self.0.bounds)] })
+    }
+
+    #[inline(always)]
+    unsafe fn codes(
+        (this, [codes, bounds]): Self::Ready,
+        [first, second]: [OddBf16<V::Integers>; 2],
+        _one: V::Integers,
+    ) -> V::Integers {
+        let Intervals { rule, lowest, infinity, shift, to_index, offset, normal, .. } = this;
+        // SAFETY: the trait's contract.
+        unsafe {
+            let magnitude = V::splat16(i16::MAX as u16);
+            let (low, high) = (V::and(first.cut, magnitude), V::and(second.cut, magnitude));
+            let lowest = V::splat16(lowest);
+            let distances = (V::sub_saturated16(low, lowest), V::sub_saturated16(high, lowest));
+            let interval = V::pack_u8(V::shr16_by(distances.0, shift), V::shr16_by(distances.1, shift));
+            let lower = V::splat16((1u16 << shift) - 1);
+            let rest = V::pack_u8(V::and(distances.0, lower), V::and(distances.1, lower));
+            let rest = V::xor(rest, V::splat8(FLIP));
+            let index = V::add_saturated8(interval, V::splat8(to_index));
+            let twice = V::sub_saturated8(V::add_saturated8(interval, interval), V::splat8(offset));
+            let code = V::add8(twice, V::lookup_nibbles(codes, index));
+            let bound = V::xor(V::lookup_nibbles(bounds, index), V::splat8(normal[0]));
+            let code = V::increment_above8(code, rest, bound);
+            let bound = V::choose8(V::top8(index), V::splat8(normal[1]), V::splat8(u8::MAX ^ FLIP));
+            let code = V::min8(V::increment_above8(code, rest, bound), V::splat8(rule.most));
+            let tops = V::tops8(first.cut, second.cut);
+            let code = with_signs::<V, TOP>(code, tops, SignPlace::of(&rule));
+            with_nan::<V>(&rule, code, [low, high], tops, infinity)
+        }
+    }
+}
+
+/// Makes the stage from a format of 16 bits in the default rounding, if this way serves it, on levels with short tables.
+pub(super) fn stage(request: &Request, source: &FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
+    let target = request.target.float()?;
+    let rule = OddBf16Rule::new(&target, &request.options, request.rounding())?;
+    let intervals = Intervals::new(source, &target, rule)?;
+    with_nibbles!(level, vectors => if SignPlace::of(&rule).is_top() {
+        boxed(vectors, Bf16Source, IntervalCodes::<true>(intervals))
+    } else {
+        boxed(vectors, Bf16Source, IntervalCodes::<false>(intervals))
+    })
+}
