@@ -1,0 +1,36 @@
+"""Quantised weights: arrays of codes that share scales, as every producer stores them.
+
+`quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
+parts as stored. The other classes describe what a checkpoint holds.
+
+Inside: `_recipes` is the table of producers and their layouts, `_schemes` the core's table of
+schemes. `_views` says where codes and scales lie, `_parts` what they are called; `_arrays` puts
+them together. `_configs` reads what configurations state, `_recognition` finds the quantised
+weights of a checkpoint.
+"""
+
+from castwise.quantization._arrays import QuantizedArray, dequantize, quantize
+from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization._packing import pack, swizzle_scales, unpack, unswizzle_scales
+from castwise.quantization._report import QuantizationReport
+from castwise.quantization._schemes import Scheme, schemes
+
+__all__ = [
+    "Orphan",
+    "Quantization",
+    "QuantizationReport",
+    "QuantizedArray",
+    "QuantizedWeight",
+    "Scheme",
+    "dequantize",
+    "pack",
+    "quantize",
+    "schemes",
+    "swizzle_scales",
+    "unpack",
+    "unswizzle_scales",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

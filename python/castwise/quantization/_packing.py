@@ -1,0 +1,169 @@
+"""Pack codes into containers, and order scales in tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from castwise import _core
+from castwise.quantization._views import TILE, ceil_div, containers
+
+_WORDS = ("padded", "awq")
+
+
+def pack(
+    codes: NDArray[Any], bits: int, *, layout: str = "dense", dtype: DTypeLike | None = None
+) -> NDArray[Any]:
+    """Pack codes along the last axis.
+
+    Parameters
+    ----------
+    codes : ndarray of int8 or uint8
+        (..., columns); the low `bits` of each are packed.
+    bits : int
+        1 to 8.
+    layout : str
+        Where codes stand: "dense" (a little-endian bit stream, the first code lowest),
+        "high-first" (as dense, with the nibbles of each byte swapped), "padded" (32 // bits codes
+        in each word of 32 bits), "awq" (nibbles of a word in the order 0, 2, 4, 6, 1, 3, 5, 7),
+        "halves-16" and "halves-32" (4-bit codes j and j + half in the same byte, in blocks of so
+        many).
+    dtype : dtype, optional
+        Of the containers: 1 byte or 4. By default uint8, and int32 for "padded" and "awq".
+
+    Returns
+    -------
+    ndarray
+        (..., containers). Bits that no code fills are 0.
+
+    Raises
+    ------
+    ValueError
+        Unknown layout, or bits that it cannot have.
+
+    Examples
+    --------
+    >>> pack(np.array([1, 2, 3], np.uint8), 4)
+    array([33,  3], dtype=uint8)
+
+    """
+    array = np.asarray(codes)
+    kind = np.dtype(dtype if dtype is not None else np.int32 if layout in _WORDS else np.uint8)
+    _check_bits(bits)
+    count = containers(array.shape[-1], bits, kind.itemsize, layout)
+    out = np.zeros((*array.shape[:-1], count), kind)
+    _core.pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
+    return out
+
+
+def unpack(
+    packed: NDArray[Any],
+    bits: int,
+    *,
+    layout: str = "dense",
+    columns: int | None = None,
+    signed: bool = False,
+) -> NDArray[Any]:
+    """Unpack codes along the last axis.
+
+    Parameters
+    ----------
+    packed : ndarray
+        (..., containers) of 1 or 4 bytes.
+    bits, layout
+        As for `pack`.
+    columns : int, optional
+        How many codes there are; by default all that the containers have room for.
+    signed : bool
+        Extend the sign of each code.
+
+    Returns
+    -------
+    ndarray of uint8, or int8 if signed
+        (..., columns).
+
+    Raises
+    ------
+    ValueError
+        Unknown layout, bits that it cannot have, or more columns than there is room for.
+
+    Examples
+    --------
+    >>> unpack(np.array([33, 3], np.uint8), 4, columns=3)
+    array([1, 2, 3], dtype=uint8)
+
+    """
+    array = np.asarray(packed)
+    _check_bits(bits)
+    width = array.dtype.itemsize * 8
+    room = (
+        array.shape[-1] * (width // bits) if layout == "padded" else array.shape[-1] * width // bits
+    )
+    count = room if columns is None else columns
+    if count > room:
+        raise ValueError(f"columns={columns} is not valid; there is room for {room}.")
+    used = containers(count, bits, array.dtype.itemsize, layout)
+    out = np.empty((*array.shape[:-1], count), np.int8 if signed else np.uint8)
+    used_part = np.atleast_2d(array)[..., :used]
+    _core.unpack_codes(used_part, np.atleast_2d(out), bits=bits, layout=layout)
+    return out
+
+
+def _check_bits(bits: int) -> None:
+    if not 1 <= bits <= 8:  # noqa: PLR2004
+        raise ValueError(f"bits={bits} is not valid; use 1 to 8.")
+
+
+def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
+    """Reorder scales of one byte into tiles of 128x4, as cuBLAS reads them.
+
+    Parameters
+    ----------
+    scales : ndarray
+        (..., rows, columns) of a dtype of one byte.
+
+    Returns
+    -------
+    ndarray
+        (..., rows rounded up to 128, columns rounded up to 4); padding is 0.
+
+    """
+    array = np.asarray(scales)
+    sizes = (ceil_div(n, t) * t for n, t in zip(array.shape[-2:], TILE, strict=True))
+    out = np.zeros((*array.shape[:-2], *sizes), array.dtype)
+    _core.swizzle_scales(array.view(np.uint8), out.view(np.uint8))
+    return out
+
+
+def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    """Undo `swizzle_scales`.
+
+    Parameters
+    ----------
+    swizzled : ndarray
+        (..., a multiple of 128, a multiple of 4) of a dtype of one byte.
+    rows, columns : int
+        Of the scales without padding.
+
+    Returns
+    -------
+    ndarray
+        (..., rows, columns).
+
+    Raises
+    ------
+    ValueError
+        The tiles are not those of so many rows and columns.
+
+    """
+    array = np.asarray(swizzled)
+    sizes = tuple(ceil_div(n, t) * t for n, t in zip((rows, columns), TILE, strict=True))
+    if array.shape[-2:] != sizes:
+        raise ValueError(
+            f"swizzled has shape {array.shape}; {rows} by {columns} scales need {sizes}."
+        )
+    out = np.empty((*array.shape[:-2], rows, columns), array.dtype)
+    _core.unswizzle_scales(array.view(np.uint8), out.view(np.uint8))
+    return out

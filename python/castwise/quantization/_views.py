@@ -1,0 +1,302 @@
+"""Where the codes, scales and zero points of a quantised array lie, as the core reads them.
+
+The core sees a stack of matrices whose codes are packed along the last axis. `Views` turns stored
+arrays into that form, by views where they are large, and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from castwise import _core
+from castwise._core import finfo
+from castwise.quantization._recipes import E4M3, E8M0, Layout, Recipe, Storage
+from castwise.quantization._schemes import Scheme, find_scheme, known_recipe
+
+Array = NDArray[Any]
+TILE = (128, 4)
+_WORD_BITS = 32
+_BYTE = 8
+
+
+def ceil_div(count: int, size: int) -> int:
+    """Divide, and round up."""
+    return -(-count // size)
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype of a format that numpy has one for."""
+    dtype = finfo(name).dtype
+    if dtype is None:
+        raise TypeError(f"{name} has no numpy dtype.")
+    return dtype
+
+
+def containers(columns: int, bits: int, itemsize: int, packing: str) -> int:
+    """Count the containers of so many codes."""
+    if packing == "padded":
+        return ceil_div(columns, _WORD_BITS // bits)
+    return ceil_div(columns * bits, _BYTE * itemsize)
+
+
+def pair(block: int | Sequence[int]) -> tuple[int, int]:
+    """Return a block as (rows, columns); one number counts columns."""
+    rows, columns = (1, block) if isinstance(block, int | np.integer) else block
+    return int(rows), int(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The geometry of one quantised array.
+
+    Attributes
+    ----------
+    scheme, recipe, layout
+        Rows of the tables.
+    shape
+        Of the array that was quantised.
+    axis
+        Along which codes share a scale.
+    block
+        (rows, columns) that share a scale, 0 for the whole axis; the axis is that of the columns.
+    packing
+        The variant of the layout.
+
+    """
+
+    scheme: Scheme
+    recipe: Recipe | None
+    layout: Layout
+    shape: tuple[int, ...]
+    axis: int
+    block: tuple[int, int]
+    packing: str
+
+    @property
+    def storage(self) -> Storage:
+        """How the arrays of the layout are stored."""
+        return self.layout.storage or Storage()
+
+    @property
+    def turned(self) -> bool:
+        """True if the rows of the stored matrix are the axis along which scales are shared."""
+        return self.storage.transposed in ("weight", "pairs")
+
+    @property
+    def core_block(self) -> tuple[int, int]:
+        """The block as the core sees it."""
+        return self.block[::-1] if self.turned else self.block
+
+    @property
+    def core_shape(self) -> tuple[int, ...]:
+        """(*stack, rows, columns) as the core sees them."""
+        axis = self.axis % len(self.shape)
+        shape = (*self.shape[:axis], *self.shape[axis + 1 :], self.shape[axis])
+        if self.storage.flat:
+            return 1, math.prod(shape)
+        if len(shape) == 1:
+            shape = (1, *shape)
+        return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The blocks along each axis, as the core sees them."""
+        *stack, rows, columns = self.core_shape
+        high, wide = self.core_block
+        return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
+
+    def of_weight(self, array: Array) -> Array:
+        """View an array of `shape` as the core sees it; it must be contiguous if stored flat."""
+        last = self.axis in (-1, array.ndim - 1)
+        moved = array if last else np.moveaxis(array, self.axis, -1)
+        if self.storage.flat:
+            return moved.reshape(self.core_shape)
+        if moved.ndim == 1:
+            moved = moved[None]
+        return moved.swapaxes(-1, -2) if self.turned else moved
+
+    # The payload
+
+    @property
+    def container(self) -> np.dtype[Any]:
+        """The dtype of the payload."""
+        if self.storage.container is not None:
+            return np.dtype(self.storage.container)
+        element = self.scheme.element
+        return np.dtype(np.uint8) if self.scheme.bits < _BYTE else dtype_of(element)
+
+    @property
+    def high_bits(self) -> int:
+        """The bits of a code that stand apart from the others."""
+        return int("high" in dict(self.storage.fields))
+
+    def _containers(self, columns: int) -> int:
+        bits = self.scheme.bits - self.high_bits
+        return containers(columns, bits, self.container.itemsize, self.packing)
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """The shape of the payload as it is stored."""
+        *stack, rows, columns = self.core_shape
+        if self.storage.tile is not None:
+            rows, columns = self._padded(rows, columns)
+        count = self._containers(columns)
+        if self.storage.flat:
+            return (count, 1) if self.recipe is not None else (count,)
+        if self.storage.transposed in ("parts", "pairs"):
+            return *stack, count, rows
+        if self.storage.split or self.storage.fields:
+            blocks = ceil_div(columns, self.bytes_of_codes)
+            return *stack, rows, blocks, count // blocks if blocks else count
+        return (*stack, rows, count) if len(self.shape) > 1 else (count,)
+
+    @property
+    def bytes_of_codes(self) -> int:
+        """The codes of one block of bytes."""
+        sizes = dict(self.storage.fields)
+        bits = self.scheme.bits - self.high_bits
+        return sizes["data"] * _BYTE // bits if sizes else self.block[1]
+
+    def _padded(self, rows: int, columns: int) -> tuple[int, int]:
+        high, wide = self.storage.tile or (1, 1)
+        return ceil_div(rows, high) * high, ceil_div(columns, wide) * wide
+
+    def of_data(self, data: Array) -> Array:
+        """View the payload as the core sees it."""
+        *_, rows, columns = self.core_shape
+        if self.storage.flat:
+            return data.reshape(1, -1)
+        if self.storage.transposed in ("parts", "pairs"):
+            return data.swapaxes(-1, -2)
+        if self.storage.tile is not None:
+            return data[..., :rows, : self._containers(columns)]
+        return data[None] if len(self.shape) == 1 else data
+
+    # Scales, and what is shaped as they are
+
+    @property
+    def scale_shape(self) -> tuple[int, ...]:
+        """The shape of scales as they are stored."""
+        *stack, rows, columns = self.grid
+        whole = self.block == (0, 0)
+        if whole:
+            return self.recipe.scalar if self.recipe else ()
+        if self.storage.tile is not None and 0 not in self.block:
+            high, wide = self._padded(*self.core_shape[-2:])
+            blocks = ceil_div(high, self.block[0]), ceil_div(wide, self.block[1])
+            rows, columns = (ceil_div(n, t) * t for n, t in zip(blocks, TILE, strict=True))
+        if self.storage.flat:
+            return (columns,)
+        if self.block == (1, 0) and self.recipe is not None and self.recipe.channels == 1:
+            return *stack, rows * columns
+        if self.storage.transposed in ("parts", "pairs"):
+            rows, columns = columns, rows
+        return (*stack, rows, columns) if len(self.shape) > 1 else (columns,)
+
+    def to_core(self, stored: Array) -> Array:
+        """Return stored scales as (*stack, row blocks, column blocks)."""
+        if math.prod(stored.shape) == 1 and self.block == (0, 0):
+            return np.broadcast_to(stored.reshape(()), self.grid)
+        if self.storage.tile is not None and 0 not in self.block:
+            out = np.empty(self.grid, stored.dtype)
+            _core.unswizzle_scales(stored.view(np.uint8), out.view(np.uint8))
+            return out
+        if self.storage.transposed in ("parts", "pairs") and stored.ndim > 1:
+            stored = stored.swapaxes(-1, -2)
+        return stored.reshape(self.grid)
+
+    def to_stored(self, scale: Array, out: Array) -> None:
+        """Write scales of the core's form as they are stored."""
+        if self.block == (0, 0):
+            out[...] = scale.reshape(-1)[:1].reshape(out.shape)
+        elif self.storage.tile is not None and 0 not in self.block:
+            _core.swizzle_scales(scale.view(np.uint8), out.view(np.uint8))
+        elif self.storage.transposed in ("parts", "pairs"):
+            out[...] = scale.swapaxes(-1, -2).reshape(out.shape)
+        else:
+            out[...] = scale.reshape(out.shape)
+
+    # Zero points
+
+    @property
+    def zero_shape(self) -> tuple[int, ...]:
+        """The shape of zero points as they are stored."""
+        if self.storage.zeros == "plain":
+            return self.scale_shape
+        shape = list(self.scale_shape)
+        axis = -2 if self.storage.zeros == "rows" else -1
+        shape[axis] = self._containers(shape[axis])
+        return tuple(shape)
+
+    def zeros_to_core(self, stored: Array, add: int) -> Array:
+        """Return stored zero points as unsigned or plain numbers, in the core's form."""
+        if self.storage.zeros == "plain":
+            return self.to_core(stored)
+        shape = self.scale_shape
+        if self.storage.zeros == "rows":
+            stored, shape = stored.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
+        out = np.empty(shape, np.uint8)
+        _core.unpack_codes(stored, out, bits=self.scheme.bits, layout=self.packing, add=add)
+        return self.to_core(out.swapaxes(-1, -2) if self.storage.zeros == "rows" else out)
+
+    def zeros_to_stored(self, zeros: Array, out: Array, offset: int) -> None:
+        """Write zero points of the core's form as they are stored."""
+        if self.storage.zeros == "plain":
+            self.to_stored(zeros, out)
+            return
+        plain = np.empty(self.scale_shape, zeros.dtype)
+        self.to_stored(zeros, plain)
+        if self.storage.zeros == "rows":
+            plain, out = plain.swapaxes(-1, -2), out.swapaxes(-1, -2)
+        _core.pack_codes(plain, out, bits=self.scheme.bits, layout=self.packing, offset=offset)
+
+
+class Stored(Protocol):
+    """What the geometry of a quantised array depends on."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def recipe(self) -> str | None: ...
+    @property
+    def block(self) -> int | Sequence[int] | None: ...
+    @property
+    def axis(self) -> int: ...
+    @property
+    def variant(self) -> str | None: ...
+    @property
+    def layout(self) -> Layout | None: ...
+
+
+def views_of(q: Stored) -> Views:
+    """Return the geometry of a quantised array."""
+    if q.layout is None or q.shape is None or q.block is None:
+        raise ValueError("the quantised array has no geometry yet.")
+    storage = q.layout.storage or Storage()
+    packing = q.variant if q.variant in storage.packing else storage.packing[0]
+    recipe, scheme = known_recipe(q.recipe), find_scheme(q.scheme)
+    return Views(scheme, recipe, q.layout, q.shape, q.axis, pair(q.block), packing)
+
+
+def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[Any]:
+    """Return the dtype in which a producer stores scales.
+
+    `powers` says that the scales of a scheme of float32 scales are powers of two.
+    """
+    formats = views.layout.parts[0].formats if views.layout.parts else ()
+    name = E8M0 if powers else views.scheme.scale
+    if name in (E8M0, E4M3):
+        fields = bool(views.storage.fields)
+        stored_as_bytes = fields or (bool(formats) and name not in formats[:1])
+        return np.dtype(np.uint8) if stored_as_bytes and not powers else dtype_of(name)
+    kind = views.recipe.scales if views.recipe is not None else name
+    own = kind == "weight" and np.dtype(weight).itemsize <= np.dtype(np.float32).itemsize
+    return np.dtype(weight if own else np.float32 if kind == "weight" else dtype_of(kind))

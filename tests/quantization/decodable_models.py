@@ -1,0 +1,531 @@
+"""Small models in every layout that can be decoded, with what they must become.
+
+The codes are random, so that no layout can be mistaken for another; what they mean is written here
+once more, in plain numpy, apart from the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from scheme_oracle import decode_peer, pack, pack_padded, spread, swizzle, words
+
+Array = NDArray[Any]
+BF16, E4M3, E8M0 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
+E2M1, E2M3 = ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+@dataclass
+class Decodable:
+    """Tensors, what is stated of them, and the plain tensors that they become."""
+
+    tensors: dict[str, Array]
+    plain: dict[str, Array]
+    config: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class Draw:
+    """Random codes and scales."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def float8(self, *shape: int) -> Array:
+        raw = self._generator.integers(0, 256, shape, np.uint8)
+        raw[(raw & 0x7F) == 0x7F] = 0x3A  # not NaN
+        return raw.view(E4M3)
+
+    def codes(self, bits: int, *shape: int) -> Array:
+        return self._generator.integers(0, 1 << bits, shape, np.uint8)
+
+    def scales(self, *shape: int, dtype: Any = np.float32) -> Array:
+        return (self._generator.random(shape) / 50 + 0.001).astype(dtype)
+
+    def powers(self, *shape: int) -> Array:
+        return self._generator.integers(115, 132, shape, np.uint8)
+
+    def floats(self, *shape: int) -> Array:
+        return self._generator.normal(size=shape).astype(BF16)
+
+
+def powers_of(raw: Array) -> Array:
+    """Decode E8M0 bytes."""
+    return np.ldexp(np.float32(1), raw.view(np.uint8).astype(np.int32) - 127)
+
+
+def decoded(
+    values: Array, scale: Array, block: tuple[int, int], dtype: Any = BF16, **more: Any
+) -> Array:
+    """Multiply a matrix, or a stack of them, by the scales of its blocks; rounded once."""
+    if values.ndim > 2:
+        return np.stack([decoded(v, s, block, dtype) for v, s in zip(values, scale, strict=True)])
+    block = (block[0] or len(values), block[1] or values.shape[1])
+    scale = spread(np.asarray(scale, np.float32), values.shape, block)
+    return decode_peer(values.astype(np.float32), scale, dtype, **more)
+
+
+def stated(**section: Any) -> dict[str, Any]:
+    return {"quantization_config": section}
+
+
+def fp8(shape: tuple[int, ...], scale: Array, block: tuple[int, int], **names: str) -> Decodable:
+    """One float8 weight in blocks, as DeepSeek names it."""
+    weight = Draw(1).float8(*shape)
+    name = names.get("weight", "a.weight")
+    real = powers_of(scale) if scale.dtype in (np.uint8, E8M0) else scale
+    return Decodable(
+        {name: weight, names.get("beside", f"{name}_scale_inv"): scale},
+        {name: decoded(weight, real.reshape(scale.shape or (1, 1)), block)},
+        stated(quant_method="fp8", weight_block_size=list(block) if all(block) else None),
+    )
+
+
+def deepseek(dtype: Any) -> Callable[[], Decodable]:
+    return lambda: fp8((576, 260), Draw().scales(5, 3, dtype=dtype), (128, 128))
+
+
+def deepseek_powers() -> Decodable:
+    return fp8((200, 100), Draw().powers(2, 1).view(E8M0), (128, 128))
+
+
+def experts_of_float8() -> Decodable:
+    names = {"weight": "mlp.experts.gate_up_proj", "beside": "mlp.experts.gate_up_proj_scale_inv"}
+    return fp8((3, 200, 130), Draw().scales(3, 2, 2), (128, 128), **names)
+
+
+def mxfp8() -> Decodable:
+    made = fp8((8, 96), Draw().powers(8, 3), (1, 32))
+    made.config = stated(quant_method="mxfp8")
+    return made
+
+
+def autofp8() -> Decodable:
+    made = fp8((8, 16), Draw().scales(), (0, 0), beside="a.weight_scale")
+    made.tensors["a.input_scale"] = np.float32(2).reshape(())
+    made.config = stated(quant_method="fp8", activation_scheme="static")
+    return made
+
+
+def scalar_inverse() -> Decodable:
+    made = fp8((8, 16), Draw().scales(), (0, 0))
+    made.tensors["a.activation_scale"] = np.float32(2).reshape(())
+    return made
+
+
+def mistral() -> Decodable:
+    made = fp8((8, 16), Draw().scales(), (0, 0), beside="a.qscale_weight")
+    made.tensors["a.qscale_act"] = np.float32(2).reshape(())
+    made.config = {}
+    return made
+
+
+def fbgemm() -> Decodable:
+    made = fp8((8, 16), Draw().scales(8, 1), (1, 0), beside="a.weight_scale")
+    made.config = stated(quant_method="fbgemm_fp8")
+    return made
+
+
+def compressed(kind: str, bits: int, strategy: str, **more: Any) -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True, **more}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return stated(quant_method="compressed-tensors", config_groups=groups, ignore=["lm_head"])
+
+
+def compressed_float8(
+    strategy: str, grid: tuple[int, ...], block: tuple[int, int], **more: Any
+) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        scale = Draw().scales(*grid, dtype=BF16)
+        made = fp8((136, 132), scale.reshape(-1, grid[-1]), block)
+        weight, _ = made.tensors.values()
+        made.tensors = {"a.weight": weight, "a.weight_scale": scale}
+        made.config = compressed("float", 8, strategy, **more)
+        return made
+
+    return make
+
+
+def compressed_int8() -> Decodable:
+    draw = Draw()
+    weight = draw.codes(8, 12, 64).view(np.int8)
+    scale, zero = draw.scales(12, 2, dtype=BF16), draw.codes(8, 12, 2).view(np.int8)
+    zeros = spread(zero.astype(np.float32), weight.shape, (1, 32))
+    return Decodable(
+        {"a.weight": weight, "a.weight_scale": scale, "a.weight_zero_point": zero},
+        {"a.weight": decoded(weight, scale, (1, 32), zero=zeros)},
+        compressed("int", 8, "group", group_size=32, symmetric=False),
+    )
+
+
+def packed_words(
+    bits: int, *, rows: int = 40, zero: bool = False, old: bool = False, experts: int = 0
+) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw, columns, group = Draw(bits), 160, 32
+        put = pack_padded if old else lambda codes, bits: words(pack(codes, bits))
+        stack = (experts,) if experts else ()
+        codes = draw.codes(bits, *stack, rows, columns)
+        scale = draw.scales(*stack, rows, columns // group, dtype=BF16)
+        values = codes.astype(np.int32) - (1 << (bits - 1))
+        tensors = {
+            "a.weight_packed": put(codes, bits),
+            "a.weight_scale": scale,
+            "a.weight_shape": np.array([*stack, rows, columns], np.int64),
+        }
+        more: dict[str, Any] = {}
+        if zero:
+            zeros = draw.codes(bits, rows, columns // group)
+            tensors["a.weight_zero_point"] = np.ascontiguousarray(put(zeros.T, bits).T)
+            unsigned = zeros.astype(np.float32) - (1 << (bits - 1))
+            more["zero"] = spread(unsigned, values.shape, (1, group))
+        config = compressed("int", bits, "group", group_size=group, symmetric=not zero)
+        return Decodable(tensors, {"a.weight": decoded(values, scale, (1, group), **more)}, config)
+
+    return make
+
+
+def packed_in_order_of_activations() -> Decodable:
+    made = packed_words(4)()
+    codes = Draw(4).codes(4, 40, 160)
+    index = np.random.default_rng(5).permutation(160).astype(np.int32) // 32
+    made.tensors["a.weight_g_idx"] = index
+    scale = made.tensors["a.weight_scale"].astype(np.float32)[:, index]
+    values = codes.astype(np.float32) - 8
+    made.plain = {"a.weight": (values * scale).astype(BF16)}
+    made.config = compressed("int", 4, "group", group_size=32, actorder="group")
+    return made
+
+
+def nvfp4(recipe: str) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw = Draw()
+        codes, scale = draw.codes(4, 24, 64), np.abs(draw.float8(24, 4).astype(np.float32))
+        scale = scale.astype(E4M3)
+        second = np.array([2688 / 3], np.float32)
+        values = codes.view(E2M1).astype(np.float32)
+        packed = pack(codes, 4)
+        if recipe == "compressed-tensors":
+            tensors = {
+                "a.weight_packed": packed,
+                "a.weight_scale": scale,
+                "a.weight_global_scale": second,
+                "a.input_global_scale": second,
+            }
+            effective = scale.astype(np.float32) / second
+            config = compressed("float", 4, "tensor_group", group_size=16)
+            files = {}
+        else:
+            second = (1 / second).reshape(())
+            tensors = {"a.weight": packed, "a.weight_scale": scale, "a.weight_scale_2": second}
+            tensors["a.input_scale"] = second
+            effective = scale.astype(np.float32) * second
+            section = {"quant_algo": "NVFP4", "group_size": 16}
+            config = stated(quant_method="modelopt", **section)
+            files = {"hf_quant_config.json": {"quantization": section}}
+        plain = {"a.weight": decoded(values, effective, (1, 16))}
+        return Decodable(tensors, plain, config, files)
+
+    return make
+
+
+def mx(bits: int, **config: Any) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw = Draw()
+        codes, scale = draw.codes(bits, 24, 96), draw.powers(24, 3)
+        values = codes.view({4: E2M1, 6: E2M3}[bits]).astype(np.float32)
+        name = "a.weight" if config["recipe"] == "modelopt" else "a.weight_packed"
+        section = compressed("float", bits, "group", group_size=32, scale_dtype="torch.uint8")
+        if config["recipe"] == "modelopt":
+            section = stated(quant_method="modelopt", quant_algo="W4A8_MXFP4_FP8", group_size=32)
+        return Decodable(
+            {name: pack(codes, bits), "a.weight_scale": scale},
+            {"a.weight": decoded(values, powers_of(scale), (1, 32))},
+            section,
+        )
+
+    return make
+
+
+def gpt_oss(*, of_openai: bool = False) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw = Draw()
+        codes, scale = draw.codes(4, 3, 20, 64), draw.powers(3, 20, 2)
+        values = codes.view(E2M1).astype(np.float32)
+        plain = decoded(values, powers_of(scale), (1, 32))
+        blocks = pack(codes, 4).reshape(3, 20, 2, 16)
+        if of_openai:
+            name = "block.0.mlp.mlp1_weight"
+            return Decodable({f"{name}.blocks": blocks, f"{name}.scales": scale}, {name: plain})
+        name = "mlp.experts.gate_up_proj"
+        return Decodable(
+            {f"{name}_blocks": blocks, f"{name}_scales": scale},
+            {name: np.ascontiguousarray(plain.swapaxes(1, 2))},
+            stated(quant_method="mxfp4", modules_to_not_convert=["lm_head"]),
+        )
+
+    return make
+
+
+def deepseek_v4() -> Decodable:
+    draw = Draw()
+    codes, scale = draw.codes(4, 40, 64), draw.powers(40, 2)
+    made = fp8((200, 100), draw.powers(2, 1).view(E8M0), (128, 128), beside="a.scale")
+    made.tensors |= {"w1.weight": pack(codes, 4).view(np.int8), "w1.scale": scale.view(E8M0)}
+    values = codes.view(E2M1).astype(np.float32)
+    made.plain["w1.weight"] = decoded(values, powers_of(scale), (1, 32))
+    return made
+
+
+def comfy_old() -> Decodable:
+    made = fp8(
+        (8, 16), Draw().scales(), (0, 0), beside="model.a.scale_weight", weight="model.a.weight"
+    )
+    made.tensors["model.a.scale_input"] = np.float32(2).reshape(())
+    made.tensors["model.scaled_fp8"] = np.zeros(2, E4M3)
+    made.config = {}
+    return made
+
+
+def comfy_float8() -> Decodable:
+    """A convolution: a scale for all of it, whatever its axes."""
+    made = fp8((8, 36), Draw().scales(), (0, 0), beside="a.weight_scale")
+    for tensors in (made.tensors, made.plain):
+        tensors["a.weight"] = tensors["a.weight"].reshape(8, 4, 3, 3)
+    layers = {"format_version": "1.0", "layers": {"a": {"format": "float8_e4m3fn"}}}
+    made.config, made.metadata = {}, {"_quantization_metadata": json.dumps(layers), "kept": "yes"}
+    return made
+
+
+def comfy_nvfp4(*, marker: bool) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw = Draw()
+        codes, scale = draw.codes(4, 136, 80), np.abs(draw.float8(136, 5).astype(np.float32))
+        codes[0, -1] = 3
+        scale = scale.astype(E4M3)
+        second = np.float32(0.01).reshape(())
+        values = codes.view(E2M1).astype(np.float32)
+        padded = np.pad(pack(codes, 4), [(0, 8), (0, 0)])
+        tensors = {
+            "a.weight": padded >> 4 | padded << 4,
+            "a.weight_scale": swizzle(np.pad(scale.view(np.uint8), [(0, 8), (0, 0)])).view(E4M3),
+            "a.weight_scale_2": second,
+            "a.bias": draw.floats(136),
+        }
+        metadata = {}
+        if marker:
+            text = json.dumps({"format": "nvfp4"}).encode()
+            tensors["a.comfy_quant"] = np.frombuffer(text, np.uint8)
+        else:
+            layers = {"layers": {"a": {"format": "nvfp4"}}}
+            metadata = {"_quantization_metadata": json.dumps(layers)}
+        effective = scale.astype(np.float32) * second
+        plain = {"a.weight": decoded(values, effective, (1, 16)), "a.bias": tensors["a.bias"]}
+        return Decodable(tensors, plain, metadata=metadata)
+
+    return make
+
+
+def comfy_mxfp8() -> Decodable:
+    draw = Draw()
+    weight, scale = draw.float8(160, 96), draw.powers(160, 3)
+    weight[-1, -1], weight[0, -1] = 1, 1
+    text = json.dumps({"format": "mxfp8"}).encode()
+    return Decodable(
+        {
+            "a.weight": weight,
+            "a.weight_scale": swizzle(scale),
+            "a.comfy_quant": np.frombuffer(text, np.uint8),
+        },
+        {"a.weight": decoded(weight, powers_of(scale), (1, 32))},
+    )
+
+
+def awq() -> Decodable:
+    draw, inputs, outputs, group = Draw(), 128, 48, 64
+    codes, zeros = draw.codes(4, inputs, outputs), draw.codes(4, inputs // group, outputs)
+    scale = draw.scales(inputs // group, outputs, dtype=np.float16)
+
+    def put(values: Array) -> Array:
+        return words(pack(values.reshape(len(values), -1, 8)[..., AWQ].reshape(values.shape), 4))
+
+    spread_zeros = spread(zeros.astype(np.float32), codes.shape, (group, 1))
+    plain = decoded(codes, scale, (group, 1), zero=spread_zeros)
+    return Decodable(
+        {"a.qweight": put(codes), "a.qzeros": put(zeros), "a.scales": scale},
+        {"a.weight": np.ascontiguousarray(plain.T)},
+        stated(quant_method="awq", bits=4, group_size=group, zero_point=True, version="gemm"),
+    )
+
+
+def gptq(bits: int, form: str | None = None, *, reordered: bool = False) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw, inputs, outputs, group = Draw(bits), 128, 64, 32
+        codes, zeros = draw.codes(bits, inputs, outputs), draw.codes(bits, inputs // group, outputs)
+        scale = draw.scales(inputs // group, outputs, dtype=np.float16)
+        index = np.arange(inputs, dtype=np.int32) // group
+        if reordered:
+            index = np.random.default_rng(3).permutation(index)
+        kept = zeros if form == "gptq_v2" else (zeros - 1) & ((1 << bits) - 1)
+        with np.errstate(all="raise"):
+            difference = codes.astype(np.float32) - zeros.astype(np.float32)[index]
+            plain = (difference * scale.astype(np.float32)[index]).astype(BF16)
+        section = {"bits": bits, "group_size": group, "desc_act": reordered}
+        if form is not None:
+            section["checkpoint_format"] = form
+        return Decodable(
+            {
+                "a.qweight": np.ascontiguousarray(words(pack(codes.T, bits)).T),
+                "a.qzeros": words(pack(kept, bits)),
+                "a.scales": scale,
+                "a.g_idx": index,
+            },
+            {"a.weight": np.ascontiguousarray(plain.T)},
+            stated(quant_method="gptq", **section),
+            {"quantize_config.json": section},
+        )
+
+    return make
+
+
+def bitsandbytes(kind: str, *, nested: bool) -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw, shape, size = Draw(), (33, 70), 64
+        count = shape[0] * shape[1]
+        blocks = -(-count // size)
+        table = np.sort(np.random.default_rng(2).uniform(-1, 1, 16)).astype(np.float32)
+        codes = draw.codes(4, count)
+        pairs = np.pad(codes, (0, count % 2)).reshape(-1, 2)
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": size, "shape": list(shape)}
+        tensors = {"a.weight": (pairs[:, 0] << 4 | pairs[:, 1]).reshape(-1, 1)}
+        scale: Array = draw.scales(blocks)
+        if nested:
+            raw, outer = draw.codes(8, blocks), draw.scales(-(-blocks // 16))
+            inner = np.random.default_rng(4).uniform(-1, 1, 256).astype(np.float32)
+            state |= {"nested_blocksize": 16, "nested_offset": 0.25}
+            scale = inner[raw] * np.repeat(outer, 16)[:blocks] + np.float32(0.25)
+            tensors |= {"a.weight.absmax": raw, "a.weight.nested_absmax": outer}
+            tensors["a.weight.nested_quant_map"] = inner
+        else:
+            tensors["a.weight.absmax"] = scale
+        text = json.dumps(state).encode()
+        tensors[f"a.weight.quant_state.bitsandbytes__{kind}"] = np.frombuffer(text, np.uint8)
+        tensors["a.weight.quant_map"] = table
+        values = table[codes] * np.repeat(scale, size)[:count]
+        config = stated(quant_method="bitsandbytes", load_in_4bit=True)
+        return Decodable(tensors, {"a.weight": values.astype(BF16).reshape(shape)}, config)
+
+    return make
+
+
+def bitsandbytes_int8() -> Decodable:
+    draw = Draw()
+    weight, scale = draw.codes(8, 12, 20).view(np.int8), draw.scales(12)
+    product = weight.astype(np.float32) * scale[:, None]
+    plain = (product * np.float32(7.874015718698502e-3)).astype(BF16)
+    layout = np.zeros((), np.uint8)
+    return Decodable(
+        {"a.weight": weight, "a.SCB": scale, "a.weight_format": layout},
+        {"a.weight": plain},
+        stated(quant_method="bitsandbytes", load_in_8bit=True),
+    )
+
+
+def mlx(bits: int, mode: str = "affine") -> Callable[[], Decodable]:
+    def make() -> Decodable:
+        draw = Draw(bits)
+        group = {"affine": 64, "nvfp4": 16}.get(mode, 32)
+        codes = draw.codes(bits, 6, 192)
+        if mode == "mxfp8":
+            codes = draw.float8(6, 192).view(np.uint8)
+        tensors = {"a.weight": words(pack(codes, bits), np.uint32)}
+        grid = (6, 192 // group)
+        if mode == "affine":
+            scale, bias = draw.scales(*grid, dtype=BF16), draw.floats(*grid)
+            tensors |= {"a.scales": scale, "a.biases": bias}
+            biases = spread(bias.astype(np.float32), codes.shape, (1, group))
+            plain = decoded(codes, scale, (1, group), bias=biases)
+        else:
+            raw = draw.powers(*grid)
+            scale = powers_of(raw)
+            if mode == "nvfp4":
+                raw = np.abs(draw.float8(*grid).astype(np.float32)).astype(E4M3).view(np.uint8)
+                scale = raw.view(E4M3).astype(np.float32)
+            tensors["a.scales"] = raw
+            element = E4M3 if mode == "mxfp8" else E2M1
+            plain = decoded(codes.view(element).astype(np.float32), scale, (1, group))
+        section = {"group_size": group, "bits": bits, "mode": mode}
+        config = {"quantization": section, "quantization_config": section}
+        return Decodable(tensors, {"a.weight": plain}, config)
+
+    return make
+
+
+MODELS: dict[str, Callable[[], Decodable]] = {
+    **{
+        f"deepseek, scales of {np.dtype(d).name}": deepseek(d)
+        for d in (np.float32, BF16, np.float16)
+    },
+    "deepseek, powers of two": deepseek_powers,
+    "deepseek, experts": experts_of_float8,
+    "mxfp8": mxfp8,
+    "autofp8": autofp8,
+    "a scalar as inverse": scalar_inverse,
+    "mistral": mistral,
+    "fbgemm": fbgemm,
+    "compressed-tensors, float8 tensor": compressed_float8("tensor", (1,), (0, 0)),
+    "compressed-tensors, float8 channel": compressed_float8("channel", (136, 1), (1, 0)),
+    "compressed-tensors, float8 block": compressed_float8(
+        "block", (2, 2), (128, 128), block_structure=[128, 128]
+    ),
+    "compressed-tensors, float8 group": compressed_float8(
+        "group", (136, 3), (1, 44), group_size=44
+    ),
+    "compressed-tensors, int8": compressed_int8,
+    **{f"compressed-tensors, words of {b}": packed_words(b) for b in range(2, 9)},
+    **{
+        f"compressed-tensors, words of {b}, as of old": packed_words(b, old=True)
+        for b in (3, 4, 5, 6, 7)
+    },
+    **{
+        f"compressed-tensors, words of {b}, zero points": packed_words(b, zero=True)
+        for b in (2, 3, 4, 8)
+    },
+    "compressed-tensors, words of 3, as of old, zero points": packed_words(3, zero=True, old=True),
+    "compressed-tensors, words of 4, few rows": packed_words(4, rows=5, zero=True),
+    "compressed-tensors, words of 4, experts": packed_words(4, experts=3),
+    "compressed-tensors, order of activations": packed_in_order_of_activations,
+    "compressed-tensors, nvfp4": nvfp4("compressed-tensors"),
+    "compressed-tensors, mxfp4": mx(4, recipe="compressed-tensors"),
+    "compressed-tensors, mxfp6": mx(6, recipe="compressed-tensors"),
+    "modelopt, nvfp4": nvfp4("modelopt"),
+    "modelopt, mxfp4": mx(4, recipe="modelopt"),
+    "gpt-oss": gpt_oss(),
+    "gpt-oss, of OpenAI": gpt_oss(of_openai=True),
+    "deepseek-v4": deepseek_v4,
+    "comfy, old": comfy_old,
+    "comfy, float8": comfy_float8,
+    "comfy, nvfp4, marker": comfy_nvfp4(marker=True),
+    "comfy, nvfp4, metadata": comfy_nvfp4(marker=False),
+    "comfy, mxfp8": comfy_mxfp8,
+    "awq": awq,
+    **{f"gptq, {b} bits": gptq(b) for b in (2, 3, 4, 8)},
+    "gptq, v2": gptq(4, "gptq_v2"),
+    "gptq, order of activations": gptq(4, reordered=True),
+    "bitsandbytes, nf4": bitsandbytes("nf4", nested=False),
+    "bitsandbytes, nf4, nested": bitsandbytes("nf4", nested=True),
+    "bitsandbytes, fp4": bitsandbytes("fp4", nested=False),
+    "bitsandbytes, int8": bitsandbytes_int8,
+    **{f"mlx, {b} bits": mlx(b) for b in (2, 3, 4, 5, 6, 8)},
+    "mlx, mxfp4": mlx(4, "mxfp4"),
+    "mlx, mxfp8": mlx(8, "mxfp8"),
+    "mlx, nvfp4": mlx(4, "nvfp4"),
+}

@@ -1,0 +1,93 @@
+"""Quantised checkpoints are decoded weight by weight, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, _plain
+from checkpoint_samples import assert_same
+from decodable_models import MODELS, Decodable
+
+KEPT = {"norm.weight": np.arange(4, dtype=np.float32), "ids": np.arange(3)}
+
+
+def write(folder: Path, model: Decodable, **more: Any) -> Path:
+    """Write a model in one file, with tensors that are not quantised."""
+    folder.mkdir()
+    tensors = model.tensors | KEPT | more
+    checkpoint.save(folder / "model.safetensors", tensors, metadata=model.metadata)
+    config = {"model_type": "llama", "dtype": "float32", **model.config}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    for name, value in model.files.items():
+        (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_weight_is_decoded(tmp_path: Path, name: str) -> None:
+    model = MODELS[name]()
+    source, out = write(tmp_path / "model", model), tmp_path / "out"
+    summary = checkpoint.dequantize_file(source, out)
+    found = checkpoint.load(out)
+    assert set(found) == set(model.plain) | set(KEPT)
+    for key, array in (model.plain | KEPT).items():
+        assert_same(found[key], array)
+    decoded = {row.name for row in summary.rows if row.target is not None}
+    assert decoded == {key for key in model.plain if not key.endswith("bias")}
+    assert checkpoint.inspect(out).quantization is None
+    assert {one.name for one in out.iterdir()} == {"model.safetensors", "config.json"}
+    config = json.loads((out / "config.json").read_text())
+    assert config == {"model_type": "llama", "dtype": "bfloat16"}
+    assert set(checkpoint.metadata(out)) <= {"kept"}
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("elements", [1, 5000])
+def test_slabs_do_not_matter(
+    tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_plain, "_SLAB_ELEMENTS", elements)
+    model = MODELS[name]()
+    out = tmp_path / "out"
+    checkpoint.dequantize_file(write(tmp_path / "model", model), out)
+    found = checkpoint.load(out)
+    for key, array in model.plain.items():
+        assert_same(found[key], array)
+
+
+def two_weights() -> Decodable:
+    """Make the first model with a second weight."""
+    model = MODELS["deepseek, scales of float32"]()
+    for tensors in (model.tensors, model.plain):
+        tensors |= {f"b{name[1:]}": array for name, array in tensors.items()}
+    return model
+
+
+def test_only_some_weights(tmp_path: Path) -> None:
+    """The others stay quantised, and the configuration says so."""
+    model, out = two_weights(), tmp_path / "out"
+    source = write(tmp_path / "model", model)
+    checkpoint.dequantize_file(source, out, only="b.*")
+    found = checkpoint.load(out)
+    kept = {name: array for name, array in model.tensors.items() if name.startswith("a.")}
+    for key, array in ({"b.weight": model.plain["b.weight"]} | kept | KEPT).items():
+        assert_same(found[key], array)
+    assert len(found) == 1 + len(kept) + len(KEPT)
+    config = json.loads((out / "config.json").read_text())
+    assert config["quantization_config"]["modules_to_not_convert"] == ["b"]
+    assert config["dtype"] == "float32"
+    again = tmp_path / "again"
+    checkpoint.dequantize_file(out, again)
+    for key, array in (model.plain | KEPT).items():
+        assert_same(checkpoint.load(again)[key], array)
+    awq = MODELS["awq"]()
+    awq.tensors |= {f"b{name[1:]}": array for name, array in awq.tensors.items()}
+    source = write(tmp_path / "awq", awq)
+    with pytest.raises(CheckpointError, match="cannot except single modules"):
+        checkpoint.dequantize_file(source, tmp_path / "no", only="b.*")

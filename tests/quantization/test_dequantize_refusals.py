@@ -1,0 +1,299 @@
+"""What is incomplete, or contradicts itself, is refused: exit code 2, a name, nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from castwise.cli import main
+from checkpoint_samples import write_sharded
+from decodable_models import MODELS, Decodable
+from quantised_models import LAYOUTS, RECORDED, recorded
+from quantised_models import write as write_zeros
+from test_dequantize import write
+
+WEIGHT, SCALE = "a.weight", "a.weight_scale_inv"
+INDEX = "model.safetensors.index.json"
+
+
+def sharded(folder: Path, model: Decodable) -> Path:
+    """Write weights and scales in two shards."""
+    tensors = model.tensors
+    first = next(iter(tensors))
+    rest = {name: array for name, array in tensors.items() if name != first}
+    other = {"norm.weight": np.ones(4, np.float32)}
+    write_sharded(
+        folder,
+        {
+            "model-00001-of-00003.safetensors": {first: tensors[first]},
+            "model-00002-of-00003.safetensors": rest,
+            "model-00003-of-00003.safetensors": other,
+        },
+    )
+    (folder / "config.json").write_text(json.dumps(model.config))
+    return folder
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *parts: str) -> None:
+    before = sorted(folder.parent.rglob("*"))
+    assert main(["dequantize", str(folder), str(folder.parent / "out")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert all(part in said.err for part in parts), said.err
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def replaced(model: Decodable, **tensors: Any) -> Decodable:
+    """Change some tensors; None removes one."""
+    changed = model.tensors | tensors
+    model.tensors = {name: array for name, array in changed.items() if array is not None}
+    return model
+
+
+def without_scale(model: Decodable) -> Decodable:
+    return replaced(model, **{SCALE: None})
+
+
+def with_renamed_scale(model: Decodable) -> Decodable:
+    return replaced(model, **{SCALE: None, "b.weight_scale_inv": model.tensors[SCALE]})
+
+
+def with_transposed_scale(model: Decodable) -> Decodable:
+    return replaced(model, **{SCALE: np.ascontiguousarray(model.tensors[SCALE].T)})
+
+
+def without_weight(model: Decodable) -> Decodable:
+    return replaced(model, **{WEIGHT: None})
+
+
+def with_another_block(model: Decodable) -> Decodable:
+    model.config["quantization_config"]["weight_block_size"] = [64, 128]
+    return model
+
+
+def without_block(model: Decodable) -> Decodable:
+    del model.config["quantization_config"]["weight_block_size"]
+    return model
+
+
+def without_config(model: Decodable) -> Decodable:
+    model.config = {}
+    return model
+
+
+def of_another_method(model: Decodable) -> Decodable:
+    model.config = {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    return model
+
+
+def of_an_unknown_method(model: Decodable) -> Decodable:
+    model.config = {"quantization_config": {"quant_method": "aqlm"}}
+    return model
+
+
+FAULTS: dict[Callable[[Decodable], Decodable], tuple[str, ...]] = {
+    without_scale: (f"'{WEIGHT}' is a payload without its scale '{SCALE}'",),
+    with_renamed_scale: (f"'{WEIGHT}' is a payload without its scale '{SCALE}'",),
+    with_transposed_scale: (WEIGHT, "need a scale of shape (5, 3), and it has (3, 5)"),
+    without_weight: (f"'{SCALE}' is a scale without its payload '{WEIGHT}'",),
+    with_another_block: (WEIGHT, "blocks of 64x128 need a scale of shape (9, 3)"),
+    without_block: (WEIGHT, "nothing states how many elements share a scale"),
+    without_config: (WEIGHT, "nothing says how", "config.json"),
+    of_another_method: (WEIGHT, "config.json: awq is stated, but it is stored as by deepseek"),
+    of_an_unknown_method: ("does not know the method 'aqlm'",),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("put", [write, sharded])
+def test_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Any, put: Any) -> None:
+    model = fault(MODELS["deepseek, scales of float32"]())
+    refused(put(tmp_path / "model", model), capsys, *FAULTS[fault])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "comfy, old"])
+def test_no_part_can_be_left_out(tmp_path: Path, name: str) -> None:
+    """Each tensor beside a payload, but for what belongs to inputs or is not needed, is missed."""
+    model = MODELS[name]()
+    found = checkpoint.inspect(write(tmp_path / "whole", model)).quantization
+    assert found is not None
+    needless = {"weight_format", "bias"}
+    if "order" not in name:
+        needless.add("g_idx")
+    for place, weight in enumerate(found.weights):
+        for part in (weight.payload, *weight.parts):
+            if part in weight.activations or part.rpartition(".")[2] in needless:
+                continue
+            less = replaced(MODELS[name](), **{part: None})
+            folder = write(tmp_path / f"{place} {part}", less)
+            with pytest.raises(CheckpointError):
+                checkpoint.dequantize_file(folder, tmp_path / "out")
+            assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compressed-tensors, words of 4",
+        "compressed-tensors, words of 5, as of old",
+        "compressed-tensors, nvfp4",
+        "compressed-tensors, mxfp6",
+        "modelopt, nvfp4",
+        "gpt-oss",
+        "comfy, nvfp4, marker",
+        "awq",
+        "gptq, 4 bits",
+        "bitsandbytes, nf4",
+        "mlx, 4 bits",
+    ],
+)
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_payload_that_is_narrower(tmp_path: Path, name: str, axis: int) -> None:
+    model = MODELS[name]()
+    found = checkpoint.inspect(write(tmp_path / "whole", model)).quantization
+    assert found is not None
+    payload = found.weights[0].payload
+    array = model.tensors[payload]
+    if name.startswith("bitsandbytes") and axis:
+        pytest.skip("it has one column")
+    less = np.ascontiguousarray(np.delete(array, -1, axis))
+    folder = write(tmp_path / "less", replaced(model, **{payload: less}))
+    with pytest.raises(CheckpointError, match=payload.replace(".", r"\.")):
+        checkpoint.dequantize_file(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def edit_index(folder: Path, edit: Callable[[dict[str, str]], None]) -> None:
+    path = folder / INDEX
+    index = json.loads(path.read_text())
+    edit(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
+def test_an_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = MODELS["deepseek, scales of float32"]
+    first, second, third = (f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3))
+    lies: tuple[tuple[Callable[[dict[str, str]], Any], tuple[str, ...]], ...] = (
+        (lambda index: index.update({SCALE: first}), (SCALE, first)),
+        (lambda index: index.update({SCALE: "gone.safetensors"}), (SCALE, "gone.safetensors")),
+        (lambda index: index.update({"b.weight": third}), ("b.weight", third)),
+        (lambda index: index.pop("norm.weight"), ()),
+        (lambda index: index.pop(WEIGHT), (SCALE,)),
+    )
+    for place, (lie, parts) in enumerate(lies):
+        folder = sharded(tmp_path / str(place), model())
+        edit_index(folder, lie)
+        if parts:
+            refused(folder, capsys, *parts)
+    both = sharded(tmp_path / "both", model())
+    checkpoint.save(both / third, model().tensors | {"norm.weight": np.ones(4, np.float32)})
+    refused(both, capsys, SCALE, second, third)
+    hidden = sharded(tmp_path / "hidden", model())
+    checkpoint.save(hidden / third, {"norm.weight": np.ones(4, np.float32), "x": np.ones(1)})
+    refused(hidden, capsys, "'x'", third)
+
+
+def test_nothing_to_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "model", Decodable({"a.weight": np.ones((8, 8), np.float32)}, {}))
+    refused(folder, capsys, "no weight in it is quantised")
+
+
+def test_a_name_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = MODELS["gpt-oss"]()
+    name = "mlp.experts.gate_up_proj"
+    folder = write(tmp_path / "model", model, **{name: np.ones(3, np.float32)})
+    refused(folder, capsys, f"is to become '{name}'")
+
+
+def test_padding_that_nothing_tells(tmp_path: Path) -> None:
+    """The rows of ComfyUI's blocks are padded with zeros, and only a bias counts the others."""
+    model = replaced(MODELS["comfy, nvfp4, marker"](), **{"a.bias": None})
+    with pytest.raises(CheckpointError, match="its last row is zero, which may be padding"):
+        checkpoint.dequantize_file(write(tmp_path / "rows", model), tmp_path / "out")
+    model = MODELS["comfy, nvfp4, marker"]()
+    model.tensors["a.weight"][:, -1] &= 0xF0
+    with pytest.raises(CheckpointError, match="its last column is zero"):
+        checkpoint.dequantize_file(write(tmp_path / "columns", model), tmp_path / "out")
+    model = replaced(MODELS["comfy, nvfp4, marker"](), **{"a.bias": np.ones(100, np.float32)})
+    with pytest.raises(CheckpointError, match="its bias has 100 elements"):
+        checkpoint.dequantize_file(write(tmp_path / "bias", model), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "match"),
+    [
+        ("awq", {"version": "gemv"}, "the version 'gemv' of AWQ"),
+        ("gptq, 4 bits", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        ("gptq, 4 bits", {"bits": 5}, "with 5 bits"),
+        ("mlx, 4 bits", {"bits": 8}, "group|shape"),
+    ],
+)
+def test_other_variants(tmp_path: Path, name: str, section: dict[str, Any], match: str) -> None:
+    model = MODELS[name]()
+    model.files = {}
+    for key in ("quantization_config", "quantization"):
+        model.config.get(key, {}).update(section)
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        ({"format": "sparse-24-bitmask"}, "'sparse-24-bitmask'; compressed-tensors reads it"),
+        ({"sparsity_config": {"format": "sparse-bitmask"}}, "'sparse-bitmask'"),
+        ({"transform_config": {"config_groups": {"u": {}}}}, "its weights are transformed"),
+    ],
+)
+def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], match: str) -> None:
+    model = MODELS["compressed-tensors, words of 4"]()
+    model.config["quantization_config"].update({"format": "pack-quantized", "sparsity_config": {}})
+    checkpoint.dequantize_file(write(tmp_path / "whole", model), tmp_path / "out")
+    model.config["quantization_config"].update(section)
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("keras int8", "keras"),
+        ("keras int4", "keras"),
+        ("torchao int8", "torchao"),
+        ("torchao nvfp4", "torchao"),
+        ("transformer-engine", "transformer-engine"),
+        ("modelopt INT4_AWQ", "pre_quant_scale"),
+        ("modelopt INT8_SMOOTHQUANT", "pre_quant_scale"),
+        ("modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY", "nothing states how many elements"),
+        ("modelopt, for ComfyUI", "modelopt or comfy"),
+        ("gptq, by shapes", "put the configuration"),
+    ],
+)
+def test_what_is_not_decoded_is_refused_by_name(tmp_path: Path, name: str, recipe: str) -> None:
+    model = recorded(name) if name in RECORDED else LAYOUTS[name][0]
+    folder = write_zeros(tmp_path / "model", model)
+    with pytest.raises(CheckpointError, match=recipe):
+        checkpoint.dequantize_file(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", MODELS["awq"]())
+    out = tmp_path / "out"
+    for options, kind, match in (
+        ({"dtype": "float8_e4m3fn"}, ValueError, "weights are decoded to bfloat16"),
+        ({"arithmetic": "fast"}, ValueError, "use peer or exact"),
+        ({"threads": 0}, ValueError, "threads"),
+        ({"only": 5}, TypeError, "only must be a regular expression"),
+        ({"only": "("}, ValueError, "only"),
+        ({"only": "b.*"}, CheckpointError, "matches no quantised weight"),
+    ):
+        with pytest.raises(kind, match=match):
+            checkpoint.dequantize_file(folder, out, **options)
+        assert not out.exists()

@@ -1,0 +1,206 @@
+"""GGUF files are decoded, and headers that lie are refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from castwise.cli import main
+from checkpoint_samples import assert_same, floats
+from decodable_models import powers_of
+
+Array = Any
+ROWS, BLOCKS = 6, 4
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def header(tensors: list[tuple[str, tuple[int, ...], int, int]], pairs: bytes, count: int) -> bytes:
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), count), pairs]
+    for name, shape, kind, offset in tensors:
+        parts += [text(name), struct.pack("<I", len(shape))]
+        parts.append(struct.pack(f"<{len(shape)}QIQ", *shape[::-1], kind, offset))
+    return b"".join(parts)
+
+
+def gguf_file(path: Path, tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> Path:
+    """Write tensors, each of a type, a shape and its bytes."""
+    rows, data = [], b""
+    for name, (kind, shape, raw) in tensors.items():
+        data += bytes(-len(data) % 32)
+        rows.append((name, shape, kind, len(data)))
+        data += raw
+    pairs = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    pairs += text("size") + struct.pack("<IB", 0, 7)
+    pairs += text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
+    pairs += text("scores") + struct.pack("<IIQ2f", 9, 6, 2, 1, 2)
+    made = header(rows, pairs, 4)
+    path.write_bytes(made + bytes(-len(made) % 32) + data)
+    return path
+
+
+def halves(raw: Array, width: int) -> Array:
+    """Take nibbles apart: element j low and j + width / 2 high."""
+    blocks = raw.reshape(*raw.shape[:-1], -1, width // 2)
+    codes = np.concatenate([blocks & 15, blocks >> 4], -1)
+    return codes.reshape(*raw.shape[:-1], -1).astype(np.float32)
+
+
+def half(raw: Array) -> Array:
+    return np.ascontiguousarray(raw).view(np.float16).astype(np.float32)
+
+
+def q8_0(raw: Array) -> Array:
+    return raw[..., 2:].view(np.int8).astype(np.float32) * half(raw[..., :2])
+
+
+def q4_0(raw: Array) -> Array:
+    return (halves(raw[..., 2:], 32) - 8) * half(raw[..., :2])
+
+
+def q4_1(raw: Array) -> Array:
+    return halves(raw[..., 4:], 32) * half(raw[..., :2]) + half(raw[..., 2:4])
+
+
+def high(raw: Array) -> Array:
+    return np.unpackbits(raw, axis=-1, bitorder="little").astype(np.float32) * 16
+
+
+def q5_0(raw: Array) -> Array:
+    return (halves(raw[..., 6:], 32) + high(raw[..., 2:6]) - 16) * half(raw[..., :2])
+
+
+def q5_1(raw: Array) -> Array:
+    codes = halves(raw[..., 8:], 32) + high(raw[..., 4:8])
+    return codes * half(raw[..., :2]) + half(raw[..., 2:4])
+
+
+def e2m1(codes: Array) -> Array:
+    return codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+
+
+def mxfp4(raw: Array) -> Array:
+    return e2m1(halves(raw[..., 1:], 32)) * powers_of(raw[..., :1])
+
+
+def nvfp4(raw: Array) -> Array:
+    scale = np.repeat(raw[..., :4].view(ml_dtypes.float8_e4m3fn).astype(np.float32), 16, -1)
+    return e2m1(halves(raw[..., 4:], 16)) * scale
+
+
+TYPES: dict[str, tuple[int, int, int, Callable[[Array], Array]]] = {
+    "Q4_0": (2, 32, 18, q4_0),
+    "Q4_1": (3, 32, 20, q4_1),
+    "Q5_0": (6, 32, 22, q5_0),
+    "Q5_1": (7, 32, 24, q5_1),
+    "Q8_0": (8, 32, 34, q8_0),
+    "MXFP4": (39, 32, 17, mxfp4),
+    "NVFP4": (40, 64, 36, nvfp4),
+}
+
+
+def sample(name: str, seed: int = 0) -> tuple[tuple[int, tuple[int, ...], bytes], Array]:
+    """Return a tensor of random blocks, and its values."""
+    kind, width, size, decode = TYPES[name]
+    raw = np.random.default_rng(seed).integers(0, 256, (ROWS, BLOCKS, size), np.uint8)
+    if name == "MXFP4":
+        raw[..., 0] = raw[..., 0] % 16 + 115
+    elif name == "NVFP4":
+        raw[..., :4] &= 0x77
+    else:
+        raw[..., 1] = 0x20  # a half that is small and finite
+        raw[..., 3 if name in ("Q4_1", "Q5_1") else 1] = 0x20
+    values = decode(raw).reshape(ROWS, BLOCKS * width)
+    return (kind, (ROWS, BLOCKS * width), raw.tobytes()), values
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_type_of_blocks(tmp_path: Path, name: str, dtype: str) -> None:
+    tensor, values = sample(name)
+    plain = floats(12).reshape(3, 4)
+    kinds = {"f32": (0, plain), "f16": (1, plain.astype(np.float16))}
+    kinds["bf16"] = (30, plain.astype(ml_dtypes.bfloat16))
+    tensors = {kind: (code, (3, 4), array.tobytes()) for kind, (code, array) in kinds.items()}
+    source = gguf_file(tmp_path / "model.gguf", {"blk.0.weight": tensor, **tensors})
+    out = tmp_path / "out.safetensors"
+    assert main(["dequantize", str(source), str(out), "--dtype", dtype]) == 0
+    found = checkpoint.load(out)
+    assert_same(found.pop("blk.0.weight"), values.astype(dtype))
+    for kind, (_, array) in kinds.items():
+        assert_same(found.pop(kind), array)
+    assert found == {}
+    assert checkpoint.metadata(out) == {"general.architecture": "llama", "size": "7"}
+    assert checkpoint.verify(source, out).equal
+
+
+def test_other_commands_name_this_one(tmp_path: Path) -> None:
+    source = gguf_file(tmp_path / "model.gguf", {"w": sample("Q8_0")[0]})
+    for run in (
+        lambda: checkpoint.inspect(source),
+        lambda: checkpoint.load(source),
+        lambda: checkpoint.cast_file(source, tmp_path / "out.safetensors", "bfloat16"),
+    ):
+        with pytest.raises(CheckpointError, match="castwise dequantize makes"):
+            run()
+    with pytest.raises(CheckpointError, match=r"only reads \.gguf"):
+        checkpoint.dequantize_file(source, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(12, "Q4_K"), (14, "Q6_K"), (20, "IQ4_NL"), (99, "99")])
+def test_other_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -> None:
+    source = gguf_file(tmp_path / "model.gguf", {"w": (kind, (1, 256), bytes(256))})
+    with pytest.raises(CheckpointError, match=f"'w' is of the type {name}, .*llama-quantize"):
+        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_scale_beside_blocks_is_refused(tmp_path: Path) -> None:
+    one = (0, (1,), struct.pack("<f", 2))
+    source = gguf_file(tmp_path / "model.gguf", {"a.weight": sample("NVFP4")[0], "a.scale": one})
+    with pytest.raises(CheckpointError, match=r"'a\.scale' scales it"):
+        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+
+
+def test_headers_that_lie(tmp_path: Path) -> None:
+    whole = gguf_file(tmp_path / "model.gguf", {"w": sample("Q8_0")[0]}).read_bytes()
+    path, out = tmp_path / "bad.gguf", tmp_path / "out.safetensors"
+
+    def refused(data: bytes, match: str | None = None) -> None:
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=match):
+            checkpoint.dequantize_file(path, out)
+
+    for size in range(0, len(whole), 7):
+        refused(whole[:size])
+    refused(b"GGML" + whole[4:], "does not begin with GGUF")
+    refused(whole[:4] + struct.pack("<I", 1) + whole[8:], "version 1")
+    refused(whole[:8] + struct.pack("<Q", 2**63) + whole[16:])
+    refused(whole[:16] + struct.pack("<Q", 2**63) + whole[24:])
+    for tensors, match in (
+        ([("w", (1, 33), 8, 0)], "rows are not blocks of 32"),
+        ([("w", (1, 32), 8, 1)], "not a multiple of 32"),
+        ([("w", (2**40, 32), 8, 0)], "leaves no room"),
+        ([("w", (2**62, 2**62), 0, 0)], "too large"),
+        ([("w", (1, 1, 1, 1, 32), 8, 0)], "5 axes"),
+        ([("w", (1, 32), 8, 0)] * 2, "twice"),
+    ):
+        refused(header(tensors, b"", 0) + bytes(4096), match)
+    pair = text("general.alignment") + struct.pack("<II", 4, 3)
+    refused(header([], pair, 1), "not a multiple of 8")
+    nested = text("a") + struct.pack("<IIQ", 9, 9, 1)
+    refused(header([], nested, 1), "an array of arrays")
+    refused(header([], text("a") + struct.pack("<I", 77), 1), "type 77")
+    refused(header([], text("a") + struct.pack("<IIQ", 9, 6, 2**60), 1), "truncated")
+    refused(header([], struct.pack("<Q", 2**40), 1), "a text of")
+    refused(header([], struct.pack("<Q", 2) + b"\xff\xfe", 1), "not UTF-8")
+    assert not out.exists()

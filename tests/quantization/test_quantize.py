@@ -1,0 +1,507 @@
+"""Axes, strides, ranks and options of `castwise.quantization`, other recipes, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import castwise
+import ml_dtypes
+import numpy as np
+import pytest
+import scheme_oracle as oracle
+from castwise.quantization import (
+    QuantizedArray,
+    dequantize,
+    pack,
+    quantize,
+    schemes,
+    swizzle_scales,
+    unpack,
+    unswizzle_scales,
+)
+from scheme_oracle import Array
+
+NAMES = [row.name for row in schemes()]
+PLAIN = ("fp8_block", "mxfp4", "mxfp6_e2m3", "nvfp4", "int4_group", "int3_channel", "mxint8")
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(3).standard_normal(shape).astype(dtype)
+
+
+def same(one: QuantizedArray, other: QuantizedArray) -> None:
+    np.testing.assert_array_equal(one.data.view(np.uint8), other.data.view(np.uint8))
+    np.testing.assert_array_equal(one.scale.view(np.uint8), other.scale.view(np.uint8))
+    np.testing.assert_array_equal(dequantize(one, np.float32), dequantize(other, np.float32))
+
+
+@pytest.mark.parametrize("scheme", NAMES)
+def test_every_scheme_comes_near_and_has_a_size(scheme: str) -> None:
+    x = normal(4, 256)
+    q = quantize(x, scheme)
+    row = next(row for row in schemes() if row.name == scheme)
+    bits = max(row.bits, 4)
+    assert row.bits <= q.bits_per_weight <= bits + 4.5
+    report = q.report(x)
+    assert report.elements == x.size
+    assert report.index is not None
+    error = np.abs(x.astype(np.float64) - dequantize(q, np.float64))
+    assert error[report.index] == report.max_abs_error == error.max()
+    assert report.sqnr_db > 4
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_another_axis_is_the_array_turned(scheme: str, axis: int) -> None:
+    x = normal(6, 10, 72)
+    q = quantize(x, scheme, axis=axis)
+    turned = quantize(np.ascontiguousarray(np.moveaxis(x, axis, -1)), scheme)
+    np.testing.assert_array_equal(q.data.view(np.uint8), turned.data.view(np.uint8))
+    expected = np.moveaxis(dequantize(turned), -1, axis)
+    np.testing.assert_array_equal(dequantize(q), expected)
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_strides_change_nothing(scheme: str) -> None:
+    x = normal(20, 160)
+    expected = quantize(x, scheme)
+    wide = np.zeros((40, 480), np.float32)
+    wide[::2, ::3] = x
+    for view in (wide[::2, ::3], np.asfortranarray(x), np.ascontiguousarray(x[::-1])[::-1]):
+        same(quantize(view, scheme), expected)
+    out = np.full((40, 480), 7, np.float32)
+    found = dequantize(expected, out=out[::2, ::3])
+    np.testing.assert_array_equal(found, dequantize(expected, np.float32))
+    assert (out[1::2] == 7).all()
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_a_stack_is_quantised_matrix_by_matrix(scheme: str) -> None:
+    x = normal(2, 3, 40, 96)
+    q = quantize(x, scheme)
+    assert dequantize(q).shape == x.shape
+    level = {"amax": float(np.abs(x).max())} if scheme == "nvfp4" else {}
+    for index in np.ndindex(2, 3):
+        one = quantize(x[index], scheme, **level)
+        np.testing.assert_array_equal(dequantize(one), dequantize(q)[index])
+
+
+@pytest.mark.parametrize("scheme", ["fp8_tensor", "int8_tensor"])
+def test_a_whole_stack_shares_the_scale_of_a_tensor(scheme: str) -> None:
+    x = normal(3, 4, 32)
+    q = quantize(x, scheme)
+    assert q.scale.size == 1
+    np.testing.assert_array_equal(
+        dequantize(q).reshape(12, 32), dequantize(quantize(x.reshape(12, 32), scheme))
+    )
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_a_vector_is_a_matrix_of_one_row(scheme: str) -> None:
+    x = normal(200)
+    np.testing.assert_array_equal(
+        dequantize(quantize(x, scheme)), dequantize(quantize(x[None], scheme))[0]
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (0,)])
+@pytest.mark.parametrize("scheme", ["fp8_block", "mxfp4", "int4_group"])
+def test_empty_arrays_are_empty(scheme: str, shape: tuple[int, ...]) -> None:
+    q = quantize(np.zeros(shape, np.float32), scheme)
+    assert dequantize(q).shape == shape
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_float64_is_not_rounded_twice(scheme: str) -> None:
+    x = normal(8, 128).astype(np.float64)
+    same(quantize(x, scheme, recipe=None), quantize(x.astype(np.float64), scheme))
+    report = quantize(x, scheme).report(x)
+    assert report.not_finite == 0
+
+
+def test_float64_lies_on_the_right_side_of_a_tie() -> None:
+    """6 and a little more than 0.25, a tie of E2M1 that float32 cannot tell from it."""
+    x = np.zeros((1, 32))
+    x[0, :2] = 6, 0.25 + 2.0**-40
+    assert dequantize(quantize(x, "mxfp4"), np.float32)[0, 1] == 0.5
+    assert dequantize(quantize(x.astype(np.float32), "mxfp4"), np.float32)[0, 1] == 0
+
+
+@pytest.mark.parametrize("high", [16, 32, 50])
+def test_square_blocks_of_nvfp4_repeat_their_scale(high: int) -> None:
+    x = normal(high, 64)
+    q = quantize(x, "nvfp4", block=(16, 16))
+    scale = q.scale.view(np.uint8)
+    assert scale.shape == (high, 4)
+    for start in range(0, high, 16):
+        assert (scale[start : start + 16] == scale[start]).all()
+    largest = np.abs(x[:16, :16]).max()
+    assert q.global_scale is not None
+    top = oracle.E4M3.encode(np.array(largest / np.float32(6) / q.global_scale))
+    assert abs(int(scale[0, 0]) - int(top)) <= 1
+
+
+@pytest.mark.parametrize("measure", ["mse", "mae", "abs_max"])
+def test_four_over_six_takes_the_smaller_error(measure: Any) -> None:
+    """Each block decodes as if its scale had been made for a largest code of 6, or of 4."""
+    x = normal(16, 256)
+    q = quantize(x, "nvfp4", recipe="modelopt", four_over_six=measure)
+    assert q.global_scale is not None
+    blocks = x.reshape(16, 16, 16)
+    largest = np.abs(blocks).max(-1)
+    level = np.abs(x).max() / np.float32(6 * 256)
+    assert q.global_scale == level
+    errors = []
+    for stretch in (1.0, 1.5):
+        scale = oracle.E4M3.decode(oracle.E4M3.encode(largest / (np.float32(6) * level) * stretch))
+        total = (scale * level)[..., None]
+        error = np.abs(oracle.E2M1.decode(oracle.E2M1.encode(blocks / total)) * total - blocks)
+        worst = measure == "abs_max"
+        errors.append(
+            error.max(-1) if worst else (error if measure == "mae" else error**2).mean(-1)
+        )
+    found = np.abs(dequantize(q, np.float64).reshape(blocks.shape) - blocks)
+    worst = measure == "abs_max"
+    own = found.max(-1) if worst else (found if measure == "mae" else found**2).mean(-1)
+    np.testing.assert_allclose(own, np.minimum(*errors), rtol=1e-5)
+    assert (errors[0] != errors[1]).any()
+
+
+def test_amax_is_shared_by_several_arrays() -> None:
+    x, y = normal(4, 64), normal(4, 64) * 3
+    level = float(np.abs(y).max())
+    q = quantize(x, "nvfp4", recipe="modelopt", amax=level)
+    assert q.global_scale == quantize(y, "nvfp4", recipe="modelopt").global_scale
+    assert quantize(x, "fp8_tensor", amax=448.0).scale == 1
+
+
+def test_scales_that_are_powers_of_two() -> None:
+    scale = quantize(normal(256, 256), "fp8_block", recipe="deepseek", scale_rule="rceil").scale
+    assert scale.dtype == ml_dtypes.float8_e8m0fnu
+    rules = {rule: quantize(normal(4, 64), "mxfp4", scale_rule=rule) for rule in ("floor", "ceil")}
+    low, high = (rules[rule].scale.view(np.uint8).astype(int) for rule in ("floor", "ceil"))
+    assert (high - low == 1).all()
+
+
+@pytest.mark.parametrize("scheme", ["mxfp4", "mxfp8_e4m3", "mxint8"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(scheme: str, value: float) -> None:
+    x = normal(4, 96)
+    x[2, 40] = value
+    with pytest.raises(ValueError, match=r"index \[2, 40\]"):
+        quantize(x, scheme)
+    q = quantize(x, scheme, nonfinite="nan")
+    assert q.scale.view(np.uint8)[2, 1] == 255
+    found = dequantize(q, np.float32)
+    assert np.isnan(found[2, 32:64]).all()
+    assert np.isfinite(np.delete(found.reshape(-1), np.s_[2 * 96 + 32 : 2 * 96 + 64])).all()
+
+
+@pytest.mark.parametrize("recipe", ["torchao", "compressed-tensors", "modelopt", "mlx", "gpt-oss"])
+def test_blocks_that_are_zero_or_too_small(recipe: str) -> None:
+    x = np.zeros((3, 64), np.float32)
+    x[1] = 1e-40
+    x[2, :32] = 3
+    scale = quantize(x, "mxfp4", recipe=recipe).scale.view(np.uint8)
+    zero = 127 if recipe == "mlx" else 0
+    assert scale[0].tolist() == [zero, zero]
+    assert scale[1].tolist() == [0, 0]
+    assert scale[2, 1] == zero
+
+
+def test_a_byte_of_e8m0_is_a_power_of_two_but_for_255() -> None:
+    data = np.full((256, 16), 0x22, np.uint8)
+    scale = np.arange(256, dtype=np.uint8)[:, None]
+    for stored in (scale, scale.view(ml_dtypes.float8_e8m0fnu)):
+        q = QuantizedArray("mxfp4", data, stored, shape=(256, 32))
+        found = dequantize(q, np.float64)[:, 0]
+        np.testing.assert_array_equal(found[:255], np.ldexp(1.0, np.arange(255) - 127))
+        assert np.isnan(found[255])
+
+
+SLABS = [
+    ("fp8_block", "deepseek", {}),
+    ("fp8_tensor", "comfy", {}),
+    ("fp8_channel", "modelopt", {}),
+    ("mxfp4", "mlx", {}),
+    ("mxfp8_e4m3", "comfy", {}),
+    ("nvfp4", "comfy", {}),
+    ("nvfp4", "compressed-tensors", {}),
+    ("int4_group", "compressed-tensors", {"symmetric": False}),
+    ("int3_group", "compressed-tensors", {"symmetric": False, "block": 64}),
+    ("int8_channel", "bitsandbytes", {}),
+    ("int5_group", "mlx", {"block": 64}),
+    ("int8_group", "gguf", {}),
+    ("bnb_nf4", "bitsandbytes", {}),
+]
+
+
+@pytest.mark.parametrize(("scheme", "recipe", "options"), SLABS)
+def test_rows_are_decoded_apart(scheme: str, recipe: str, options: dict[str, Any]) -> None:
+    x = normal(300, 256)
+    q = quantize(x, scheme, recipe=recipe, **options)
+    whole = dequantize(q)
+    step = q._row_step
+    for start in range(0, 300, step):
+        stop = min(start + step, 300)
+        np.testing.assert_array_equal(q._rows(start, stop), whole[start:stop])
+    if step > 1:
+        with pytest.raises(ValueError, match=f"whole blocks of {step}"):
+            q._rows(1, 300)
+
+
+@pytest.mark.parametrize("recipe", ["awq", "gptq"])
+def test_rows_of_transposed_weights_are_decoded_apart(recipe: str) -> None:
+    q = QuantizedArray.from_parts(
+        four_bits(recipe, 128, 64, 32), recipe, block=32, scheme="int4_group"
+    )
+    whole = dequantize(q)
+    for start in range(0, 64, q._row_step):
+        found = q._rows(start, start + q._row_step)
+        np.testing.assert_array_equal(found, whole[start : start + q._row_step])
+
+
+def four_bits(recipe: str, inputs: int, outputs: int, group: int) -> dict[str, Array]:
+    """Parts of a weight of random codes; g_idx is in order."""
+    rng = np.random.default_rng(0)
+    packed = (inputs, outputs // 8) if recipe == "awq" else (inputs // 8, outputs)
+    words = {"qweight": packed, "qzeros": (inputs // group, outputs // 8)}
+    parts: dict[str, Array] = {
+        name: rng.integers(0, 1 << 32, shape, np.uint32).view(np.int32)
+        for name, shape in words.items()
+    }
+    return parts | {"scales": rng.random((inputs // group, outputs)).astype(np.float16)}
+
+
+def test_threads_change_nothing() -> None:
+    x = normal(512, 512)
+    for scheme in PLAIN:
+        one, four = (quantize(x, scheme, threads=count) for count in (1, 4))
+        same(one, four)
+
+
+# Other producers' parts
+
+
+def test_awq_is_read() -> None:
+    rng = np.random.default_rng(0)
+    codes, zeros = rng.integers(0, 16, (64, 32)), rng.integers(0, 16, (2, 32))
+    scales = rng.random((2, 32)).astype(np.float16)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    words = [
+        np.bitwise_or.reduce(
+            part.reshape(-1, 4, 8)[..., order].astype(np.uint32)
+            << (4 * np.arange(8, dtype=np.uint32)),
+            -1,
+        ).view(np.int32)
+        for part in (codes, zeros)
+    ]
+    parts = {"qweight": words[0], "qzeros": words[1], "scales": scales}
+    q = QuantizedArray.from_parts(parts, "awq", block=32)
+    wide = np.repeat(np.arange(2), 32)
+    expected = ((codes - zeros[wide]) * scales.astype(np.float32)[wide]).T
+    np.testing.assert_array_equal(dequantize(q, np.float32), expected.astype(np.float32))
+    assert q.shape == (32, 64)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize(("variant", "stored_less"), [(None, 1), ("gptq_v2", 0)])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_gptq_is_read(bits: int, variant: str | None, stored_less: int, ordered: bool) -> None:
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 1 << bits, (128, 32))
+    zeros = rng.integers(1, 1 << bits, (4, 32))
+    scales = rng.random((4, 32)).astype(np.float16)
+    groups = np.repeat(np.arange(4), 32)
+    groups = groups if ordered else rng.permutation(groups)
+    parts = {
+        "qweight": oracle.words(oracle.pack(codes.T, bits)).T,
+        "qzeros": oracle.words(oracle.pack(zeros - stored_less, bits)),
+        "scales": scales,
+        "g_idx": groups.astype(np.int32),
+    }
+    q = QuantizedArray.from_parts(
+        parts, "gptq", block=32, scheme=f"int{bits}_group", variant=variant
+    )
+    expected = ((codes - zeros[groups]) * scales.astype(np.float32)[groups]).T
+    np.testing.assert_array_equal(dequantize(q, np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6])
+def test_old_words_of_compressed_tensors_are_read(bits: int) -> None:
+    q = quantize(normal(8, 160), f"int{bits}_group", recipe="compressed-tensors", block=32)
+    unsigned = oracle.unpack(q.data, bits, 160)
+    parts = q.parts() | {"weight_packed": oracle.pack_padded(unsigned, bits)}
+    old = QuantizedArray.from_parts(parts, "compressed-tensors", scheme=q.scheme, block=32)
+    assert old.variant == "padded"
+    np.testing.assert_array_equal(dequantize(old), dequantize(q))
+
+
+def test_words_that_fit_two_packings_are_refused() -> None:
+    q = quantize(normal(8, 10), "int3_group", recipe="compressed-tensors", block=10)
+    with pytest.raises(ValueError, match=r"fit several.*padded.*variant="):
+        QuantizedArray.from_parts(q.parts(), "compressed-tensors", scheme="int3_group", block=10)
+    stated = QuantizedArray.from_parts(
+        q.parts(), "compressed-tensors", scheme="int3_group", block=10, variant="dense"
+    )
+    np.testing.assert_array_equal(dequantize(stated), dequantize(q))
+
+
+def test_keras_int4_is_read() -> None:
+    rng = np.random.default_rng(1)
+    codes = rng.integers(-8, 8, (64, 6)).astype(np.int8)
+    packed = oracle.pack(codes, 4).view(np.int8)
+    scale = rng.random(6).astype(np.float32) + 1
+    q = QuantizedArray.from_parts(
+        {"kernel": packed, "kernel_scale": scale}, "keras", (64, 6), scheme="int4_channel"
+    )
+    np.testing.assert_array_equal(dequantize(q, np.float32), codes.astype(np.float32) / scale)
+
+
+def test_names_of_a_checkpoint_are_parts() -> None:
+    q = quantize(normal(2, 64, 64), "mxfp4", recipe="gpt-oss")
+    named = {f"model.layers.0.mlp.experts.gate_up_proj_{name}": p for name, p in q.parts().items()}
+    np.testing.assert_array_equal(
+        dequantize(QuantizedArray.from_parts(named, "gpt-oss")), dequantize(q)
+    )
+    inputs = quantize(normal(32, 32), "fp8_tensor", recipe="modelopt").parts()
+    inputs["input_scale"] = np.float32(2)
+    assert QuantizedArray.from_parts(inputs, "modelopt").scheme == "fp8_tensor"
+
+
+# Refusals
+
+
+def nvfp4(recipe: str = "modelopt") -> dict[str, Array]:
+    return quantize(normal(32, 64), "nvfp4", recipe=recipe).parts()
+
+
+def without(parts: Mapping[str, Array], *names: str) -> dict[str, Array]:
+    return {name: part for name, part in parts.items() if name not in names}
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: quantize(normal(2, 32), "mxfp5"), "did you mean 'mxfp4'"),
+    (lambda: quantize(normal(2, 32), "mxfp4", recipe="model-opt"), "did you mean 'modelopt'"),
+    (lambda: quantize(normal(2, 32), "mxfp4", recipe="deepseek"), "use one of torchao"),
+    (lambda: quantize(normal(2, 32), "mxfp4", block=16), r"block=\(1, 16\)"),
+    (lambda: quantize(normal(2, 32), "nvfp4", block=(8, 8)), r"\(16, 16\)"),
+    (lambda: quantize(normal(2, 32), "mxfp4", amax=1.0), "many scales"),
+    (lambda: quantize(normal(2, 32), "mxfp4", axis=2), "axis"),
+    (lambda: quantize(np.float32(1), "mxfp4"), "no axes"),
+    (lambda: quantize(normal(2, 40), "int8_group", recipe="gguf"), "whole blocks of 32"),
+    (lambda: quantize(normal(2, 64), "int4_group", recipe="gguf"), "only read"),
+    (lambda: quantize(normal(2, 32), "mxfp4", scale_rule="up"), "rule"),
+    (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), arithmetic="fast"), "arithmetic"),
+    (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), out=np.empty(3)), "out has shape"),
+    (lambda: QuantizedArray.from_parts(without(nvfp4(), "weight_scale"), "modelopt"), "together"),
+    (lambda: QuantizedArray.from_parts(without(nvfp4(), "weight"), "modelopt"), "together"),
+    (
+        lambda: QuantizedArray.from_parts(without(nvfp4(), "weight_scale_2"), "modelopt"),
+        "together|needs",
+    ),
+    (
+        lambda: QuantizedArray.from_parts(nvfp4() | {"weight_g_idx": np.zeros(4)}, "modelopt"),
+        "g_idx",
+    ),
+    (lambda: QuantizedArray.from_parts({}, "modelopt"), "empty"),
+    (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", (32, 80)), "needs"),
+    (
+        lambda: QuantizedArray.from_parts(
+            nvfp4() | {"weight_scale": nvfp4()["weight_scale"].T.copy()}, "modelopt"
+        ),
+        "needs",
+    ),
+    (lambda: quantize(normal(2, 64), "mxfp4").parts("comfy"), "recipe='comfy'"),
+    (lambda: quantize(normal(2, 64), "nvfp4", recipe="transformer-engine").parts(), "no names"),
+    (lambda: QuantizedArray("mxfp4", np.zeros((2, 16), np.uint8), np.zeros((2, 1))), "shape=None"),
+    (
+        lambda: QuantizedArray(
+            "mxfp4", np.zeros((2, 16), np.uint8), np.ones((2, 1)), shape=(2, 32)
+        ),
+        "bytes as they are stored",
+    ),
+    (lambda: pack(np.zeros((1, 4), np.uint8), 9), "bits=9"),
+    (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=9), "room for 8"),
+    (lambda: unswizzle_scales(np.zeros((128, 4), np.uint8), 129, 4), "need"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_wrong_types_are_refused() -> None:
+    with pytest.raises(TypeError, match="real float"):
+        quantize(np.arange(32), "mxfp4")
+    with pytest.raises(TypeError, match="QuantizedArray"):
+        dequantize(np.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="real float"):
+        dequantize(quantize(normal(2, 32), "mxfp4"), np.int8)
+
+
+def test_a_block_is_never_taken_from_shapes() -> None:
+    """192 rows and two scales are 128 and 64 rows, not twice 96."""
+    parts = quantize(normal(192, 128), "fp8_block", recipe="deepseek").parts()
+    assert parts["weight_scale_inv"].shape == (2, 1)
+    q = QuantizedArray.from_parts(parts, "deepseek", scheme="fp8_block")
+    assert q.block == (128, 128)
+    with pytest.raises(ValueError, match="64x64"):
+        QuantizedArray.from_parts(parts, "deepseek", scheme="fp8_block", block=(64, 64))
+
+
+# Packing
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("columns", [1, 7, 8, 33, 160])
+def test_codes_are_packed_as_a_bit_stream(bits: int, columns: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, (3, columns)).astype(np.uint8)
+    packed = pack(codes, bits)
+    np.testing.assert_array_equal(packed, oracle.pack(codes, bits))
+    np.testing.assert_array_equal(unpack(packed, bits, columns=columns), codes)
+    signed = unpack(packed, bits, columns=columns, signed=True)
+    np.testing.assert_array_equal(signed.view(np.uint8) & ((1 << bits) - 1), codes)
+    if bits == 1:
+        return
+    padded = pack(codes, bits, layout="padded")
+    np.testing.assert_array_equal(padded, oracle.pack_padded(codes, bits))
+    found = unpack(padded, bits, layout="padded", columns=columns)
+    np.testing.assert_array_equal(found, codes)
+
+
+@pytest.mark.parametrize("layout", ["high-first", "awq", "halves-16", "halves-32"])
+def test_other_layouts_of_nibbles(layout: str) -> None:
+    codes = np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.uint8)
+    packed = pack(codes, 4, layout=layout)
+    np.testing.assert_array_equal(unpack(packed, 4, layout=layout), codes)
+    low, high = packed.view(np.uint8) & 15, packed.view(np.uint8) >> 4
+    if layout == "high-first":
+        np.testing.assert_array_equal(high, codes[:, ::2])
+    elif layout == "awq":
+        np.testing.assert_array_equal(
+            low[:, :4], codes[:, [0, 4, 1, 5]][:, [0, 2, 1, 3]][:, [0, 2, 1, 3]]
+        )
+    else:
+        half = int(layout[-2:]) // 2
+        np.testing.assert_array_equal(low[:, :half], codes[:, :half])
+        np.testing.assert_array_equal(high[:, :half], codes[:, half : 2 * half])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (128, 4), (130, 9), (300, 5)])
+def test_scales_are_reordered_in_tiles(shape: tuple[int, int]) -> None:
+    scales = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    tiles = swizzle_scales(scales)
+    np.testing.assert_array_equal(tiles, oracle.swizzle(scales))
+    np.testing.assert_array_equal(unswizzle_scales(tiles, *shape), scales)
+    stack = np.stack([scales, scales[::-1]])
+    np.testing.assert_array_equal(unswizzle_scales(swizzle_scales(stack), *shape), stack)
+
+
+def test_castwise_names_the_package() -> None:
+    assert castwise.quantization.quantize is quantize

@@ -1,0 +1,306 @@
+"""What is quantised is recognised, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import Quantization, TensorInfo
+from castwise.quantization._recipes import RECIPES
+from castwise.quantization._recognition import recognized
+from quantised_models import (
+    FLOATS,
+    FORMATS,
+    FP8,
+    LAYOUTS,
+    RECORDED,
+    Model,
+    Tensors,
+    as_tensors,
+    record,
+    recorded,
+    stated,
+    write,
+)
+
+PLAIN = {"config.json": {"model_type": "llama"}}
+
+
+def found_in(folder: Path, model: Model) -> Quantization | None:
+    return checkpoint.inspect(write(folder, model)).quantization
+
+
+def summary(found: Quantization | None) -> set[tuple[Any, ...]]:
+    """Scheme, block and recipes of all weights; and each contradiction."""
+    assert found is not None
+    assert found.orphans == ()
+    assert found.unknown is None
+    return {(one.scheme, one.block, " ".join(one.recipes), one.problem) for one in found.weights}
+
+
+def test_every_recorded_model_is_expected() -> None:
+    assert set(RECORDED) == set(record()["quantised"])
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_producer_s_model(tmp_path: Path, name: str) -> None:
+    scheme, block, recipe, count, parts = RECORDED[name]
+    found = found_in(tmp_path / "model", recorded(name))
+    assert summary(found) == {(scheme, block, recipe, None)}
+    assert found is not None
+    assert len(found.weights) == count
+    tails = {
+        part.replace("/", ".").rpartition(".")[2] for one in found.weights for part in one.parts
+    }
+    assert tails == parts
+    assert all(one.payload not in one.parts and one.name for one in found.weights)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_producer_s_model_without_its_configuration(tmp_path: Path, name: str) -> None:
+    model = recorded(name)
+    found = found_in(tmp_path / "model", Model(model.tensors, {}, {}))
+    with_all = found_in(tmp_path / "with", model)
+    assert found is not None
+    assert with_all is not None
+    assert [(one.payload, one.parts) for one in found.weights] == [
+        (one.payload, one.parts) for one in with_all.weights
+    ]
+    for one, known in zip(found.weights, with_all.weights, strict=True):
+        assert set(known.recipes) <= set(one.recipes)
+        assert one.problem is None
+        # What is not stated is not known: no other block is made up.
+        assert one.block in (None, known.block)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout(tmp_path: Path, name: str) -> None:
+    model, scheme, block, recipe = LAYOUTS[name]
+    assert summary(found_in(tmp_path / "model", model)) == {(scheme, block, recipe, None)}
+
+
+def test_every_recipe_is_tested() -> None:
+    tested = {recipe for _, _, recipe, *_ in RECORDED.values()}
+    tested |= {recipe for *_, recipes in LAYOUTS.values() for recipe in recipes.split()}
+    assert tested == {recipe.name for recipe in RECIPES}
+
+
+def narrowed(tensors: Tensors, code: str, suffix: str) -> Tensors:
+    """What a plain cast makes of a model's floating tensors whose name has this end."""
+    return {
+        name: (code if old in FLOATS and name.endswith(suffix) else old, shape)
+        for name, (old, shape) in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("name", record()["plain"])
+def test_a_model_that_is_not_quantised(tmp_path: Path, name: str) -> None:
+    tensors = as_tensors(record()["plain"][name])
+    assert found_in(tmp_path / "model", Model(tensors, PLAIN, {"format": "pt"})) is None
+    for code in ("F8_E4M3", "F8_E5M2", "I8", "U8"):
+        for suffix in ("", "weight"):
+            cast = narrowed(tensors, code, suffix).items()
+            infos = [
+                TensorInfo(name, FORMATS[code], "", code, shape, 0) for name, (code, shape) in cast
+            ]
+            assert recognized(infos, PLAIN, {}) is None
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"norm.weight": ("F8_E4M3", (8,)), "norm.scale": ("F32", (8,))},
+        {"logit": ("F32", (8,)), "logit_scale": ("F32", ()), "a.weight": ("F8_E4M3", (8, 8))},
+        {"attn.bias": ("U8", (1, 1, 8, 8)), "attn.scales": ("F32", (8,))},
+        {"a.weight": ("BF16", (8, 8)), "a._extra_state": ("U8", (100,))},
+        {"layers/rng/vars/0": ("U32", (2,)), "layers/dense/vars/0": ("F32", (8, 8))},
+    ],
+)
+def test_names_that_only_look_like_scales(tmp_path: Path, tensors: Tensors) -> None:
+    assert found_in(tmp_path / "model", Model(tensors, PLAIN, {})) is None
+
+
+def test_a_configuration_that_says_more_than_the_tensors(tmp_path: Path) -> None:
+    """As a model keeps it that was decoded by a script; also one to be quantised on loading."""
+    tensors: Tensors = {"a.weight": ("BF16", (8, 8)), "ids": ("I64", (8,))}
+    for section in (FP8, stated(load_in_4bit=True), stated(quant_method="aqlm")):
+        found = found_in(tmp_path / "model", Model(tensors, section, {}))
+        assert found is not None
+        assert len(found.stated) == 1
+        assert (found.weights, found.orphans, found.unknown) == ((), (), None)
+
+
+def orphans(found: Quantization | None) -> list[tuple[str, bool, str]]:
+    assert found is not None
+    return [(one.name, one.is_payload, one.missing[0]) for one in found.orphans]
+
+
+def test_orphans_where_the_configuration_expects_more(tmp_path: Path) -> None:
+    tensors: Tensors = {
+        "a.weight": ("F8_E4M3", (8, 8)),
+        "b.weight_scale_inv": ("F32", (1, 1)),
+        "logit_scale": ("F32", ()),
+        "norm.weight": ("BF16", (8,)),
+    }
+    found = found_in(tmp_path / "model", Model(tensors, FP8, {}))
+    assert orphans(found) == [
+        ("a.weight", True, "a.weight_scale_inv"),
+        ("b.weight_scale_inv", False, "b.weight"),
+    ]
+
+
+def test_orphans_where_other_tensors_expect_more(tmp_path: Path) -> None:
+    tensors: Tensors = {
+        "a.weight": ("F8_E4M3", (256, 8)),
+        "a.weight_scale_inv": ("F32", (2, 1)),
+        "b.weight": ("F8_E4M3", (256, 8)),
+        "c.weight": ("BF16", (8, 8)),
+        "c.weight_scale_inv": ("F32", (1, 1)),
+    }
+    found = found_in(tmp_path / "model", Model(tensors, {}, {}))
+    assert orphans(found) == [
+        ("b.weight", True, "b.weight_scale_inv"),
+        ("c.weight_scale_inv", False, "c.weight"),
+    ]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_one_tensor_less_is_an_orphan_or_another_layout(tmp_path: Path, name: str) -> None:
+    """Leave out the payload of a weight, then its scale: the rest is not taken for a weight."""
+    model = recorded(name)
+    whole = found_in(tmp_path / "model", model)
+    assert whole is not None
+    one = whole.weights[0]
+    for lost in (one.payload, one.scale):
+        tensors = {key: value for key, value in model.tensors.items() if key != lost}
+        found = found_in(tmp_path / "model", Model(tensors, model.configs, model.metadata))
+        if name.startswith("keras"):  # whose scales and biases are told by their number
+            continue
+        if found is None or not found.stated:  # nothing else is left that says so
+            assert len(whole.weights) == 1
+            continue
+        left = {orphan.name for orphan in found.orphans}
+        assert left & {one.payload, *one.parts}
+        assert one.name not in {weight.name for weight in found.weights}
+
+
+def test_what_keras_keeps_of_float8_is_no_weight(tmp_path: Path) -> None:
+    shapes = [(8, 16), (16,), *[(), (1024,)] * 3]
+    state: Tensors = {f"layers/d/vars/{n}": ("F32", shape) for n, shape in enumerate(shapes)}
+    found = found_in(tmp_path / "float8", Model(state, {}, {}))
+    assert found is not None
+    assert found.weights == found.orphans == ()
+    assert found.others == tuple(f"layers/d/vars/{n}" for n in range(2, 8))
+    # Neither are the variables of a layer that has some other number of them.
+    del state["layers/d/vars/7"]
+    assert found_in(tmp_path / "plain", Model(state, {}, {})) is None
+
+
+def test_contradictions_are_named(tmp_path: Path) -> None:
+    block: Tensors = {"a.weight": ("F8_E4M3", (192, 256)), "a.weight_scale_inv": ("F32", (3, 2))}
+    found = found_in(tmp_path / "a", Model(block, FP8, {}))
+    assert found is not None
+    assert found.weights[0].problem == (
+        "blocks of 128x128 need a scale of shape (2, 2), and it has (3, 2)"
+    )
+    found = found_in(tmp_path / "b", Model(block, stated(quant_method="awq", bits=4), {}))
+    assert found is not None
+    assert found.weights[0].problem == (
+        "config.json: awq is stated, but it is stored as by deepseek"
+    )
+    nvfp4 = {"hf_quant_config.json": {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}}
+    fp8: Tensors = {"a.weight": ("F8_E4M3", (8, 8)), "a.weight_scale": ("F32", ())}
+    found = found_in(tmp_path / "c", Model(fp8, nvfp4, {}))
+    assert summary(found) == {
+        (
+            "fp8_tensor",
+            None,
+            "modelopt",
+            "hf_quant_config.json states nvfp4, but the payload is float8_e4m3fn",
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        [],
+        "text",
+        {"quantization_config": None},
+        {"quantization_config": {}},
+        {"quantization_config": [1]},
+        {"quantization": {"group_size": {}, "bits": "4", "mode": 5}},
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [-1, True]}},
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": "128"}},
+        {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": [1]}},
+        {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "a": {"targets": ["re:(", "re:(a+)+$", 5], "weights": {"num_bits": 1e9}},
+                    "b": {"targets": "re:.*", "weights": {"type": [], "strategy": {}}},
+                    "c": {"targets": ["re:.*"], "weights": {"scale_dtype": []}},
+                },
+            }
+        },
+        {
+            "quantization_config": {
+                "quant_method": "modelopt",
+                "quant_algo": [],
+                "quantized_layers": 1,
+            }
+        },
+        {"quantization_config": {"quant_method": "quark", "layer_quant_config": {"a": 1}}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 10**30, "group_size": 0}},
+    ],
+)
+def test_configurations_of_other_types(tmp_path: Path, config: Any) -> None:
+    tensors: Tensors = {
+        "a.weight": ("F8_E4M3", (256, 256)),
+        "a.weight_scale_inv": ("F32", (2, 2)),
+        "b.weight": ("F8_E4M3", (256, 256)),
+        "b.weight_scale": ("F32", (2, 2)),
+        "c.qweight": ("I32", (16, 64)),
+        "c.scales": ("F16", (2, 64)),
+    }
+    metadata = {"_quantization_metadata": "[" * 100_000, "tensor_names": "{", "a.weight": "3"}
+    for name in ("config.json", "hf_quant_config.json", "quantize_config.json"):
+        folder = tmp_path / name
+        found = found_in(folder, Model(tensors, {name: config}, metadata))
+        assert found is not None
+        assert {one.payload for one in found.weights} >= {"a.weight", "c.qweight"}
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", Model({"a.weight": ("F32", (8,))}, {}, {}))
+    for text, reason in (
+        ("{", "Expecting"),
+        ("[" * 100_000, "recursion"),
+        (" " * 10**7 + "{}", "more"),
+    ):
+        (folder / "config.json").write_text(text)
+        found = checkpoint.inspect(folder).quantization
+        assert found is not None
+        assert found.unreadable[0].startswith("config.json: ")
+        assert reason in found.unreadable[0]
+        assert found.weights == ()
+
+
+def test_bits_per_weight(tmp_path: Path) -> None:
+    for name, bits in (
+        ("compressed-tensors W8A8", 8 + 16 / 256),
+        ("compressed-tensors NVFP4", 4 + (128 * 16 + 4) * 8 / (128 * 256)),
+        ("compressed-tensors MXFP6A16", 6 + 8 / 32),
+        ("compressed-tensors W4AFP8", 8 + 16 / 128),
+        ("mlx affine", 4 + 64 / 64),
+        ("bitsandbytes fp4", 4 + (512 * 4 + 16 * 4 + 80) * 8 / 32768),
+        ("keras int8", 8 + 32 / 16),
+    ):
+        found = checkpoint.inspect(write(tmp_path / name, recorded(name)))
+        assert found.quantization is not None
+        weight = found.quantization.weights[0]
+        actual = found.bits_per_weight()[weight.payload]
+        assert actual == (None if bits is None else pytest.approx(bits))

@@ -1,0 +1,64 @@
+"""Boxes of stored tensors are read, whatever runs of bytes they are."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, _stored
+from castwise.checkpoint._stored import StoredTensors, _Recent, _runs
+from castwise.checkpoint.containers import open_source
+from checkpoint_samples import assert_same
+
+
+@pytest.mark.parametrize("short", [0, 1 << 20])
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_every_box(
+    tmp_path: Path, suffix: str, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stored, "_SHORT_BYTES", short)
+    array = np.arange(3 * 4 * 5, dtype=np.int16).reshape(3, 4, 5)
+    path = tmp_path / f"a{suffix}"
+    checkpoint.save(path, {"x": array, "empty": np.zeros((0, 3)), "one": np.float32(2).reshape(())})
+    with open_source(path) as reader:
+        stored = StoredTensors({path.name: reader})
+        for ranges in product(*(list(combinations(range(n + 1), 2)) for n in array.shape)):
+            assert_same(stored.box("x", ranges), array[tuple(slice(*one) for one in ranges)])
+        assert stored.read("empty").shape == (0, 3)
+        assert stored.read("one") == 2
+        assert sorted(stored) == ["empty", "one", "x"]
+
+
+def test_runs_are_as_long_as_they_can_be() -> None:
+    assert list(_runs((3, 4, 5), [(1, 3), (0, 4), (0, 5)])) == [(20, 40)]
+    assert list(_runs((3, 4, 5), [(1, 3), (1, 3), (0, 5)])) == [(25, 10), (45, 10)]
+    assert list(_runs((2, 3), [(0, 2), (1, 2)])) == [(1, 1), (4, 1)]
+    assert list(_runs((), [])) == [(0, 1)]
+
+
+def test_what_was_read_last_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stored, "_RECENT_BYTES", 100)
+    recent, read = _Recent(), []
+
+    def get(name: str, nbytes: int) -> None:
+        recent.get((name,), lambda: read.append(name) or np.zeros(nbytes, np.uint8))
+
+    for name, nbytes in (("a", 60), ("b", 40), ("a", 60), ("c", 40), ("a", 60), ("b", 40)):
+        get(name, nbytes)
+    assert read == ["a", "b", "c", "b"]
+    for name, nbytes in (("large", 1000), ("scale", 100), ("large", 1000), ("scale", 100)):
+        get(name, nbytes)
+    assert read[4:] == ["large", "scale"]
+
+
+def test_a_name_in_two_shards(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        checkpoint.save(tmp_path / f"{name}.safetensors", {"x": np.zeros(2)})
+    shards = {name: open_source(tmp_path / f"{name}.safetensors") for name in ("a", "b")}
+    with pytest.raises(CheckpointError, match="tensor 'x' is in a and in b"):
+        StoredTensors(shards)
+    for reader in shards.values():
+        reader.__exit__(None, None, None)

@@ -1,0 +1,147 @@
+"""Two checkpoints have the same values, or the largest differences are named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint.verify import _in_step, _ulps
+from castwise.cli import main
+from decodable_models import MODELS, Decodable
+from test_dequantize import write
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_quantised_model_and_its_decoding(tmp_path: Path, name: str) -> None:
+    model = MODELS[name]()
+    source, out = write(tmp_path / "model", model), tmp_path / "out"
+    checkpoint.dequantize_file(source, out)
+    for pair in ((source, out), (out, source), (source, source)):
+        found = checkpoint.verify(*pair)
+        assert found.equal
+        assert found.differences == ()
+        assert found.tensors == len(model.plain) + 2
+        assert found.values == sum(array.size for array in model.plain.values()) + 7
+    key, array = next(iter(model.plain.items()))
+    changed = array.copy()
+    changed.view(np.uint16).reshape(-1)[-3] ^= 1
+    checkpoint.save(out / "model.safetensors", checkpoint.load(out) | {key: changed})
+    found = checkpoint.verify(source, out)
+    (one,) = found.differences
+    assert not found.equal
+    place = tuple(int(axis) for axis in np.unravel_index(array.size - 3, array.shape))
+    assert (one.name, one.reason, one.different, one.index) == (key, "values", 1, place)
+    assert one.max_ulp == 1
+    assert one.values == (float(array[place]), float(changed[place]))
+    assert one.max_abs == abs(one.values[0] - one.values[1])
+
+
+def saved(path: Path, **tensors: Any) -> Path:
+    checkpoint.save(path, {name: np.asarray(array) for name, array in tensors.items()})
+    return path
+
+
+def compared(tmp_path: Path, one: Any, other: Any) -> Any:
+    first = saved(tmp_path / "one.safetensors", x=one)
+    found = checkpoint.verify(first, saved(tmp_path / "other.safetensors", x=other))
+    return found.differences[0] if found.differences else None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_floats(tmp_path: Path, dtype: Any) -> None:
+    one = np.array([1, -1, 0, np.nan, np.inf, 2], dtype)
+    assert compared(tmp_path, one, one) is None
+    other = one.copy()
+    other.view(f"u{other.itemsize}")[3] ^= 1  # another NaN
+    assert compared(tmp_path, one, other) is None
+    other[0] = np.nextafter(one[0], one[5])
+    found = compared(tmp_path, one, other)
+    assert (found.different, found.max_ulp, found.index) == (1, 1, (0,))
+    assert found.max_abs == float(other[0]) - 1
+    other = one.copy()
+    other[2] = -other[2]  # a zero of the other sign
+    found = compared(tmp_path, one, other)
+    assert (found.different, found.max_abs, found.max_ulp, found.index) == (1, 0, 0, (2,))
+    other = one.copy()
+    other[1], other[3] = 1, 3
+    found = compared(tmp_path, one, other)
+    assert (found.different, found.max_abs, found.index) == (2, math.inf, (3,))
+    assert found.max_ulp == 2 * int(np.array(1, dtype).view(f"u{one.itemsize}"))
+
+
+def test_ulps_of_all_of_float64() -> None:
+    largest = np.finfo(np.float64).max
+    expected = 2 * int(np.float64(largest).view(np.uint64))
+    assert _ulps(np.array([largest]), np.array([-largest])) == expected
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    for dtype in (np.int64, np.uint8, np.bool_, np.complex64, ml_dtypes.float8_e4m3fn):
+        one = np.array([1, 0, 1], dtype)
+        assert compared(tmp_path, one, one) is None
+        other = np.array([1, 0, 0], dtype)
+        found = compared(tmp_path, one, other)
+        assert (found.reason, found.different, found.index) == ("values", 1, (2,))
+        assert (found.max_abs, found.max_ulp) == (1, None)
+    wide = np.array([1, 2.5], np.float32)
+    assert compared(tmp_path, wide, wide.astype(ml_dtypes.bfloat16)) is None
+    assert compared(tmp_path, wide, wide.astype(ml_dtypes.float8_e4m3fn)) is None
+    found = compared(tmp_path, np.array([1, 1 / 3]), np.array([1, 1 / 3], np.float32))
+    assert (found.format, found.different, found.index) == ("float64", 1, (1,))
+    assert compared(tmp_path, wide, wide.astype(np.int32)).reason == "formats"
+    assert compared(tmp_path, wide, wide.reshape(2, 1)).reason == "shapes"
+    assert compared(tmp_path, np.zeros((0, 3)), np.zeros((0, 3))) is None
+
+
+def test_streams_are_cut_at_the_same_places() -> None:
+    whole = np.arange(20)
+    one = iter(np.split(whole, [3, 3, 11]))
+    other = iter(np.split(whole, [1, 12, 19]))
+    pairs = list(_in_step(one, other))
+    assert all((left == right).all() for left, right in pairs)
+    assert np.concatenate([left for left, _ in pairs]).tolist() == whole.tolist()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = saved(tmp_path / "a.safetensors", x=np.ones((2, 3), np.float32), y=[1], gone=[1])
+    other = np.ones((2, 3), np.float32)
+    other[1, 2] = 1.5
+    second = saved(tmp_path / "b.npz", x=other, y=[1], new=[1])
+    assert main(["verify", str(one), str(one)]) == 0
+    assert capsys.readouterr().out == "3 tensors compared, 8 values: all the same\n"
+    assert main(["verify", str(one), str(second)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["x", "float32", "1,2", "1", "1.5", "1", "6", "0.5", "4,194,304"]
+    assert lines[3:] == [
+        "gone: only in the first",
+        "new: only in the second",
+        "2 tensors compared, 7 values: 3 tensors differ",
+    ]
+    assert main(["verify", "--quiet", str(one), str(second)]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["verify", "--json", str(one), str(second)]) == 1
+    found = checkpoint.verify(one, second)
+    assert json.loads(capsys.readouterr().out) == found.to_dict()
+    assert main(["verify", str(one), str(tmp_path / "none")]) == 2
+    model = MODELS["awq"]()
+    folder = write(
+        tmp_path / "model", Decodable({"a.qweight": model.tensors["a.qweight"]}, {}, model.config)
+    )
+    assert main(["verify", str(one), str(folder)]) == 2
+    assert "a.qweight" in capsys.readouterr().err
+
+
+def test_progress(tmp_path: Path) -> None:
+    one = saved(tmp_path / "a.safetensors", x=np.ones(10**6, np.float32))
+    seen: list[Any] = []
+    checkpoint.verify(one, one, progress=seen.append)
+    assert seen[0].done == 0
+    assert (seen[-1].done, seen[-1].name) == (4 * 10**6, None)
+    assert len(seen) > 3
