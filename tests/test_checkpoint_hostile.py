@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 from castwise import checkpoint
-from castwise.checkpoint import _pieces
+from castwise.checkpoint import _batches
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_python
 
@@ -144,6 +145,7 @@ def _limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProc
     return run_python("-c", program, *arguments)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("descr", ["(", "()", "-", "1+", "[],", "'',", "{1:'a'},", "'", "\\", " "])
 def test_the_longest_headers_take_little_memory(tmp_path: Path, descr: str) -> None:
     path = tmp_path / "in.npy"
@@ -286,7 +288,7 @@ def test_damage_of_any_kind_never_gives_another_error(tmp_path: Path) -> None:
     for suffix, content in _samples(tmp_path).items():
         path, out = tmp_path / f"damaged{suffix}", tmp_path / f"out{suffix}"
         refused = 0
-        for _ in range(600):
+        for _ in range(600 // support.FEWER):
             damaged = bytearray(content)
             for _ in range(generator.choice((1, 1, 2, 8))):
                 damaged[generator.randrange(len(damaged))] = generator.choice(
@@ -436,7 +438,7 @@ def test_failures_without_a_number_of_the_system(
 ) -> None:
     # No file system here takes none of the bytes without saying why.
     failed = ([], (0, stage, None, None))
-    monkeypatch.setattr(_pieces, "convert_tensors", lambda *_: failed)
+    monkeypatch.setattr(_batches, "convert_tensors", lambda *_: failed)
     np.save(tmp_path / "in.npy", floats(8))
     with pytest.raises(kind, match=message):
         checkpoint.cast_file(tmp_path / "in.npy", tmp_path / "out.npy", "bfloat16")

@@ -44,6 +44,7 @@ def saved_by_numpy(array: Any) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS.keys())
 def test_records_are_written_and_read_as_by_numpy(tmp_path: Path, record: Any) -> None:
     path, archive = tmp_path / "u.npy", tmp_path / "u.npz"

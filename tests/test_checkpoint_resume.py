@@ -18,6 +18,7 @@ from castwise import checkpoint
 from castwise.checkpoint import _filesystem, _leftovers
 from castwise.checkpoint._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
+from processes import run_python
 
 SHARDS = ("a", "b", "c", "d")
 KEPT = ".out.resumable.castwise-tmp"
@@ -177,6 +178,7 @@ def test_a_drawn_seed_is_kept(source: Path) -> None:
     [
         ({"rounding": "towards-zero"}, "options"),
         ({"dtype": "float16"}, "tensors"),
+        ({"max_shard_size": 1}, "tensors"),
         ({"touch": True}, "source"),
     ],
 )
@@ -286,8 +288,7 @@ def test_after_a_kill(source: Path) -> None:
         "stop = lambda one: one.name == 'c' and os.kill(os.getpid(), signal.SIGKILL); "
         "checkpoint.cast_file(*sys.argv[1:], 'bfloat16', resumable=True, progress=stop)"
     )
-    result = subprocess.run([sys.executable, "-c", program, source, out], check=False)
-    assert result.returncode < 0
+    assert run_python("-c", program, source, out).returncode < 0
     seen: list[str | None] = []
     checkpoint.cast_file(
         source, out, "bfloat16", resume=True, progress=lambda one: seen.append(one.name)
@@ -361,9 +362,7 @@ def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) ->
         shutil.rmtree(out, ignore_errors=True)
         if replaces:
             shutil.copytree(old, out)
-        code = subprocess.run(
-            [sys.executable, "-c", KILL_AT_THE_END, source, out, str(step)], check=False
-        ).returncode
+        code = run_python("-c", KILL_AT_THE_END, source, out, step).returncode
         ends.add(contents(out) == new)
         assert contents(out) in (before, new)
         if code == 0:
@@ -399,9 +398,9 @@ def hook(event, _):
         steps += 1
         if steps == int(last):
             os._exit(9)
-def put(new, path):
+def put(new, path, **options):
     sys.addaudithook(hook)
-    put_in_place(new, path)
+    put_in_place(new, path, **options)
 _filesystem._put_in_place = put
 checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=True)
 """
@@ -465,10 +464,10 @@ def test_a_folder_that_was_named_meanwhile_is_left_alone(
     before, out = contents(kept), source.with_name("out")
     lock = _leftovers.lock
 
-    def lock_late(descriptor: int) -> bool:
+    def lock_late(descriptor: int, *, shared: bool = False) -> bool:
         if kept.exists():
             kept.rename(out)
-        return lock(descriptor)
+        return lock(descriptor, shared=shared)
 
     monkeypatch.setattr(_leftovers, "lock", lock_late)
     with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):

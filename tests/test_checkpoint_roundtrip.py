@@ -43,6 +43,7 @@ def test_every_format_and_shape_comes_back(tmp_path: Path, suffix: str, name: st
         assert described[key].shape == array.shape
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NUMPY_FORMATS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_npy_keeps_format_and_order(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
@@ -213,7 +214,8 @@ def test_what_a_container_cannot_hold_is_refused(tmp_path: Path) -> None:
         ("f.npy", {"t": floats(1)}, None, "one array"),
         ("f.npy", floats(1), {"k": "v"}, "no metadata"),
         ("f.npz", {"a\0b": floats(1)}, None, "name of a member"),
-        ("f.bin", {"t": floats(1)}, None, "no container"),
+        ("f.bin", {"t": floats(1)}, None, "only reads"),
+        ("f.txt", {"t": floats(1)}, None, "no container"),
     ]
     for file, tensors, metadata, message in refused:
         with pytest.raises(checkpoint.CheckpointError, match=message):
@@ -234,6 +236,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         assert written[0] == written[1]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".npy"])
 @pytest.mark.parametrize("name", NUMPY_FORMATS)
 def test_arrays_of_the_other_byte_order_are_saved_as_what_they_say(

@@ -1,9 +1,12 @@
 """Checkpoint files: load, save, look into, and cast whole models.
 
-Containers: `.safetensors` (a file, or a folder of shards with its index), `.npz`, `.npy`. All
-formats of castwise's table survive in all of them. Files are untrusted: headers are checked before
-anything they claim is allocated, and no pickle is ever opened. What is written appears under its
-name only when it is complete.
+Containers: `.safetensors` (a file, or a folder of shards with its index, also one with others
+inside, such as a pipeline of diffusers), `.npz` and `.npy`, in which all formats of castwise's
+table survive; `.h5` and `.keras`, which hold those that Keras reads; and the files of torch
+(`.pt`, `.pth`, `.bin`, `.ckpt`), which are only read.
+
+Files are untrusted: headers are checked before anything they claim is allocated, and no pickle is
+ever unpickled. What is written appears under its name only when it is complete.
 """
 
 from castwise._dtype_map import DtypeMap
@@ -11,23 +14,39 @@ from castwise._seeding import tensor_seed
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
-from castwise.checkpoint.convert import cast_file
-from castwise.checkpoint.report import CastRow, CastSummary, Progress
+from castwise.checkpoint.convert import cast_file, finish
+from castwise.checkpoint.dequantize import dequantize_file
+from castwise.checkpoint.maps import map_names
+from castwise.checkpoint.preview import CastPlan
+from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
+from castwise.checkpoint.verify import Difference, Verification, verify
+from castwise.quantization import Orphan, Quantization, QuantizedWeight
 
 __all__ = [
+    "CastPlan",
     "CastRow",
     "CastSummary",
     "CheckpointError",
+    "Difference",
     "DtypeMap",
+    "Finding",
     "Inspection",
+    "Orphan",
     "Progress",
+    "Quantization",
+    "QuantizedWeight",
     "TensorInfo",
+    "Verification",
     "cast_file",
+    "dequantize_file",
+    "finish",
     "inspect",
     "load",
+    "map_names",
     "metadata",
     "save",
     "tensor_seed",
+    "verify",
 ]
 
 

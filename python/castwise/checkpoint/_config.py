@@ -23,7 +23,7 @@ _KEYS = ("torch_dtype", "dtype")
 _OTHERS = frozenset(("quantization_config", "compression_config"))  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
 _MAX_BYTES = 10_000_000
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 """The tokens of valid JSON that matter here; no other holds any of these characters."""
 
 
@@ -74,6 +74,8 @@ class _Part:
 class Config:
     """A `config.json`, read and checked before the work begins.
 
+    `path` is its path, `label` what warnings call it.
+
     Raises
     ------
     OSError
@@ -81,7 +83,8 @@ class Config:
 
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, label: str = CONFIG) -> None:
+        self._label = label
         self._text = ""
         self._stated: list[_Stated] = []
         self._problem: str | None = None
@@ -97,7 +100,12 @@ class Config:
         except (ValueError, RecursionError) as error:
             self._problem = f"it cannot be read as JSON ({error})"
             return
-        self._stated = [one for one in _stated(self._text) if one.format is not None]
+        self._take(self._text)
+
+    def _take(self, text: str) -> None:
+        """Take another text, and find what it states."""
+        self._text = text
+        self._stated = [one for one in _stated(text) if one.format is not None]
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the dtype of cast tensors in the place of others.
@@ -111,9 +119,15 @@ class Config:
             return None
         if self._problem is not None:
             _LOGGER.warning(
-                "%s was copied unchanged: %s; check the dtype that it states", CONFIG, self._problem
+                "%s was copied unchanged: %s; check the dtype that it states",
+                self._label,
+                self._problem,
             )
             return None
+        return self._with_dtype(formats)
+
+    def _with_dtype(self, formats: Sequence[str]) -> str | None:
+        """Return the text with the only one of these formats in the place of others, or None."""
         stale = [one for one in self._stated if [one.format] != formats]
         reasons = [_reason(one, formats) for one in stale]
         pieces, done = [], 0
@@ -125,7 +139,12 @@ class Config:
             if reason is not None:
                 what = "changed elsewhere" if pieces else "copied unchanged"
                 _LOGGER.warning(
-                    "%s was %s; its %s still says %r: %s", CONFIG, what, one.key, one.value, reason
+                    "%s was %s; its %s still says %r: %s",
+                    self._label,
+                    what,
+                    one.key,
+                    one.value,
+                    reason,
                 )
                 break
         return "".join([*pieces, self._text[done:]]) if pieces else None
@@ -154,7 +173,7 @@ def _reason(stated: _Stated, formats: Sequence[str]) -> str | None:
 def _stated(text: str) -> Iterator[_Stated]:
     """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
     part = _Part(None, is_object=False)
-    for token in _TOKEN.finditer(text):
+    for token in TOKEN.finditer(text):
         match token[0]:
             case "{" | "[" as bracket:
                 states = part.key if part.key in _KEYS else part.states

@@ -1,4 +1,8 @@
-"""The one exception that the checkpoint package raises for what it was given."""
+"""The one exception that the checkpoint package raises for what it was given; texts for it."""
+
+from collections.abc import Sequence
+
+_MAX_LISTED = 8
 
 
 class CheckpointError(ValueError):
@@ -7,3 +11,9 @@ class CheckpointError(ValueError):
     The message names the file, the tensor or key at fault, and what to do about it. The destination
     is as it was, unless the message says that it was written.
     """
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names in a row: the first ones, and how many more there are."""
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -6,6 +6,7 @@ Whatever stops the run before that, the destination is as it was.
 """
 
 import ctypes
+import errno
 import os
 import shutil
 import stat
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._leftovers import (
@@ -25,6 +26,7 @@ from castwise.checkpoint._leftovers import (
     remove_leftovers,
     resumable_name,
 )
+from castwise.checkpoint._remote import RemoteSource, is_remote, new_object, remote_path
 
 if sys.platform == "win32":
     import msvcrt
@@ -37,7 +39,12 @@ _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path`, unless it is empty: `Path` would make the current folder of that."""
+    """Return `path`, unless it is empty: `Path` would make the current folder of that.
+
+    A URL becomes a path of its store.
+    """
+    if (remote := remote_path(path)) is not None:
+        return remote
     if not os.fspath(path):
         raise CheckpointError("the path is empty; name a file or a folder")
     return Path(path)
@@ -91,10 +98,25 @@ class SourceFile:
         """Close it."""
         self.stream.close()
 
+    def read(self, begin: int, count: int) -> bytes:
+        """Return so many bytes; fewer where the file ends."""
+        self.stream.seek(begin)
+        return self.stream.read(count)
+
+    def read_into(self, data: memoryview, begin: int) -> int:
+        """Fill `data` from there on; returns how many bytes there were."""
+        self.stream.seek(begin)
+        return self.stream.readinto(data)
+
     def _state(self) -> tuple[int, int, int, int]:
         """Which file it is, and of which state."""
         now = os.fstat(self.stream.fileno())
         return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def source_file(path: Path) -> SourceFile | RemoteSource:
+    """Open a file, or an object of a store, to read."""
+    return RemoteSource(path) if is_remote(path) else SourceFile(path)
 
 
 def handle(file: BinaryIO) -> int:
@@ -105,10 +127,11 @@ def handle(file: BinaryIO) -> int:
 
 
 @contextmanager
-def replacing_file(destination: Path) -> Iterator[BinaryIO]:
+def replacing_file(destination: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
     """A new file that takes the place of `destination` when the block ends without an error.
 
-    A link is followed: what it points to is replaced. An old file's permissions are kept.
+    A link is followed: what it points to is replaced. An old file's permissions are kept. With
+    `is_named` other processes can open it by its name meanwhile.
 
     Raises
     ------
@@ -118,17 +141,23 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
         The folder is missing or not writable, or the disk is full.
 
     """
+    if is_remote(destination):
+        with new_object(destination) as new:
+            yield new
+        return
     path = Path(os.path.realpath(destination))
     mode = _mode_of(path, destination)
-    with _replacing(path, destination) as temporary, _new_file(temporary) as file:
+    with (
+        _replacing(path, destination) as temporary,
+        _new_file(temporary, is_named=is_named) as file,
+    ):
         # Until it is locked another run may take it for a leftover; then naming it fails.
         with suppress(BlockingIOError):
             lock(file.fileno())
         if mode is not None:
             os.chmod(temporary if sys.platform == "win32" else file.fileno(), mode)
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
         if not temporary.exists():  # it has no name
             with suppress(OSError):
                 _link(file, path)
@@ -139,6 +168,25 @@ def replacing_file(destination: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
 
 
+def check_place(destination: Path, *, is_folder: bool = False) -> None:
+    """Raise what would be raised because nothing can be written under this name."""
+    if is_remote(destination):
+        return
+    path = Path(os.path.realpath(destination))
+    if not is_folder:
+        _mode_of(path, destination)
+    number = 0
+    try:
+        if not stat.S_ISDIR(path.parent.stat().st_mode):
+            number = errno.ENOTDIR
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            number = errno.EACCES
+    except OSError as error:
+        number = error.errno or errno.ENOENT
+    if number:
+        raise OSError(number, os.strerror(number), str(destination))
+
+
 def resumable_folder(destination: Path) -> Path:
     """Return the temporary folder of a run for `destination` that can be resumed."""
     return resumable_name(Path(os.path.realpath(destination)))
@@ -146,7 +194,11 @@ def resumable_folder(destination: Path) -> Path:
 
 @contextmanager
 def replacing_folder(
-    destination: Path, *, is_kept: Callable[[Path], object] | None = None, resume: bool = False
+    destination: Path,
+    *,
+    is_kept: Callable[[Path], object] | None = None,
+    resume: bool = False,
+    may_replace: bool = True,
 ) -> Iterator[Path]:
     """Make a new folder that takes the place of `destination` when the block ends without an error.
 
@@ -161,6 +213,8 @@ def replacing_folder(
         another run can resume. None: it never does.
     resume
         Begin with what such a run left.
+    may_replace
+        Whether a folder with contents may be replaced, even one that appears in the last moment.
 
     Raises
     ------
@@ -206,7 +260,7 @@ def replacing_folder(
         sync_folder(temporary)
         with suppress(OSError):  # the old folder, which may get the temporary name
             locks.enter_context(locked(path))
-        _put_in_place(temporary, path)
+        _put_in_place(temporary, path, may_replace=may_replace)
 
 
 def _make_resumable(temporary: Path) -> None:
@@ -247,11 +301,13 @@ def _replacing(
     sync_folder(path.parent)
 
 
-def _new_file(temporary: Path) -> BinaryIO:
+def _new_file(temporary: Path, *, is_named: bool) -> BinaryIO:
     """Open a new file: without a name where that can be had and named later, else `temporary`."""
 
     def opener(name: str, flags: int) -> int:
         with suppress(AttributeError, OSError):
+            if is_named:
+                raise FileExistsError
             descriptor = os.open(temporary.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
             if os.path.exists(f"{_OPEN_FILES}/{descriptor}"):
                 return descriptor
@@ -268,10 +324,55 @@ def _link(file: BinaryIO, path: Path) -> None:
     os.link(f"{_OPEN_FILES}/{number}", path, src_dir_fd=number, follow_symlinks=True)
 
 
-def _put_in_place(new: Path, path: Path) -> None:
-    """Rename the folder `new` to `path`; what was there then stands under a temporary name."""
+def put_file(new: Path, destination: Path) -> None:
+    """Give a complete file on the disk its name; an old file's permissions are kept."""
+    path = Path(os.path.realpath(destination))
+    mode = _mode_of(path, destination)
+    if mode is not None:
+        new.chmod(mode)
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def put_folder(new: Path, destination: Path, *, may_replace: bool) -> None:
+    """Give a complete folder its name; an old folder with contents then stands at `new`."""
+    path = Path(os.path.realpath(destination))
+    sync_folder(new)
+    _put_in_place(new, path, may_replace=may_replace)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def shared_folder(folder: Path, destination: Path) -> Iterator[None]:
+    """Make a folder that several runs write into, or use the one that is there, during a block.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a folder of this user, or is held by a run that puts it together.
+
+    """
+    try:
+        _make_resumable(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(destination)) from error
+    try:
+        with locked(folder, shared=True):
+            yield
+    except BlockingIOError as error:
+        raise CheckpointError(
+            f"the parts of {destination} are being put together; wait for the end of that"
+        ) from error
+
+
+def _put_in_place(new: Path, path: Path, *, may_replace: bool) -> None:
+    """Rename the folder `new` to `path`; what was there then stands under a temporary name.
+
+    OSError if there is a folder with contents that may not be replaced.
+    """
     if path.exists():
         shutil.copymode(path, new)
+    if path.exists() and may_replace:
         if exchange(new, path):
             return
         # The system cannot swap them. Between these two steps `path` is missing, and the old folder
@@ -294,12 +395,50 @@ def _mode_of(path: Path, destination: Path) -> int | None:
 
 def sync_folder(path: Path) -> None:
     """Make renames in a folder survive a power cut, where the system has a way to ask for that."""
+    if is_remote(path):
+        return
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def folder_of(file: BinaryIO) -> Path | None:
+    """Return the folder of an open file, also of one without a name; None for another object."""
+    name = getattr(file, "name", None)
+    return Path(name).parent if isinstance(name, str | os.PathLike) else None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Make a new file and bring it to the disk, or a new object of a store, which may replace one.
+
+    Raises
+    ------
+    OSError
+        There is a file of that name, or it cannot be written.
+
+    """
+    if is_remote(path):
+        with new_object(path) as uploaded:
+            yield uploaded
+        return
+    with path.open("xb") as file:
+        yield file
+        sync_file(file)
+
+
+def real_path(path: Path) -> Path:
+    """Return the path without links; an object of a store has one path."""
+    return path if is_remote(path) else Path(os.path.realpath(path))
+
+
+def sync_file(file: IO[Any]) -> None:
+    """Bring what was written into a file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def exchange(left: Path, right: Path) -> bool:

@@ -14,18 +14,18 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from castwise._core import CastReport, __version__, restore_report
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import sync_folder
+from castwise.checkpoint._filesystem import replacing_file, sync_folder
 from castwise.checkpoint._leftovers import journal_name
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers.folder import ShardedFolder
+from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
 
@@ -61,47 +61,44 @@ def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastO
 
 
 class Journal:
-    """The journal of one run; the folder then holds nothing but the complete shards."""
+    """The journal of one run; the folder then holds nothing but the complete shards.
+
+    `sources` are the files that are read, `planned` what becomes of the tensors of each new shard,
+    both by path.
+    """
 
     def __init__(
         self,
         folder: Path,
-        source: ShardedFolder,
+        sources: Mapping[str, Reader],
         options: CastOptions,
         planned: Mapping[str, Sequence[Planned]],
     ) -> None:
         self._folder = folder
-        job = _job(source, options, planned)
+        job = job_of(sources, options, planned)
         journal = journal_name(folder)
-        kept, lines = _read(folder)
-        if kept and kept != job:
-            differing = ", ".join(key for key in job if kept.get(key) != job[key])
-            raise CheckpointError(
-                f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
-                "leave out resume (--resume) to begin anew"
-            )
-        lines = [line for line in lines if line.shard in planned]
-        with _damage(journal):
-            rows = {line.shard: _rows(line, planned[line.shard]) for line in lines}
-        self._shards = {line.shard: line for line in lines if self._is_complete(line)}
-        self._rows = {shard: rows[shard] for shard in self._shards}
-        for path in folder.iterdir():
-            if path.name not in self._shards:
-                _remove(path)
-        journal.unlink(missing_ok=True)
-        self._file = journal.open("x", encoding="utf-8")
-        try:
+        kept = _kept(folder, job, planned)
+        remove_all_but(folder, folder, kept)
+        complete = {shard: one for shard, one in kept.items() if self._is_complete(one[0])}
+        self._shards = {shard: line for shard, (line, _) in complete.items()}
+        self._rows = {shard: rows for shard, (_, rows) in complete.items()}
+        remove_all_but(folder, folder, self._shards)
+        # In one step: a run that is killed here leaves a journal of what is complete.
+        with replacing_file(journal) as file:
             for line in (job, *map(asdict, self._shards.values())):
-                self._write(line)
-        except BaseException:
-            self._file.close()
-            raise
+                file.write(_line(line).encode())
+        self._file = journal.open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._file.close()
+
+    @property
+    def shards(self) -> Container[str]:
+        """The shards that are complete."""
+        return self._shards.keys()
 
     def finished(self, shard: str) -> list[CastRow] | None:
         """Return the rows of a shard that is complete; None if it is not."""
@@ -111,29 +108,70 @@ class Journal:
         """Note that a shard is complete and on the disk."""
         path = self._folder / shard
         states = [
-            {"name": row.name, "nbytes": row.nbytes_after, "report": _state(row.report)}
+            {"name": row.name, "nbytes": row.nbytes_after, "report": state_of(row.report)}
             for row in rows
         ]
-        sync_folder(self._folder)
+        for parent in path.relative_to(self._folder).parents:
+            sync_folder(self._folder / parent)
         self._write(asdict(_Shard(shard, path.stat().st_size, _checksum(path), states)))
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(_line(line))
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _is_complete(self, line: _Shard) -> bool:
         path = self._folder / line.shard
         return (
-            path.is_file()
-            and not path.is_symlink()
-            and path.stat().st_size == line.size
-            and _checksum(path) == line.checksum
+            path.is_file() and path.stat().st_size == line.size and _checksum(path) == line.checksum
         )
 
 
-def _job(
-    source: ShardedFolder, options: CastOptions, planned: Mapping[str, Sequence[Planned]]
+def _line(line: dict[str, Any]) -> str:
+    return json.dumps(line) + "\n"
+
+
+def kept_by_size(
+    folder: Path,
+    sources: Mapping[str, Reader],
+    options: CastOptions,
+    planned: Mapping[str, Sequence[Planned]],
+) -> list[str]:
+    """List the shards that a run can go on with, if they have the bytes that they had.
+
+    Raises
+    ------
+    CheckpointError
+        The folder keeps those of another conversion, or its journal is damaged.
+
+    """
+    kept = _kept(folder, job_of(sources, options, planned), planned)
+    return [shard for shard, (line, _) in kept.items() if _size(folder / shard) == line.size]
+
+
+def _kept(
+    folder: Path, job: dict[str, Any], planned: Mapping[str, Sequence[Planned]]
+) -> dict[str, tuple[_Shard, list[CastRow]]]:
+    """Return the shards in a journal, which must be that of this job, with their rows."""
+    kept, lines = _read(folder)
+    if kept and kept != job:
+        differing = ", ".join(key for key in job if kept.get(key) != job[key])
+        raise CheckpointError(
+            f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
+            "leave out resume (--resume) to begin anew"
+        )
+    with _damage(journal_name(folder)):
+        return {
+            line.shard: (line, _rows(line, planned[line.shard]))
+            for line in lines
+            if line.shard in planned
+        }
+
+
+def job_of(
+    sources: Mapping[str, Reader],
+    options: CastOptions,
+    planned: Mapping[str, Sequence[Planned]],
 ) -> dict[str, Any]:
     """Return all that decides the result, by what an error calls it."""
     plans = [
@@ -143,7 +181,7 @@ def _job(
     ]
     return {
         "version": __version__,
-        "source": {shard: reader.state for shard, reader in source.shards.items()},
+        "source": {shard: reader.state for shard, reader in sources.items()},
         "options": options.to_dict(),
         "tensors": hashlib.sha256(json.dumps(plans).encode()).hexdigest(),
     }
@@ -199,22 +237,31 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _remove(path: Path) -> None:
-    """Remove a file, or a folder of copied ones."""
-    if path.is_dir() and not path.is_symlink():
-        for inner in path.iterdir():
-            _remove(inner)
-        path.rmdir()
-    else:
-        path.unlink()
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
-def _state(report: CastReport | None) -> Any:
+def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
+    """Remove all in a folder but regular files whose paths from the root are kept."""
+    for path in folder.iterdir():
+        found = path.lstat().st_mode
+        if stat.S_ISDIR(found):
+            remove_all_but(path, root, kept)
+            with suppress(OSError):  # it has files that are kept
+                path.rmdir()
+        elif not stat.S_ISREG(found) or path.relative_to(root).as_posix() not in kept:
+            path.unlink()
+
+
+def state_of(report: CastReport | None) -> Any:
     """Return a report as plain values, its sums to the last bit."""
     return None if report is None else report.__reduce__()[1]
 
 
-def _report(state: Any) -> CastReport | None:
+def report_of(state: Any) -> CastReport | None:
     """Restore a report from the lists that JSON made of its state."""
     if state is None:
         return None
@@ -232,16 +279,6 @@ def _rows(line: _Shard, planned: Sequence[Planned]) -> list[CastRow]:
 
 
 def _row(state: dict[str, Any], plan: Planned, shard: str) -> CastRow:
-    info = plan.info
     if type(state["nbytes"]) is not int:
         raise TypeError(state)
-    return CastRow(
-        name=info.name,
-        shape=info.shape,
-        source=info.label,
-        target=plan.target,
-        nbytes_before=info.nbytes,
-        nbytes_after=state["nbytes"],
-        report=_report(state["report"]),
-        shard=shard,
-    )
+    return CastRow.of(plan, state["nbytes"], report_of(state["report"]), shard)

@@ -133,6 +133,11 @@ def resumable_name(path: Path) -> Path:
     return path.with_name(f"{_prefix(path)}resumable{_SUFFIX}")
 
 
+def parts_name(path: Path) -> Path:
+    """Return the name of the folder into which the parts of a conversion are written."""
+    return path.with_name(f"{_prefix(path)}parts{_SUFFIX}")
+
+
 def aside(temporary: Path) -> Path:
     """Where the old folder stands while it is replaced by `temporary` in two steps."""
     return temporary.with_suffix(_OLD_SUFFIX)
@@ -171,8 +176,10 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[int | None]:
+def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
     """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks.
+
+    Others may hold a shared one too, if theirs is shared.
 
     Raises
     ------
@@ -188,12 +195,12 @@ def locked(path: Path) -> Iterator[int | None]:
     # Whatever stands there: without following a link, or waiting for the other end of a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        yield descriptor if lock(descriptor) else None
+        yield descriptor if lock(descriptor, shared=shared) else None
     finally:
         os.close(descriptor)
 
 
-def lock(descriptor: int) -> bool:
+def lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed; False if the system has no locks for it.
 
     Raises
@@ -205,7 +212,8 @@ def lock(descriptor: int) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:

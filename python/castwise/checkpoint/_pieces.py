@@ -1,225 +1,239 @@
 """Convert the tensors of one container into another, in pieces.
 
 Where both lie in files as they are, the engine reads, casts and writes them, several pieces at a
-time. Else pieces of about a mebibyte pass through here. Only an array in Fortran order that must
-change its order, or whose result depends on places in C order, is read whole.
+time. Else pieces of about a mebibyte pass through here. A tensor that must change its order, or
+whose result depends on places in C order, is brought into C order in a temporary file first.
 """
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import cast
 
-from castwise._core import CastReport, ElementCast, cast, convert_tensors
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import handle
+from castwise._core import CastReport
+from castwise.checkpoint._batches import (
+    TILE,
+    Casting,
+    TensorRange,
+    convert_ranges,
+    element_cast,
+    named,
+)
+from castwise.checkpoint._rearranging import (
+    InCOrder,
+    Rearranged,
+    in_c_order,
+    pieces_of,
+    rearrange,
+    temporary_file,
+)
 from castwise.checkpoint._tensors import format_info
-from castwise.checkpoint.containers._interface import Elements, Reader, Writer
+from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
 
 _PIECE_BYTES = 1 << 20
-_TILE = 1024  # elements; a piece holds whole tiles
-_BYTE_BITS = 8
 
 
-def convert_container(
-    reader: Reader,
-    writer: Writer,
-    options: CastOptions,
-    meter: ProgressMeter,
-    *,
-    shard: str | None = None,
-) -> list[CastRow]:
-    """Write every planned tensor.
-
-    Raises
-    ------
-    OverflowError, ValueError, TypeError
-        As `castwise.cast`, with the tensor's name in front.
-    MemoryError
-        An array that must be read whole does not fit; the message names it.
-
-    """
-    conversion = _Conversion(reader, writer, options)
-    placed = [name for name in writer.order if conversion.is_placed(name)]
-    reports = iter(conversion.in_place(placed, meter))
-    kept_apart = len(placed) < len(writer.order)
-    others: dict[str, CastReport | None] = (
-        dict.fromkeys(set(writer.order).difference(placed)) if kept_apart else {}
-    )
-    for name in writer.order:
-        if name in others:
-            meter.starts(name)
-            others[name] = conversion.passed_through(name, meter)
-            meter.finished(conversion.plans[name].info.nbytes)
-    return [
-        conversion.row(name, others[name] if name in others else next(reports), shard)
-        for name in writer.order
-    ]
+def row_of(writer: Writer, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+    """Return the row of a tensor that a writer has written, or is to write."""
+    return CastRow.of(writer.planned[name], nbytes_after(writer, name), report, shard)
 
 
-class _Conversion:
-    """One container on its way into another."""
+def nbytes_after(writer: Writer, name: str) -> int:
+    """Return the bytes that a tensor takes in a new container."""
+    info = writer.planned[name].info
+    if writer.keeps(name):
+        return info.nbytes
+    return writer.elements(name).nbytes(math.prod(info.shape))
 
-    def __init__(self, reader: Reader, writer: Writer, options: CastOptions) -> None:
-        self._reader = reader
+
+class Conversion:
+    """One container on its way into another, or its tensors of these names."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        options: CastOptions,
+        names: Collection[str] | None = None,
+    ) -> None:
+        self.reader = reader
         self._writer = writer
-        self.plans = writer.planned
+        self._plans = writer.planned
+        self._order = writer.order
+        if names is not None:
+            self._order = [name for name in writer.order if name in names]
         self._options = options
-        self._casts: dict[tuple[Elements, Elements, bool], ElementCast] = {}
+        self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
+        self._others: dict[str, CastReport | None] = {}
 
-    def is_placed(self, name: str) -> bool:
-        """Return True if the engine can convert a tensor where it lies."""
-        places = (self._reader.place(name), self._writer.place(name))
-        return None not in places and not self._is_whole(name)
+    @property
+    def file_order(self) -> Sequence[str]:
+        """All tensors of the new container, in its order."""
+        return self._writer.order
 
-    def in_place(self, names: list[str], meter: ProgressMeter) -> list[CastReport | None]:
-        """Let the engine convert tensors."""
-        places = self._reader.place(names[0]) if names else None, self._writer
-        if places[0] is None or (target := self._writer.place(names[0])) is None:
-            return []
-        target[0].flush()  # the header
-        watch = _Watch(meter, [(name, self.plans[name].info.nbytes) for name in names])
-        reports, failure = convert_tensors(
-            handle(places[0][0]),
-            handle(target[0]),
-            map(self._job, names),
-            self._options.threads,
-            watch.poll,
-        )
-        if failure is not None:
-            index, stage, number, error = failure
-            raise self._failure(names[index], stage, number, error) from error
-        watch.finish()
-        return reports
+    @property
+    def is_placed(self) -> bool:
+        """True if the engine can convert all tensors where they lie."""
+        return all(map(self._is_placed, self._order))
 
-    def _failure(
-        self, name: str, stage: str, number: int | None, error: Exception | None
-    ) -> Exception:
-        """Make the exception for what ended the engine's run."""
-        if error is not None:
-            return _named(error, name)
-        if number is None and stage == "write":  # the system took none of the bytes
-            return OSError(errno.EIO, "no more can be written")
-        if number is None:
-            return CheckpointError(
-                f"{self._reader.path}: truncated while it was read; tensor {name!r}"
+    def ranges(self) -> list[TensorRange]:
+        """Return the tensors that the engine can convert where they lie, in the writer's order."""
+        return [self._range(name) for name in self._order if self._is_placed(name)]
+
+    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
+        """Let the engine convert `ranges` in this process, then convert the others.
+
+        Returns the reports of the former. Temporary files are made in `folder`, or where the system
+        has them.
+
+        Raises
+        ------
+        OverflowError, ValueError, TypeError
+            As `castwise.cast`, with the tensor's name in front.
+
+        """
+        ranges = self.ranges()
+        reports: list[CastReport | None] = []
+        if ranges:
+            source, target = self.reader.place(ranges[0].name), self._writer.place(ranges[0].name)
+            assert source is not None, "by `ranges`"  # noqa: S101
+            assert target is not None, "by `ranges`"  # noqa: S101
+            watch = _Watch(meter, [(one.name, self._plans[one.name].info.nbytes) for one in ranges])
+            reports, error = convert_ranges(
+                self.reader.path,
+                source[0],
+                target[0],
+                ranges,
+                self._options.threads,
+                poll=watch.poll,
             )
-        # Without a path it is taken for the destination's.
-        path = [str(self._reader.path)] if stage == "read" else []
-        return OSError(number, os.strerror(number), *path)
+            if error is not None:
+                raise error
+            watch.finish()
+        others = [name for name in self._order if not self._is_placed(name)]
+        self.reader.expect(others)
+        for name in others:
+            if self._is_rearranged(name):
+                self._others[name] = self._rearranged(name, meter, folder)
+                continue
+            meter.starts(name)
+            self._others[name] = self._passed_through(name, meter)
+            meter.finished(self._plans[name].info.nbytes)
+        return iter(reports)
 
-    def passed_through(self, name: str, meter: ProgressMeter) -> CastReport | None:
-        """Convert a tensor whose pieces pass through Python, or which is read whole."""
-        if self._is_whole(name):
-            return self._at_once(name)
-        element_cast = self._cast(name)
-        if element_cast is None:
-            self._writer.write_pieces(name, self._reader.pieces(name, _PIECE_BYTES))
+    def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+        """Return the row of a tensor."""
+        return row_of(self._writer, name, report, shard)
+
+    def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
+        """Return the rows of all tensors; `reports` are those of `ranges`, in their order."""
+        return [
+            row_of(
+                self._writer,
+                name,
+                self._others[name] if name in self._others else next(reports),
+                shard,
+            )
+            for name in self._order
+        ]
+
+    def _is_placed(self, name: str) -> bool:
+        places = (self.reader.place(name), self._writer.place(name))
+        return None not in places and not self._is_rearranged(name)
+
+    def _passed_through(self, name: str, meter: ProgressMeter) -> CastReport | None:
+        """Convert a tensor whose pieces pass through Python."""
+        casting = self._casting(name)
+        if casting is None:
+            self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
             return None
-        old, new = self._reader.elements(name), self._writer.elements(name)
-        assert old is not None, "others are kept or read whole"  # noqa: S101
-        widest = max(format_info(side.format).itemsize for side in (old, new))
-        count = max(_PIECE_BYTES // widest // _TILE, 1) * _TILE
+        old, cast_piece = casting.source, element_cast(casting).convert
+        widest = max(format_info(side.format).itemsize for side in (old, casting.target))
+        count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
         reports: list[CastReport] = []
 
         def converted() -> Iterator[bytes]:
             done = 0
-            for piece in self._reader.pieces(name, _nbytes(old, count)):
+            for piece in self.reader.pieces(name, old.nbytes(count)):
                 if done:
                     meter.reaches(done, name)
                 try:
-                    first = done // _nbytes(old, _TILE) * _TILE
-                    result, report = element_cast.convert(first, piece)
+                    first = done // old.nbytes(TILE) * TILE
+                    result, report = cast_piece(first, piece)
                 except (OverflowError, ValueError, TypeError) as error:
-                    raise _named(error, name) from error
+                    raise named(error, name) from error
                 if report is not None:
                     reports[:] = [sum(reports, report)]
                 done += len(piece)
                 yield result
 
         self._writer.write_pieces(name, converted())
-        if self.plans[name].target is None:
+        if not self._plans[name].is_cast:
             return None
         return reports[0] if reports else CastReport()
 
-    def _at_once(self, name: str) -> CastReport | None:
-        info, target, report = self.plans[name].info, self.plans[name].target, None
-        try:
-            array = self._reader.read(name)
-            if target is not None:
-                options = self._options.for_tensor(name)
-                try:
-                    array, report = cast(
-                        array, target, report=True, threads=self._options.threads, **options
-                    )
-                except (OverflowError, ValueError, TypeError) as error:
-                    raise _named(error, name) from error
-            self._writer.write(name, array)
-        except MemoryError as error:
-            raise MemoryError(
-                f"tensor {name!r} of {info.nbytes:,} bytes and its result do not fit in memory"
-            ) from error
+    def _rearranged(
+        self, name: str, meter: ProgressMeter, folder: Path | None
+    ) -> CastReport | None:
+        """Convert a tensor that is brought into C order for it."""
+        meter.starts(name)
+        with in_c_order(self.reader, name, folder) as ordered:
+            if not self._writer.elements(name).fortran:
+                return self._alone(ordered, self._writer, meter, folder)
+            with temporary_file(folder) as result, temporary_file(folder) as turned:
+                writer = cast("Writer", InCOrder(self._writer, name, result))
+                report = self._alone(ordered, writer, meter, folder)
+                elements, shape = self._writer.elements(name), self._plans[name].info.shape
+                new = Arrangement.fortran(elements.nbytes(1), shape)
+                rearrange(new.in_c_order(), new, (result, 0), turned)
+                length = elements.nbytes(math.prod(shape))
+                self._writer.write_pieces(name, pieces_of(turned, length, _PIECE_BYTES))
         return report
 
-    def _is_whole(self, name: str) -> bool:
-        if self._writer.keeps(name):
+    def _alone(
+        self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
+    ) -> CastReport | None:
+        """Convert the one tensor of a reader."""
+        one = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
+        (row,) = one.rows(one.here(meter, folder), None)
+        return row.report
+
+    def _is_rearranged(self, name: str) -> bool:
+        """Return True if the tensor must be in C order, and is not."""
+        if self._writer.keeps(name) or self.reader.arrangement(name) is None:
             return False
-        old = self._reader.elements(name)
-        if old is None or not old.fortran:
-            return old is None
-        counts = self.plans[name].target is not None and self._options.count_places
+        old = self.reader.elements(name)
+        assert old is not None, "writers refuse what is of no format"  # noqa: S101
+        if not old.fortran:
+            return True
+        counts = self._plans[name].target is not None and self._options.count_places
         return counts or not self._writer.elements(name).fortran
 
-    def _cast(self, name: str) -> ElementCast | None:
+    def _casting(self, name: str) -> Casting | None:
         """Return what becomes of the elements; None if their bytes stay."""
-        old, plan = self._reader.elements(name), self.plans[name]
-        if old is None or self._writer.keeps(name):
+        if self._writer.keeps(name):
             return None
-        new, asked = self._writer.elements(name), plan.target is not None
+        old = self.reader.elements(name)
+        assert old is not None, "writers refuse what is of no format"  # noqa: S101
+        new, asked = self._writer.elements(name), self._plans[name].is_cast
         if not asked and old == new:
             return None
-        if self._options.seed is not None or (old, new, asked) not in self._casts:
-            self._casts[old, new, asked] = ElementCast(
-                old.format,
-                new.format,
-                source_packed=old.packed,
-                target_packed=new.packed,
-                source_order=old.order,
-                target_order=new.order,
-                report=asked,
-                **(self._options.for_tensor(name) if asked else {}),
-            )
-        return self._casts[old, new, asked]
+        if self._options.seed is not None or (old, new, asked) not in self._castings:
+            options = tuple(self._options.for_tensor(name).items()) if asked else None
+            self._castings[old, new, asked] = Casting(old, new, options)
+        return self._castings[old, new, asked]
 
-    def _job(self, name: str) -> tuple[int, int, int, ElementCast | None]:
-        source, target = self._reader.place(name), self._writer.place(name)
-        assert source is not None  # noqa: S101
-        assert target is not None  # noqa: S101
-        element_cast, info = self._cast(name), self.plans[name].info
-        count = info.nbytes if element_cast is None else math.prod(info.shape)
-        return source[1], count, target[1], element_cast
-
-    def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
-        """Return the row of a tensor that was written."""
-        info, target = self.plans[name].info, self.plans[name].target
-        nbytes = info.nbytes
-        if not self._writer.keeps(name):
-            nbytes = _nbytes(self._writer.elements(name), math.prod(info.shape))
-        return CastRow(
-            name=name,
-            shape=info.shape,
-            source=info.label,
-            target=target,
-            nbytes_before=info.nbytes,
-            nbytes_after=nbytes,
-            report=report,
-            shard=shard,
-        )
+    def _range(self, name: str) -> TensorRange:
+        source, target = self.reader.place(name), self._writer.place(name)
+        assert source is not None, "by `_is_placed`"  # noqa: S101
+        assert target is not None, "by `_is_placed`"  # noqa: S101
+        casting, info = self._casting(name), self._plans[name].info
+        count = info.nbytes if casting is None else math.prod(info.shape)
+        return TensorRange(name, source[1], target[1], 0, count, casting)
 
 
 class _Watch:
@@ -251,20 +265,3 @@ class _Watch:
         """Take note that all tensors are done."""
         while self._now is not None:
             self._next()
-
-
-def _named(error: Exception, name: str) -> Exception:
-    """Put the tensor in front of an error of `castwise.cast`."""
-    return type(error)(f"tensor {name!r}: {error}")
-
-
-def _nbytes(elements: Elements, count: int) -> int:
-    """Return the bytes that so many elements take in a file."""
-    return count * _bits(elements) // _BYTE_BITS
-
-
-@lru_cache
-def _bits(elements: Elements) -> int:
-    """Return the bits that an element takes in a file."""
-    info = format_info(elements.format)
-    return info.bits if elements.packed else _BYTE_BITS * info.itemsize

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import FormatInfo, finfo
+from castwise._spelling import checkpoint_format
 from castwise.checkpoint._errors import CheckpointError
 
 UNKNOWN = "unknown"
@@ -79,13 +80,24 @@ class Planned:
     target
         Format to cast to, None to keep the stored bytes.
     pattern
-        Key of the map that decided, None if none did.
+        Key of the map or policy map that decided, None if none did.
+    decided_by
+        "dtype", "map" or "policy", None if nothing asked for a cast.
+    is_decoded
+        True for a quantised weight that is decoded to `target` while it is read.
 
     """
 
     info: TensorInfo
     target: str | None = None
     pattern: str | None = None
+    decided_by: str | None = None
+    is_decoded: bool = False
+
+    @property
+    def is_cast(self) -> bool:
+        """True if its elements are to be cast."""
+        return self.target is not None and not self.is_decoded
 
 
 def format_info(name: Any) -> FormatInfo:
@@ -151,11 +163,11 @@ def assumed_format(
     if assume is None:
         return None
     if not isinstance(assume, Mapping):
-        info = format_info(assume)
+        info = format_info(checkpoint_format(assume))
         return info if info.itemsize == itemsize else None
     if name not in assume:
         return None
-    info = format_info(assume[name])
+    info = format_info(checkpoint_format(assume[name]))
     if info.itemsize != itemsize:
         raise CheckpointError(
             f"tensor {name!r} has elements of {itemsize} bytes, so it cannot be {info.name}, "
@@ -189,7 +201,7 @@ def check_texts(names: Any, metadata: Any) -> None:
 
 def _check_format(value: Any, what: str) -> None:
     try:
-        format_info(value)
+        format_info(checkpoint_format(value))
     except TypeError as error:
         raise TypeError(f"{what}: {error}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,17 @@ from castwise._adapter_registry import array_adapter
 from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path, replacing_file
+from castwise.checkpoint._quantized import quantization_of
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
-from castwise.checkpoint.containers import container_of, new_writer, open_source
+from castwise.checkpoint.containers import check_store, container_of, new_writer, open_source
 from castwise.checkpoint.containers._elements import native
-from castwise.checkpoint.containers.folder import ShardedFolder
+from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.report import SCHEMA
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization._recipes import I8
 
 _NPY = ".npy"
+_BYTE_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,27 @@ class Inspection:
         Its tensors, in the order in which they are stored.
     metadata
         Its metadata.
+    quantization
+        Its quantised weights: of each the scheme, the payload and the scales as far as names,
+        shapes, metadata and the configurations beside the file tell; and orphans, which are
+        payloads without scale and scales without payload. None if nothing is quantised.
 
     """
 
     path: str
     tensors: tuple[TensorInfo, ...]
     metadata: dict[str, str]
+    quantization: Quantization | None = None
+
+    def bits_per_weight(self) -> dict[str, float | None]:
+        """Return the bits that an element of each quantised weight takes with all that decodes it.
+
+        By the name of the payload; None if the scheme is not known. Scales of activations do not
+        count.
+        """
+        infos = {info.name: info for info in self.tensors}
+        weights = () if self.quantization is None else self.quantization.weights
+        return {one.payload: _bits_per_weight(one, infos) for one in weights}
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """For each format, the number of tensors and their bytes."""
@@ -53,6 +73,7 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
+            "schema": SCHEMA,
             "path": self.path,
             "tensors": [info.to_dict() for info in self.tensors],
             "totals": {
@@ -61,18 +82,30 @@ class Inspection:
             },
             "nbytes": sum(info.nbytes for info in self.tensors),
             "metadata": self.metadata,
+            "quantization": None if self.quantization is None else self.quantization.to_dict(),
         }
+
+
+def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -> float | None:
+    bits, payload = weight.code_bits, infos[weight.payload]
+    if payload.format == I8 and weight.scheme is not None and "int" in weight.scheme:
+        bits = _BYTE_BITS  # of whatever range they are
+    if bits is None or not payload.nbytes:
+        return None
+    others = weight.parts.keys() - set(weight.activations)
+    nbytes = payload.nbytes + sum(infos[name].nbytes for name in others)
+    return nbytes * bits / payload.nbytes
 
 
 def inspect(
     path: str | os.PathLike[str], *, assume: str | Mapping[str, str] | None = None
 ) -> Inspection:
-    """Read the headers of a checkpoint, and none of its data.
+    """Read the headers of a checkpoint, and none of its data; say what is quantised.
 
     Parameters
     ----------
     path
-        A `.safetensors`, `.npz` or `.npy` file, or a folder of safetensors shards.
+        A file of any container that castwise reads, or a folder of safetensors or torch shards.
     assume
         The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
         a mapping from name to format. Without it their format is None.
@@ -80,6 +113,7 @@ def inspect(
     Returns
     -------
     Every tensor's name, format, shape and size, and the metadata; of a folder, those of all shards.
+    In a folder of folders each name begins with the folder.
 
     Raises
     ------
@@ -96,11 +130,14 @@ def inspect(
     source = open_source(where, assume)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
-    for part in source.shards.values() if isinstance(source, ShardedFolder) else [source]:
-        with part as reader:
-            tensors.extend(reader.tensors.values())
-            pairs = {**reader.metadata, **pairs}
-    return Inspection(str(where), tuple(tensors), pairs)
+    for component in components_of(source):
+        for shard in component.shards.values():
+            with shard as reader:
+                for info in reader.tensors.values():
+                    name = component.prefix + info.name
+                    tensors.append(replace(info, name=name) if component.prefix else info)
+                pairs = {**reader.metadata, **pairs}
+    return Inspection(str(where), tuple(tensors), pairs, quantization_of(source))
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -121,7 +158,7 @@ def load(
     Parameters
     ----------
     path
-        A `.safetensors`, `.npz` or `.npy` file, or a folder of safetensors shards.
+        A file of any container that castwise reads, or a folder of safetensors or torch shards.
     names
         Load these tensors only, in this order.
     assume
@@ -131,7 +168,7 @@ def load(
     Returns
     -------
     A dictionary of name to array, in the order of the file or of `names`; of an `.npy` file the
-    array, unless `names` is given.
+    array, unless `names` is given. In a folder of folders each name begins with the folder.
 
     Raises
     ------
@@ -147,7 +184,7 @@ def load(
     where = checked_path(path)
     wanted = None if names is None else _names(names)
     source = open_source(where, assume)
-    if isinstance(source, ShardedFolder):
+    if isinstance(source, CheckpointFolder):
         return _load_folder(source, wanted)
     with source as reader:
         if container_of(where) == _NPY and wanted is None:
@@ -167,7 +204,7 @@ def save(
     Parameters
     ----------
     path
-        What to write; the suffix `.safetensors`, `.npz` or `.npy` decides the container.
+        What to write; the suffix `.safetensors`, `.npz`, `.npy` or `.h5` decides the container.
     tensors
         A mapping of name to array; for `.npy` one array. Arrays of torch, jax and other libraries
         that `castwise.cast` takes are saved by their elements, wherever those are.
@@ -190,6 +227,7 @@ def save(
 
     """
     where = checked_path(path)
+    check_store(where)
     if container_of(where) == _NPY:
         if isinstance(tensors, Mapping):
             raise CheckpointError(".npy holds one array; write .npz or .safetensors")
@@ -231,15 +269,21 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
     )
 
 
-def _load_folder(folder: ShardedFolder, wanted: list[str] | None) -> dict[str, NDArray[Any]]:
-    names = _checked(wanted, folder.names(), folder.path)
+def _load_folder(folder: CheckpointFolder, wanted: list[str] | None) -> dict[str, NDArray[Any]]:
+    every = [
+        component.prefix + name for component in folder.components for name in component.names()
+    ]
+    names = _checked(wanted, every, folder.path)
     needed = set(names)
     arrays: dict[str, NDArray[Any]] = {}
-    for shard, reader in folder.shards.items():
-        here = folder.indexed[shard] or reader.tensors
-        if not needed.isdisjoint(here):
-            with reader:
-                arrays |= {name: reader.read(name) for name in here if name in needed}
+    for component in folder.components:
+        for shard, reader in component.shards.items():
+            here = {
+                component.prefix + name: name for name in component.indexed[shard] or reader.tensors
+            }
+            if not needed.isdisjoint(here):
+                with reader:
+                    arrays |= {key: reader.read(here[key]) for key in here if key in needed}
     return {name: arrays[name] for name in names}
 
 

@@ -1,43 +1,19 @@
-"""Cast a whole checkpoint, a file or a folder of shards, in pieces."""
+"""Cast a whole checkpoint, a file or folders of shards, in pieces."""
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import (
-    checked_path,
-    replacing_file,
-    replacing_folder,
-    resumable_folder,
-    sync_folder,
-)
-from castwise.checkpoint._journal import Journal, kept_shards, resumed_options
-from castwise.checkpoint._leftovers import is_temporary
-from castwise.checkpoint._pieces import convert_container
-from castwise.checkpoint._tensors import Planned, check_assume
-from castwise.checkpoint.containers import container_of, is_container, new_writer, open_source
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import ShardedFolder, is_checkpoint_folder, new_index
-from castwise.checkpoint.containers.npz import NpzReader
-from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
-from castwise.dtype_policies import DTypePolicy
-
-_LOGGER = logging.getLogger(__name__)
-_NPY = ".npy"
-_COPY_BYTES = 1 << 20
+from castwise.checkpoint._filesystem import checked_path
+from castwise.checkpoint._parts import Part, Parts, cast_part
+from castwise.checkpoint._remote import is_remote
+from castwise.checkpoint._request import Request
+from castwise.checkpoint.report import CastSummary, Progress
 
 
 def cast_file(
@@ -58,14 +34,28 @@ def cast_file(
     resumable: bool = False,
     resume: bool = False,
     keep_config: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+    dry_run: bool = False,
+    raw: bool = False,
+    as_bytes: bool = True,
+    part: str | tuple[int, int] | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Cast the tensors of a checkpoint and write a new one.
 
-    `source` is a `.safetensors`, `.npz` or `.npy` file, or a folder of safetensors shards;
-    `destination` is one of these, and may be `source` itself. It appears, or is replaced, when it
-    is complete; a run that is stopped at any moment leaves what was there before. Tensors are read,
-    cast and written in pieces of about a mebibyte, so memory does not grow with their size.
+    `source` is a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` file, a file of torch (`.pt`,
+    `.pth`, `.bin`, `.ckpt`), or a folder with safetensors shards, in itself or in folders of it, as
+    diffusers writes pipelines; where a folder has none, with those of torch that transformers,
+    diffusers and peft load (`pytorch_model.bin`), which become safetensors. `destination` is one of
+    these, not of torch, and may be `source` itself. A folder becomes a folder, or one file if
+    `destination` ends with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
+    of HDF5 files. It appears, or is replaced, when it is complete; a run that is stopped at any
+    moment leaves what was there before, except of a folder on a store, which is replaced file by
+    file. Tensors are read, cast and written in pieces of about a mebibyte, so memory does not grow
+    with their size.
 
     Metadata is kept, and so, byte for byte, is every tensor that is not to be cast.
 
@@ -76,14 +66,17 @@ def cast_file(
     destination
         What to write. A file is replaced; a folder only with `overwrite`.
     dtype
-        Format for all floating tensors. Integers, bools and complex numbers stay. A mapping is
-        taken as `dtype_map`, a `DTypePolicy` as `policy`.
+        Format for all floating tensors. Integers, bools and complex numbers stay. "fp8" and
+        "float8" mean float8_e4m3fn, also in `dtype_map` and `assume`. A mapping is taken as
+        `dtype_map`, a `DTypePolicy` as `policy`.
     dtype_map
-        Instead of `dtype`, a mapping or a JSON or TOML file of regular expression to
-        format; see `DtypeMap`. A key that matches a name wholly decides for it, whatever its
-        kind; `default` is for the other floating tensors.
+        A mapping, a JSON or TOML file, or the name of a map that comes with castwise
+        (`map_names`): regular expression to format; see `DtypeMap`. A key that matches a name
+        wholly decides for it, whatever its kind; `default` is for the other floating tensors.
+        A map without `default` takes `dtype` as that. In a folder of folders the name begins with
+        the folder: `unet/conv_in.weight`.
     policy
-        Instead of either, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or a `.json`
+        Instead of both, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or a `.json`
         file with the config as Keras writes it. Each floating tensor gets the dtype of its policy.
     role
         Which dtype of the policy: "variable", what variables are kept in, or "compute".
@@ -112,18 +105,51 @@ def cast_file(
         Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also those of a
         model's parts, follow the tensors if all floating ones have become float32, float16 or
         bfloat16; otherwise a warning says what to set.
+    include
+        Globs of files of a folder to copy that are left out else: `.git` and `.cache`, states of
+        optimizers and trainers, and the same weights in other formats or variants. A glob is
+        compared with the path in the folder and with the name, of files and of folders.
+    exclude
+        Globs of files of a folder to leave out, also with tensors.
+    max_shard_size
+        Divide the tensors anew into shards of at most so many bytes, an int or text such as "5GB"
+        or "2GiB", with the names and the index that transformers writes. A file then becomes a
+        folder if `destination` is the name of one.
+    dry_run
+        Write nothing and return what would become of every tensor, a `CastPlan`.
+    raw
+        Cast codes and scales of quantised weights as if they were plain numbers. Else a cast that
+        would change one of them is refused.
+    as_bytes
+        Whether a safetensors file may hold formats that it has no code for, such as float8_e4m3 or
+        int4, as bytes. castwise reads them again; others see numbers of uint8.
+    part
+        Cast only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it beside
+        `destination`; the rows are of its elements. When all parts are cast, by runs that see the
+        same files, at the same time or not, `finish` makes the checkpoint of them. Only into
+        `.safetensors` and `.npy` files and folders, of tensors that stand uncompressed.
+    executor
+        Who casts the tensors, in batches of about 256 MiB: a `concurrent.futures.Executor` of
+        threads or processes, or of a cluster whose workers see the same files under the same
+        paths: `distributed.Client.get_executor()`, `mpi4py.futures.MPIPoolExecutor()`; for Ray a
+        class whose `submit(function, batch)` returns
+        `ray.remote(function).remote(batch).future()`. The result does not depend on it. A batch
+        whose worker is lost is cast in this process. `threads` is for each batch. Files that
+        `part` is not for are cast in this process.
     progress
         Called when a tensor begins, now and then within a large one, and at the end. Several
         pieces are in flight, so a tensor may be done by then.
 
     Returns
     -------
-    What each tensor became and what that lost.
+    What each tensor became and what that lost; a `CastPlan` if `dry_run`.
 
     Raises
     ------
     CheckpointError
-        The source is damaged or changes while it is read, or what is asked makes no sense for it.
+        The source is damaged or changes while it is read; what is asked makes no sense for it, such
+        as another format for the payload or a scale of a quantised weight without `raw`; or the
+        file system of `destination` has less room than the result needs.
     ValueError, TypeError
         An option, the map or a format is wrong.
     OverflowError, ValueError
@@ -133,248 +159,81 @@ def cast_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    old, new = checked_path(source), checked_path(destination)
-    check_assume(assume)
-    dtypes = _dtypes(dtype, dtype_map, policy, role)
-    options = CastOptions.checked(
-        rounding=rounding, overflow=overflow, nan=nan, seed=seed, threads=threads
-    )
-    keeping = _Keeping(resumable=resumable or resume, resume=resume, config=keep_config)
-    opened = open_source(old, assume)
-    if isinstance(opened, ShardedFolder):
-        if resume:
-            drawn = seed is None
-            options = resumed_options(resumable_folder(new), options, drawn=drawn)
-        rows, planned = _cast_folder(
-            opened, new, dtypes, options, keeping, overwrite=overwrite, listener=progress
-        )
-    else:
-        rows, planned = _cast_single(opened, new, dtypes, options, keeping, listener=progress)
-    return CastSummary(
-        str(old), str(new), options.to_dict(), rows, unused_patterns(planned, dtypes)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Keeping:
-    """What a run keeps: complete shards if it is interrupted, and what is there already."""
-
-    resumable: bool
-    resume: bool
-    config: bool
-    """Leave config.json as it is."""
-
-
-def _cast_single(
-    source: Reader,
-    destination: Path,
-    dtypes: DtypeMap,
-    options: CastOptions,
-    keeping: _Keeping,
-    *,
-    listener: Callable[[Progress], None] | None,
-) -> tuple[list[CastRow], list[Planned]]:
-    with source as reader:
-        if keeping.resumable:
-            raise CheckpointError(
-                f"resumable and resume are for folders of shards, and {reader.path} is a file, "
-                "which is cast as a whole; leave them out"
-            )
-        old, container = container_of(reader.path), container_of(destination)
-        if container != old and _NPY in {container, old}:
-            raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
-        if isinstance(reader, NpzReader) and container != old and reader.others:
-            _LOGGER.warning("%s: left out, not arrays: %s", reader.path, ", ".join(reader.others))
-        planned = plan(reader.tensors.values(), dtypes)
-        meter = ProgressMeter(sum(one.info.nbytes for one in planned), listener)
-        with replacing_file(destination) as file:
-            with new_writer(destination, file, planned, reader.metadata, reader) as writer:
-                rows = convert_container(reader, writer, options, meter)
-            reader.check_unchanged()
-            meter.starts(None)
-    return rows, planned
-
-
-def _dtypes(
-    dtype: Any,
-    dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
-    policy: Any,
-    role: str,
-) -> DtypeMap:
-    if sum(argument is not None for argument in (dtype, dtype_map, policy)) != 1:
-        raise CheckpointError("give either dtype, dtype_map or policy, and only one of them")
-    if policy is None and role != "variable" and not isinstance(dtype, DTypePolicy):
-        raise CheckpointError(f"role={role!r} chooses a dtype of a policy; give one as policy")
-    if policy is not None:
-        return DtypeMap.from_policy_argument(policy, role)
-    if isinstance(dtype_map, str | os.PathLike):
-        return DtypeMap.from_file(checked_path(dtype_map))
-    return DtypeMap.of(dtype if dtype_map is None else dtype_map, role)
-
-
-def _cast_folder(
-    folder: ShardedFolder,
-    destination: Path,
-    dtypes: DtypeMap,
-    options: CastOptions,
-    keeping: _Keeping,
-    *,
-    overwrite: bool,
-    listener: Callable[[Progress], None] | None,
-) -> tuple[list[CastRow], list[Planned]]:
-    """Cast every shard; everything else in the folder is copied.
-
-    The folder `destination` appears, or is replaced, when all of it is there.
-    """
-    _check_destination(folder.path, destination, overwrite=overwrite)
-    config = None if keeping.config else Config(folder.path / CONFIG)
-    planned = {
-        shard: plan(reader.tensors.values(), dtypes) for shard, reader in folder.shards.items()
-    }
-    everything = [one for plans in planned.values() for one in plans]
-    meter = ProgressMeter(sum(one.info.nbytes for one in everything), listener)
-    rows: list[CastRow] = []
-    with (
-        ExitStack() as telling,
-        replacing_folder(
-            destination,
-            is_kept=kept_shards if keeping.resumable else None,
-            resume=keeping.resume,
-        ) as new,
-        ExitStack() as stack,
+    new = checked_path(destination)
+    if isinstance(executor, type) or (
+        executor is not None and not callable(getattr(executor, "submit", None))
     ):
-        journal = None
-        if keeping.resumable:
-            journal = stack.enter_context(Journal(new, folder, options, planned))
-            # Only now, when what is kept is known to be of this conversion.
-            telling.enter_context(_told_what_is_kept(destination, folder))
-        for shard, reader in folder.shards.items():
-            done = journal.finished(shard) if journal is not None else None
-            if done is not None:
-                meter.finished(sum(one.info.nbytes for one in planned[shard]))
-                rows += done
-                continue
-            done = _cast_shard(reader, new / shard, planned[shard], options, meter)
-            if journal is not None:
-                journal.add(shard, done)
-            rows += done
-        meter.starts(None)
-        _copy_others(folder.path, new, {*folder.shards, folder.index_name})
-        if folder.index_name is not None:
-            _write_index(folder, new / folder.index_name, rows)
-        if config is not None and (text := config.following(rows)) is not None:
-            _replace_text(new / CONFIG, text)
-        # Again: it may have appeared, or changed, while the shards were cast.
-        _check_destination(folder.path, destination, overwrite=overwrite)
-    return rows, everything
+        raise TypeError(
+            f"executor must have submit(), as an Executor of concurrent.futures, not {executor!r}"
+        )
+    request = Request(
+        source=source,
+        dtype=dtype,
+        dtype_map=dtype_map,
+        policy=policy,
+        role=role,
+        rounding=rounding,
+        overflow=overflow,
+        nan=nan,
+        seed=seed,
+        assume=assume,
+        overwrite=overwrite,
+        keep_config=keep_config,
+        include=include,
+        exclude=exclude,
+        max_shard_size=max_shard_size,
+        raw=raw,
+        as_bytes=as_bytes,
+    )
+    if (part, executor) != (None, None) and (is_remote(new) or is_remote(checked_path(source))):
+        raise CheckpointError(
+            "part and executor are for files that all workers see under the same paths, not for "
+            "those on a store; leave them out, or copy the source to a disk that workers share, "
+            "and the result from it"
+        )
+    mine = None if part is None else Part.of(part)
+    if mine is not None:
+        request.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
+    with request.planned(new, threads, resumable=resumable, resume=resume) as planned:
+        if dry_run:
+            return planned.preview()
+        if mine is None:
+            return planned.write(progress, executor)
+        arguments = request.as_text()
+        rows = cast_part(
+            planned.run, new, mine, planned.options, arguments=arguments, progress=progress
+        )
+        return planned.summary(rows)
 
 
-@contextmanager
-def _told_what_is_kept(destination: Path, folder: ShardedFolder) -> Iterator[None]:
-    """Warn of the complete shards that stay if the block ends with an error."""
+def finish(destination: str | os.PathLike[str]) -> CastSummary:
+    """Make a checkpoint of its parts, which runs of `cast_file` with `part` have cast.
+
+    It appears when it is complete, and the parts are gone then.
+
+    Parameters
+    ----------
+    destination
+        As in those runs.
+
+    Returns
+    -------
+    What `cast_file` would return without parts.
+
+    Raises
+    ------
+    CheckpointError
+        A part is missing, still being cast, or of another conversion; or the source was changed
+        since.
+    OSError
+        A file cannot be read or written, or the disk is full.
+
+    """
+    new = checked_path(destination)
+    parts = Parts(new)
     try:
-        yield
-    except BaseException:
-        temporary = resumable_folder(destination)
-        if kept := kept_shards(temporary):
-            _LOGGER.warning(
-                "%s keeps %d of %d shards; resume (--resume) goes on with them",
-                temporary,
-                kept,
-                len(folder.shards),
-            )
-        raise
-
-
-def _check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:
-    """CheckpointError unless the folder may be written, with nothing lost that nobody meant to."""
-    old, new = Path(os.path.realpath(source)), Path(os.path.realpath(destination))
-    if old == new:
-        return  # all that is in the folder is carried over
-    if old in new.parents or new in old.parents:
-        raise CheckpointError(
-            f"one of {destination} and {source} is inside the other; choose another name"
-        )
-    if is_container(new) and not new.is_dir():
-        raise CheckpointError(f"{source} is a folder, so {destination} must be one too")
-    if not new.exists():
-        return
-    if not new.is_dir():
-        raise CheckpointError(f"{source} is a folder, but {destination} is a file")
-    if not any(new.iterdir()):
-        return
-    if not is_checkpoint_folder(new):
-        raise CheckpointError(
-            f"{destination} is there and holds no safetensors files; it is not replaced"
-        )
-    if not overwrite:
-        raise CheckpointError(
-            f"{destination} is there; to replace the whole folder say so (overwrite, --overwrite)"
-        )
-
-
-def _cast_shard(
-    source: SafetensorsReader,
-    destination: Path,
-    plans: list[Planned],
-    options: CastOptions,
-    meter: ProgressMeter,
-) -> list[CastRow]:
-    with source as reader, destination.open("xb") as file:
-        with new_writer(destination, file, plans, reader.metadata, reader) as writer:
-            name = destination.name
-            rows = convert_container(reader, writer, options, meter, shard=name)
-        reader.check_unchanged()
-        _sync(file.fileno(), file.flush)
-    return rows
-
-
-def _write_index(folder: ShardedFolder, path: Path, rows: Sequence[CastRow]) -> None:
-    indexed = {(shard, name) for shard, names in folder.indexed.items() for name in names}
-    total = sum(row.nbytes_after for row in rows if (row.shard, row.name) in indexed)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(new_index(folder, total))
-        _sync(file.fileno(), file.flush)
-
-
-def _copy_others(source: Path, destination: Path, done: set[str | None]) -> None:
-    """Copy all that is in `source` and not in `done`; links to folders stay links."""
-    for entry in os.scandir(source):
-        new = destination / entry.name
-        if entry.name in done or is_temporary(entry.name):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            new.mkdir()
-            _copy_others(Path(entry.path), new, set())
-            sync_folder(new)
-        elif entry.is_file():
-            if entry.name.endswith(".safetensors"):
-                _LOGGER.warning("%s is not in the index and was copied as it is", entry.path)
-            _copy(Path(entry.path), new)
-        elif entry.is_symlink():
-            new.symlink_to(os.readlink(entry.path))
-        else:
-            _LOGGER.warning("%s is neither a file nor a folder and was left out", entry.path)
-
-
-def _copy(source: Path, destination: Path) -> None:
-    """Copy a file with its permissions and times, down to the disk."""
-    with source.open("rb") as old, destination.open("xb") as new:
-        shutil.copyfileobj(old, new, _COPY_BYTES)
-        _sync(new.fileno(), new.flush)
-    shutil.copystat(source, destination)
-
-
-def _replace_text(path: Path, text: str) -> None:
-    """Write another text into a copied file, down to the disk."""
-    mode = path.stat().st_mode
-    path.chmod(mode | stat.S_IWUSR)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        _sync(file.fileno(), file.flush)
-    path.chmod(mode)
-
-
-def _sync(descriptor: int, flush: Callable[[], None]) -> None:
-    flush()
-    os.fsync(descriptor)
+        request = Request(**parts.arguments)
+    except TypeError as error:
+        raise CheckpointError(f"the parts of {new} are of another version of castwise") from error
+    with request.planned(new) as planned:
+        return planned.summary(parts.put_together(planned.run, planned.options))

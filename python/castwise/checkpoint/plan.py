@@ -8,15 +8,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from castwise._core import cast
-from castwise._dtype_map import DtypeMap
+from castwise._dtype_map import DTYPE, DtypeMap
 from castwise._seeding import tensor_seed
+from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 
@@ -70,8 +71,12 @@ class CastOptions:
         }
 
 
-def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap) -> list[Planned]:
-    """Decide for every tensor.
+Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]
+"""Decides for the tensors of a component, given the prefix of their names."""
+
+
+def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> list[Planned]:
+    """Decide for every tensor, by its name after the prefix of its component of the checkpoint.
 
     Raises
     ------
@@ -80,30 +85,41 @@ def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap) -> list[Planned]:
         knows or that holds no numbers; or complex numbers would become real ones.
 
     """
-    return [_plan_one(info, dtypes) for info in tensors]
+    return [_plan_one(info, dtypes, prefix) for info in tensors]
 
 
-def unused_patterns(planned: Iterable[Planned], dtypes: DtypeMap) -> list[str]:
-    """Patterns of the map that matched no tensor: as often as not a slip."""
+def unused_patterns(planned: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
+    """Map each pattern that matched no tensor, as often as not a slip, to the nearest name.
+
+    Of a map for many models, which has more patterns than one of them needs, there is none if
+    another matched.
+    """
     used = {plan.pattern for plan in planned}
-    return [key for key, _ in dtypes.keys.items() if key not in used]
+    unused = [key for key, _ in dtypes.keys.items() if key not in used]
+    if dtypes.is_general and len(unused) < len(dtypes.keys.items()):
+        return {}
+    return nearest(unused, (plan.info.name for plan in planned))
 
 
-def _plan_one(info: TensorInfo, dtypes: DtypeMap) -> Planned:
+def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:
     # A format that nobody knows may be a float: asking for it to be cast is refused below.
-    target, key = dtypes.decide(info.name, info.kind in {"float", UNKNOWN})
+    target, key, by = dtypes.decide(prefix + info.name, info.kind in {"float", UNKNOWN})
     if target is not None:
-        reason = dtypes.origin if key is None else f"key {key!r} of {dtypes.origin}"
+        reason = (
+            f"key {key!r} of {dtypes.origin}" if key else DTYPE if by == DTYPE else dtypes.origin
+        )
         _check(info, target, reason)
-    return Planned(info, target, key)
+    return Planned(info, target, key, by)
 
 
 def _check(info: TensorInfo, target: str, reason: str) -> None:
     if info.kind == UNKNOWN:
+        is_raw = info.stored.lstrip("<>|").startswith("V")  # as numpy saves what it does not know
+        remedy = "say what it is (assume, --assume), or " if is_raw else ""
         raise CheckpointError(
             f"tensor {info.name!r} is stored as {info.stored}, a format that the file does not "
-            f"tell or castwise cannot unpack, so {reason} cannot make it {target}; say what it is "
-            "(assume, --assume), or map its name to 'keep'"
+            f"tell or castwise cannot unpack, so {reason} cannot make it {target}; {remedy}"
+            "map its name to 'keep'"
         )
     if info.kind == OTHER:
         raise CheckpointError(

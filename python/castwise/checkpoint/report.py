@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import CastReport
+from castwise.checkpoint._tensors import Planned, format_info
+
+SCHEMA = 1
+"""The version of the JSON of reports; another if a key changes its meaning or goes."""
+
+_WITHOUT_INFINITY = frozenset(("int", "uint", "bool"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +51,58 @@ class ProgressMeter:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Values of one tensor that a cast lost.
+
+    Attributes
+    ----------
+    kind
+        "overflow": they became infinite or NaN. "nan": they became NaN, for which overflow is one
+        reason. "wrapped": integers came out as others. "nan-lost": NaN became numbers, and
+        `nan="zero"` did not ask for it. "underflow": too many became zero. "saturated": they became
+        the largest or smallest number. "inexact": they changed at all.
+    tensor
+        Name of the tensor.
+    count
+        How many values.
+    shard
+        The file of a sharded folder that holds the tensor, else None.
+
+    """
+
+    kind: str
+    tensor: str
+    count: int
+    shard: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "kind": self.kind,
+            "tensor": self.tensor,
+            "count": self.count,
+            "shard": self.shard,
+        }
+
+
+LOSSES = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
+"""The kinds of findings that are losses in any model."""
+
+FINDINGS = (*LOSSES, "saturated", "inexact")
+"""All kinds of findings."""
+
+MAX_ZEROS = 0.01
+"""The share of a tensor's nonzero values that may become zero before that is a finding."""
+
+
+@dataclass(frozen=True, slots=True)
 class CastRow:
     """One tensor of a checkpoint that was cast.
 
     Attributes
     ----------
     name
-        Key of the tensor; `shard` is the file of a sharded folder that holds it, else None.
+        Key of the tensor.
     shape
         Number of elements along each axis.
     source
@@ -63,6 +115,12 @@ class CastRow:
         Its size in the result.
     report
         What the cast lost, None if it was kept.
+    shard
+        The file of a folder that holds it, by its path there; None if a single file does.
+    pattern
+        The key of the map or policy map that decided; None if it was the default, or nothing.
+    decided_by
+        "dtype", "map" or "policy"; None if nothing asked for a cast.
 
     """
 
@@ -74,18 +132,89 @@ class CastRow:
     nbytes_after: int
     report: CastReport | None
     shard: str | None = None
+    pattern: str | None = None
+    decided_by: str | None = None
+
+    @classmethod
+    def of(
+        cls, plan: Planned, nbytes_after: int, report: CastReport | None, shard: str | None
+    ) -> CastRow:
+        """Return the row of a planned tensor that was written."""
+        info = plan.info
+        return cls(
+            name=info.name,
+            shape=info.shape,
+            source=info.label,
+            target=plan.target,
+            nbytes_before=info.nbytes,
+            nbytes_after=nbytes_after,
+            report=report,
+            shard=shard,
+            pattern=plan.pattern,
+            decided_by=plan.decided_by,
+        )
+
+    @property
+    def is_unbounded(self) -> bool:
+        """True if numbers became infinite or NaN: then the largest error is infinite."""
+        return self.report is not None and self.report.overflowed > 0 and not self._wraps
+
+    @property
+    def zeroed(self) -> int:
+        """Nonzero values that became zero."""
+        return self.report.underflowed if self.report is not None else 0
+
+    @property
+    def zeroed_share(self) -> float:
+        """Nonzero values that became zero, as a share of the finite nonzero ones; from 0 to 1."""
+        if self.report is None or not self.report.underflowed:
+            return 0.0
+        others = self.report.zero_in + self.report.nan_in + self.report.inf_in
+        return self.report.underflowed / (self.report.count - others)
+
+    @property
+    def _wraps(self) -> bool:
+        return self.target is not None and format_info(self.target).kind in _WITHOUT_INFINITY
+
+    def losses(self, *, max_zeros: float = MAX_ZEROS, nan: str = "keep") -> dict[str, int]:
+        """Count the values of each kind of finding; see `Finding`.
+
+        Parameters
+        ----------
+        max_zeros
+            Values that became zero count if they are a larger share of the nonzero ones.
+        nan
+            The option of the cast.
+
+        """
+        if self.report is None:
+            return dict.fromkeys(FINDINGS, 0)
+        report, asked = self.report, nan == "zero"
+        made = report.nan_out - (0 if asked else report.nan_in)
+        return {
+            "overflow": 0 if self._wraps else report.overflowed,
+            "nan": max(made, 0),
+            "wrapped": report.overflowed if self._wraps else 0,
+            "nan-lost": 0 if asked else max(-made, 0),
+            "underflow": report.underflowed if self.zeroed_share > max_zeros else 0,
+            "saturated": report.saturated,
+            "inexact": report.count - report.exact,
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; see `report_dict`."""
         return {
             "name": self.name,
             "shard": self.shard,
             "shape": list(self.shape),
             "from": self.source,
             "to": self.target,
+            "decided_by": self.decided_by,
+            "pattern": self.pattern,
             "nbytes_before": self.nbytes_before,
             "nbytes_after": self.nbytes_after,
-            "report": self.report.to_dict() if self.report else None,
+            "zeroed_share": self.zeroed_share,
+            "report": report_dict(self.report, is_unbounded=self.is_unbounded),
         }
 
 
@@ -107,7 +236,7 @@ class CastSummary:
     total
         The sum of the reports, None if nothing was cast.
     unused_patterns
-        Keys of the map that matched no tensor.
+        Keys of the map that matched no tensor, each with the name that is spelled most like it.
 
     """
 
@@ -115,26 +244,25 @@ class CastSummary:
     destination: str
     options: dict[str, Any]
     rows: Sequence[CastRow]
-    unused_patterns: Sequence[str] = field(default_factory=list)
+    unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def total(self) -> CastReport | None:
         """The sum of the reports of all tensors that were cast."""
         reports = [row.report for row in self.rows if row.report is not None]
-        if not reports:
-            return None
-        total = reports[0]
-        for report in reports[1:]:
-            total = total + report
-        return total
+        return sum(reports[1:], reports[0]) if reports else None
+
+    @property
+    def changed(self) -> bool:
+        """True if a tensor has another format than before."""
+        return any(row.target not in {None, row.source} for row in self.rows)
 
     @property
     def out_of_range(self) -> int:
         """Values that became infinite or NaN, and integers that wrapped."""
         return sum(
-            max(int(row.report.overflowed), int(row.report.nan_out - row.report.nan_in))
-            for row in self.rows
-            if row.report is not None
+            max(losses["overflow"], losses["nan"]) + losses["wrapped"]
+            for losses in map(self._losses, self.rows)
         )
 
     @property
@@ -143,31 +271,100 @@ class CastSummary:
 
         float4, float6, the integers and bool have no NaN.
         """
-        if self.options.get("nan") == "zero":
-            return 0
-        return sum(
-            max(int(row.report.nan_in - row.report.nan_out), 0)
+        return sum(self._losses(row)["nan-lost"] for row in self.rows)
+
+    @property
+    def zeroed(self) -> int:
+        """Nonzero values that became zero."""
+        return sum(row.zeroed for row in self.rows)
+
+    def findings(
+        self, kinds: Iterable[str] = LOSSES, *, max_zeros: float = MAX_ZEROS
+    ) -> list[Finding]:
+        """List what was lost, tensor by tensor.
+
+        Parameters
+        ----------
+        kinds
+            The kinds to list; see `Finding`. By default all but "saturated" and "inexact".
+        max_zeros
+            The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
+            is an underflow.
+
+        Raises
+        ------
+        ValueError
+            There is no such kind, or `max_zeros` is not a share.
+
+        """
+        wanted = list(kinds)
+        for kind in wanted:
+            if kind not in FINDINGS:
+                raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
+        if not 0 <= max_zeros <= 1:
+            raise ValueError(f"max_zeros={max_zeros!r} is not a share, which is from 0 to 1")
+        return [
+            Finding(kind, row.name, losses[kind], row.shard)
             for row in self.rows
-            if row.report is not None
-        )
+            for losses in [self._losses(row, max_zeros)]
+            for kind in wanted
+            if losses[kind]
+        ]
+
+    def _losses(self, row: CastRow, max_zeros: float = MAX_ZEROS) -> dict[str, int]:
+        return row.losses(max_zeros=max_zeros, nan=self.options.get("nan", "keep"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; see `report_dict`."""
         return summary_dict(self, [row.to_dict() for row in self.rows])
 
 
-def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[str, Any]:
+def summary_dict(
+    summary: CastSummary, tensors: list[dict[str, Any]], *, max_zeros: float = MAX_ZEROS
+) -> dict[str, Any]:
     """Return a summary as plain values, with these in the place of its rows."""
-    total = summary.total
+    unbounded = any(row.is_unbounded for row in summary.rows)
     return {
+        "schema": SCHEMA,
         "source": summary.source,
         "destination": summary.destination,
         "options": dict(summary.options),
         "tensors": tensors,
-        "total": total.to_dict() if total else None,
+        "total": report_dict(summary.total, is_unbounded=unbounded),
         "nbytes_before": sum(row.nbytes_before for row in summary.rows),
         "nbytes_after": sum(row.nbytes_after for row in summary.rows),
-        "unused_patterns": list(summary.unused_patterns),
+        "unused_patterns": dict(summary.unused_patterns),
         "out_of_range": summary.out_of_range,
         "nan_lost": summary.nan_lost,
+        "zeroed": summary.zeroed,
+        "max_zeros": max_zeros,
+        "findings": [one.to_dict() for one in summary.findings(max_zeros=max_zeros)],
     }
+
+
+def errors(report: CastReport, *, is_unbounded: bool) -> dict[str, float]:
+    """Return the errors of a report; infinite where numbers became infinite or NaN.
+
+    The report's own are those of the values that stayed finite.
+    """
+    if is_unbounded:
+        return {"max_abs_error": math.inf, "max_rel_error": math.inf, "sqnr_db": -math.inf}
+    return {
+        "max_abs_error": report.max_abs_error,
+        "max_rel_error": report.max_rel_error,
+        "sqnr_db": report.sqnr_db,
+    }
+
+
+def report_dict(report: CastReport | None, *, is_unbounded: bool) -> dict[str, Any] | None:
+    """Return a report as plain values that JSON can say.
+
+    What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
+    sign, 1 or -1.
+    """
+    if report is None:
+        return None
+    values = {**report.to_dict(), **errors(report, is_unbounded=is_unbounded)}
+    infinite = {name: 1 if value > 0 else -1 for name, value in values.items() if math.isinf(value)}
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {**finite, "infinite": infinite}

@@ -2,56 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._interface import Reader, Writer
-from castwise.checkpoint.containers.folder import ShardedFolder, open_folder
+from castwise.checkpoint.containers.folder import CheckpointFolder, open_folder
+from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
+from castwise.checkpoint.containers.keras import KerasReader, KerasWriter
 from castwise.checkpoint.containers.npy import NpyReader, NpyWriter
 from castwise.checkpoint.containers.npz import NpzReader, NpzWriter
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, SafetensorsWriter
+from castwise.checkpoint.containers.torch import TorchReader
 
-_SUFFIXES = (".safetensors", ".npz", ".npy")
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """What reads and writes the files of some suffixes.
+
+    Attributes
+    ----------
+    reader
+        Opens a file.
+    writer
+        Writes one; None if castwise cannot.
+    assumes
+        True if arrays can be raw bytes, so that the reader takes `assume`.
+    has_names
+        True if it keeps names and metadata.
+    on_stores
+        True if files on object stores can be read and written.
+    only_decoded
+        True if its tensors must be decoded, so that nothing else reads it.
+
+    """
+
+    reader: Callable[..., Reader]
+    writer: Callable[..., Writer] | None = None
+    assumes: bool = False
+    has_names: bool = True
+    on_stores: bool = True
+    only_decoded: bool = False
+
+
+_TORCH = _Container(TorchReader)
+_HDF5 = _Container(Hdf5Reader, Hdf5Writer, assumes=True, on_stores=False)
+_TABLE: Mapping[str, _Container] = {
+    ".safetensors": _Container(SafetensorsReader, SafetensorsWriter),
+    ".npz": _Container(NpzReader, NpzWriter, assumes=True),
+    ".npy": _Container(NpyReader, NpyWriter, assumes=True, has_names=False),
+    **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), _TORCH),
+    **dict.fromkeys((".h5", ".hdf5"), _HDF5),
+    ".keras": _Container(KerasReader, KerasWriter, assumes=True, on_stores=False),
+    ".gguf": _Container(GgufReader, on_stores=False, only_decoded=True),
+}
+_NAMES = [name for name, row in _TABLE.items() if not row.only_decoded]
+_OTHER_TOOLS = {
+    ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
+    "onnxruntime.quantization int8",
+}
+"""What does the same for files that castwise does not read."""
 
 
 def is_container(path: Path) -> bool:
     """Return True if the suffix of a name is that of a container file."""
-    return path.suffix.lower() in _SUFFIXES
+    return path.suffix.lower() in _TABLE
 
 
 def container_of(path: Path) -> str:
     """Return the suffix that decides the container, or CheckpointError naming those there are."""
     suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
+    if suffix in _OTHER_TOOLS:
+        raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
+    if suffix not in _TABLE:
         what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
         raise CheckpointError(
-            f"{path}: {what} names no container; use {', '.join(_SUFFIXES)}, "
+            f"{path}: {what} names no container; use {', '.join(_NAMES)}, "
             "or a folder of safetensors shards"
         )
     return suffix
 
 
+def check_store(path: Path) -> None:
+    """CheckpointError for what cannot be read, or written, on an object store."""
+    if is_remote(path) and not _TABLE[container_of(path)].on_stores:
+        raise CheckpointError(
+            f"{path}: {path.suffix} files cannot be read from a store or written to it; copy it to "
+            "this machine first, or from it"
+        )
+
+
+def are_alike(one: Path, other: Path) -> bool:
+    """Return True if two names are those of the same container."""
+    return _TABLE[container_of(one)] is _TABLE[container_of(other)]
+
+
 def open_source(
-    path: Path, assume: str | Mapping[str, str] | None = None
-) -> Reader | ShardedFolder:
+    path: Path,
+    assume: str | Mapping[str, str] | None = None,
+    excludes: Callable[[str], bool] = lambda _: False,
+    *,
+    decodes: bool = False,
+) -> Reader | CheckpointFolder:
     """Open the checkpoint at `path`, a file or a folder.
 
     CheckpointError if it is not what its name says. `assume` says which format arrays have that
-    numpy saved as raw bytes.
+    numpy saved as raw bytes; `excludes`, which paths in a folder are as if they were not there;
+    `decodes`, that quantised weights will be decoded.
     """
-    if path.is_dir():
-        return open_folder(path)
-    path.stat()  # that there is no such file matters more than its suffix
-    match container_of(path):
-        case ".safetensors":
-            return SafetensorsReader(path)
-        case ".npz":
-            return NpzReader(path, assume)
-        case _:
-            return NpyReader(path, assume)
+    is_folder = path.is_dir()
+    # That there is no such file matters more than its suffix.
+    if not is_folder and not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    container = _TABLE[".safetensors" if is_folder else container_of(path)]
+    if assume is not None and not container.assumes:
+        raise CheckpointError(
+            f"{path}: assume (--assume) is for arrays that numpy saved as raw bytes, in .npz and "
+            ".npy; its tensors state their formats, so leave it out"
+        )
+    if is_folder:
+        return open_folder(path, excludes)
+    check_store(path)
+    if container.only_decoded and not decodes:
+        raise CheckpointError(
+            f"{path}: the tensors of {path.suffix} are decoded: castwise dequantize makes "
+            ".safetensors of it, checkpoint.dequantize_file; llama-quantize of llama.cpp changes "
+            "its types"
+        )
+    return container.reader(path, assume) if container.assumes else container.reader(path)
 
 
 def new_writer(
@@ -68,13 +153,12 @@ def new_writer(
     `source` is where tensors that are kept come from. `compressed` matters to `.npz` only, where
     arrays that come from an `.npz` stay as they were.
     """
-    container = container_of(path)
-    if container != ".npy":  # which keeps neither
+    suffix = container_of(path)
+    container = _TABLE[suffix]
+    if container.writer is None:
+        written = ", ".join(name for name, row in _TABLE.items() if row.writer is not None)
+        raise CheckpointError(f"{path}: castwise only reads {suffix}; it writes {written}")
+    if container.has_names:
         check_texts((plan.info.name for plan in planned), metadata)
-    match container:
-        case ".safetensors":
-            return SafetensorsWriter(file, planned, metadata, source)
-        case ".npz":
-            return NpzWriter(file, planned, metadata, source, compressed=compressed)
-        case _:
-            return NpyWriter(file, planned, metadata, source)
+    options = {"compressed": compressed} if container.writer is NpzWriter else {}
+    return container.writer(file, planned, metadata, source, **options)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,12 @@ def to_bytes(array: NDArray[Any]) -> Bytes:
     return flat.view(lane).astype(lane.newbyteorder("<"), copy=False).view(np.uint8)
 
 
-def from_bytes(raw: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the array of native `dtype` whose little-endian C-order bytes are `raw`, as a view."""
+def from_bytes(
+    raw: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Literal["<", ">"] = "<"
+) -> NDArray[Any]:
+    """Return the array of native `dtype` with the C-order bytes `raw`: a view if `order` allows."""
     lane = _lane(dtype)
-    native = raw.view(lane.newbyteorder("<")).astype(lane, copy=False)
+    native = raw.view(lane.newbyteorder(order)).astype(lane, copy=False)
     return native.view(dtype).reshape(shape)
 
 

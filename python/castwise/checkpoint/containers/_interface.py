@@ -14,14 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile
-from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint._remote import RemoteSource
+from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
+
+_BYTE_BITS = 8
+_File = TypeVar("_File", bound=SourceFile | RemoteSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,40 @@ class Elements:
     order: str = "<"
     fortran: bool = False
 
+    def nbytes(self, count: int) -> int:
+        """Return the bytes that so many elements take in the file."""
+        return count * _bits(self.format, packed=self.packed) // _BYTE_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where the items of a tensor stand that are not in C order.
+
+    Attributes
+    ----------
+    item
+        The bytes of an item: an element, or several that share bytes.
+    shape
+        The number of items along each axis.
+    strides
+        Bytes from one item to the next along each axis, not negative; 0 where items repeat.
+
+    """
+
+    item: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def fortran(cls, item: int, shape: tuple[int, ...]) -> Arrangement:
+        """Return the one in which the first axis varies fastest."""
+        return cls(item, shape, tuple(accumulate(shape[:-1], mul, initial=item)) if shape else ())
+
+    def in_c_order(self) -> Arrangement:
+        """Return that of the same items without gaps, the last axis varying fastest."""
+        turned = Arrangement.fortran(self.item, self.shape[::-1])
+        return Arrangement(self.item, self.shape, turned.strides[::-1])
+
 
 class Reader(Protocol):
     """An open checkpoint file whose headers have been read and checked."""
@@ -53,6 +96,12 @@ class Reader(Protocol):
     path: Path
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
+    others: list[str]
+    """What else the file holds, which another container cannot hold."""
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the file, which a change of its contents changes."""
 
     def check_unchanged(self) -> None:
         """CheckpointError if the file was changed since its headers were read."""
@@ -60,8 +109,14 @@ class Reader(Protocol):
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
 
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of a tensor stand; None if they are in C order, without gaps."""
+
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes, `nbytes` at a time."""
@@ -79,19 +134,61 @@ class Reader(Protocol):
     ) -> None: ...
 
 
-class FileReader:
+class FileReader(Generic[_File]):
     """The file of a reader: closed at the end of a block, and opened again at the begin of another.
 
     Opened again, it must be as it was.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = SourceFile(path)
+    def __init__(self, file: _File) -> None:
+        self.path = file.path
+        self._file = file
+        self.others: list[str] = []
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the file, which a change of its contents changes."""
+        return self._file.state
 
     def check_unchanged(self) -> None:
         """CheckpointError if the file was changed since it was first opened."""
         self._file.check_unchanged()
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read, in this order."""
+
+    def _place_at(self, begin: int) -> tuple[BinaryIO, int] | None:
+        """Return the file and an offset in it; None for an object of a store."""
+        return None if isinstance(self._file, RemoteSource) else (self._file.stream, begin)
+
+    def _expect_at(self, places: Iterable[tuple[int, int]]) -> None:
+        """Begin to fetch what begins at a place and has a length, if it is on a store."""
+        if isinstance(self._file, RemoteSource):
+            self._file.expect((begin, begin + length) for begin, length in places)
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Say that tensors are in C order, unless a container can have others."""
+        del name
+        return None
+
+    def _pieces_at(self, name: str, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
+        """Read the bytes of a tensor that lie in the file as they are, `nbytes` at a time."""
+        for done in range(0, length, nbytes):
+            size = min(nbytes, length - done)
+            piece = self._file.read(begin + done, size)
+            if len(piece) != size:
+                raise self._truncated(name)
+            yield piece
+
+    def _bytes_at(self, name: str, begin: int, length: int) -> NDArray[np.uint8]:
+        """Read all bytes of a tensor."""
+        raw = np.empty(length, np.uint8)
+        if self._file.read_into(raw.data, begin) != length:
+            raise self._truncated(name)
+        return raw
+
+    def _truncated(self, name: str) -> CheckpointError:
+        return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
 
     def __enter__(self) -> Self:
         self._file.reopen()
@@ -136,3 +233,10 @@ class Writer(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@lru_cache
+def _bits(name: str, *, packed: bool) -> int:
+    """Return the bits that an element of a format takes in a file."""
+    info = format_info(name)
+    return info.bits if packed else _BYTE_BITS * info.itemsize

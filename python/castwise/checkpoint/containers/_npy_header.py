@@ -30,7 +30,7 @@ from castwise.checkpoint._tensors import (
     format_of,
 )
 from castwise.checkpoint.containers._elements import NATIVE_ORDER, lanes
-from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.containers._interface import Arrangement, Elements
 from castwise.checkpoint.containers._npy_literal import parse_literal
 
 _MAX_HEADER_BYTES = 1 << 20
@@ -79,6 +79,14 @@ class NpyHeader:
             order=NATIVE_ORDER if self.dtype.isnative else swapped,
             fortran=self.fortran and orders_differ,
         )
+
+    @property
+    def arrangement(self) -> Arrangement | None:
+        """Where the items stand if they are in Fortran order, and None otherwise."""
+        elements = self.elements
+        if elements is None or self.dtype is None or not elements.fortran:
+            return None
+        return Arrangement.fortran(self.dtype.itemsize, self.info.shape)
 
 
 def read_npy_header(

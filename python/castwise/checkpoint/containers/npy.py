@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile, source_file
+from castwise.checkpoint._remote import RemoteSource, Upload
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import NATIVE_ORDER
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader, Reader
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
     npy_header,
@@ -25,11 +27,11 @@ from castwise.checkpoint.containers._npy_header import (
 _PIECE_BYTES = 1 << 20
 
 
-class NpyReader(FileReader):
+class NpyReader(FileReader[SourceFile | RemoteSource]):
     """An `.npy` file; its one tensor is named after the file, without the suffix."""
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
-        super().__init__(path)
+        super().__init__(source_file(path))
         self.metadata: dict[str, str] = {}
         try:
             with self._explained():
@@ -46,26 +48,30 @@ class NpyReader(FileReader):
         del name  # there is only one
         return self._header.elements
 
-    def place(self, name: str) -> tuple[BinaryIO, int]:
-        """Return the file and the offset of the data."""
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items stand if they are in Fortran order."""
         del name
-        return self._file.stream, self._header.nbytes
+        return self._header.arrangement
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of the data; None for an object of a store."""
+        del name
+        return self._place_at(self._header.nbytes)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note that the data will be read by pieces, if it is named."""
+        self._expect_at((self._header.nbytes, self.tensors[name].nbytes) for name in names)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read the data, `nbytes` at a time."""
-        del name
-        with self._explained():
-            yield from self._pieces(nbytes)
-
-    def _pieces(self, nbytes: int) -> Iterator[bytes]:
-        self._file.stream.seek(self._header.nbytes)
-        return npy_pieces(self._file.stream, self._header, nbytes)
+        return self._pieces_at(name, self._header.nbytes, self.tensors[name].nbytes, nbytes)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read the array."""
-        del name
+        self.expect([name])
+        pieces = self.pieces(name, _PIECE_BYTES)
         with self._explained():
-            return npy_array(self._pieces(_PIECE_BYTES), self._header)
+            return npy_array(pieces, self._header)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -119,10 +125,10 @@ class NpyWriter:
         del name
         return new_elements(self._plan, self._source)
 
-    def place(self, name: str) -> tuple[BinaryIO, int]:
-        """Return the file and the offset of the data."""
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of the data; None for an object of a store."""
         del name
-        return self._file, self._begin
+        return None if isinstance(self._file, Upload) else (self._file, self._begin)
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write the data from bytes that stand as they must in the file."""
@@ -132,7 +138,6 @@ class NpyWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of any layout, with its header."""
-        self._file.seek(0)
         write_npy(self._file, array, name)
 
     def __enter__(self) -> Self:

@@ -7,14 +7,10 @@ promise more than its compressed bytes can hold, so that no array is larger than
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -22,9 +18,12 @@ from typing import Any, BinaryIO, Self
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile, source_file
+from castwise.checkpoint._remote import RemoteSource
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader, Reader
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
+from castwise.checkpoint.containers._zip import check_members, copy_member, explained, like
 from castwise.checkpoint.containers.npy import (
     new_elements,
     new_header,
@@ -37,28 +36,16 @@ METADATA_MEMBER = "__metadata__.json"
 
 _SUFFIX = ".npy"
 _PIECE_BYTES = 1 << 20
-_DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
-_ENCRYPTED = 1
 _MAX_NAME_BYTES = 65_535
 _MAX_METADATA_BYTES = 100_000_000
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    OverflowError,
-    ValueError,
-    struct.error,
-)
-"""What the zipfile module raises for files that are not as they should be."""
+_REMEDY = "save the file again with numpy"
 
 
-class NpzReader(FileReader):
+class NpzReader(FileReader[SourceFile | RemoteSource]):
     """An `.npz` file: the members' headers read and checked on opening."""
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
-        super().__init__(path)
+        super().__init__(source_file(path))
         try:
             with self._explained():
                 self._zip = zipfile.ZipFile(self._file.stream)
@@ -75,6 +62,7 @@ class NpzReader(FileReader):
         self.tensors: dict[str, TensorInfo] = {
             name: header.info for name, header in self._headers.items()
         }
+        self.others = [name for name in self._members if name not in self.tensors]
 
     def __exit__(
         self,
@@ -85,14 +73,13 @@ class NpzReader(FileReader):
         self._zip.close()
         super().__exit__(kind, error, trace)
 
-    @property
-    def others(self) -> list[str]:
-        """Members that are neither arrays nor the metadata."""
-        return [name for name in self._members if name not in self.tensors]
-
     def elements(self, name: str) -> Elements | None:
         """Return how an array stands in its member; None if castwise cannot read its elements."""
         return self._headers[name].elements
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of an array stand if they are in Fortran order."""
+        return self._headers[name].arrangement
 
     def place(self, name: str) -> None:
         """Say that data is checked against its checksum, and so passes through `pieces`."""
@@ -120,48 +107,22 @@ class NpzReader(FileReader):
             return member.read(self._headers[name].nbytes)
 
     def entry(self, name: str) -> zipfile.ZipInfo:
-        """Make the entry of a copy of a member, with its compression and date."""
-        source = self._members[name]
-        entry = zipfile.ZipInfo(source.filename, source.date_time)
-        entry.compress_type = source.compress_type
-        entry.external_attr = source.external_attr
-        return entry
+        """Make the entry of a copy of a member."""
+        return like(self._members[name])
 
     def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
         """Copy a member; its decompressed bytes stay the same."""
-        with (
-            self._explained(),
-            self._zip.open(self._members[name]) as member,
-            target.open(self.entry(name), "w", force_zip64=True) as copy,
-        ):
-            shutil.copyfileobj(member, copy, _PIECE_BYTES)
+        with self._explained():
+            copy_member(self._zip, self._members[name], target)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Names the file in every error, and makes one kind of error of zipfile's many."""
-        try:
-            yield
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
-        except _DAMAGED as error:
-            # EOFError has no text.
-            reason = str(error) or "it ends early"
-            raise CheckpointError(f"{self.path}: the zip file is damaged: {reason}") from error
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            # The offset of a member that lies before the file's start.
-            raise CheckpointError(f"{self.path}: the zip file is damaged: {error}") from error
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.path)
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """The members by name without `.npy`; a name stands for one member only."""
         members: dict[str, zipfile.ZipInfo] = {}
-        available = self._file.size
+        check_members(self._zip.infolist(), self._file.size, _REMEDY)
         for member in self._zip.infolist():
-            _check_member(member)
-            available -= member.compress_size
-            if available < 0:
-                raise CheckpointError("members of the zip file overlap or are cut off")
             name = member.filename.removesuffix(_SUFFIX)
             if name in members:
                 raise CheckpointError(f"two members stand for the name {name!r}")
@@ -189,27 +150,6 @@ class NpzReader(FileReader):
         return pairs
 
 
-def _check_member(member: zipfile.ZipInfo) -> None:
-    """CheckpointError for what numpy never writes, and for sizes that cannot be true."""
-    if member.flag_bits & _ENCRYPTED:
-        raise CheckpointError(f"member {member.filename!r} is encrypted")
-    match member.compress_type:
-        case zipfile.ZIP_STORED:
-            limit = member.compress_size
-        case zipfile.ZIP_DEFLATED:
-            limit = member.compress_size * _DEFLATE_LIMIT
-        case _:
-            raise CheckpointError(
-                f"member {member.filename!r} is neither stored nor deflated, as numpy would; "
-                "save the file again with numpy"
-            )
-    if member.file_size > limit:
-        raise CheckpointError(
-            f"member {member.filename!r} claims {member.file_size:,} bytes, but its "
-            f"{member.compress_size:,} stored bytes can hold {limit:,} at most"
-        )
-
-
 class NpzWriter:
     """Writes an `.npz` file member by member."""
 
@@ -233,6 +173,12 @@ class NpzWriter:
                 f"a tensor of an .npz cannot be named {METADATA_MEMBER!r}, where its metadata "
                 "stands; rename it"
             )
+        for plan in planned if source is not None else ():
+            if plan.target is None and plan.info.format is None and not self.keeps(plan.info.name):
+                raise CheckpointError(
+                    f"tensor {plan.info.name!r} is stored as {plan.info.stored}, which .npz cannot "
+                    "hold"
+                )
         self._zip = zipfile.ZipFile(file, "w")
 
     def keeps(self, name: str) -> bool:

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile, source_file
+from castwise.checkpoint._remote import RemoteSource, Upload
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -46,7 +48,7 @@ _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class StoredLayout:
     """How one tensor stands in the file; `tag` is its format if the code does not say it."""
 
     code: str
@@ -59,18 +61,18 @@ class _Layout:
         return self.code, self.shape
 
 
-class SafetensorsReader(FileReader):
-    """A safetensors file whose header was checked on opening.
+class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
+    """A safetensors file, or object of a store, whose header was checked on opening.
 
     Closed and entered again, it opens its file again, which then must be as it was.
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(source_file(path))
         try:
             entries, pairs, start = self._read_header()
             self._begins: dict[str, int] = {}  # byte offsets in the file
-            self._tagged: dict[str, _Layout] = {}
+            self._tagged: dict[str, StoredLayout] = {}
             self.tensors: dict[str, TensorInfo] = {}
             self._describe_all(entries, pairs.get(_FORMATS_KEY), start)
         except CheckpointError as error:
@@ -85,7 +87,7 @@ class SafetensorsReader(FileReader):
         self,
     ) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
         """Return the entries, the metadata, and where the data starts."""
-        prefix = self._file.stream.read(_LENGTH_BYTES)
+        prefix = self._file.read(0, _LENGTH_BYTES)
         length = int.from_bytes(prefix, "little")
         start = _LENGTH_BYTES + length
         # Compared before anything of that length is allocated or read.
@@ -95,7 +97,7 @@ class SafetensorsReader(FileReader):
                 f"{length:,} bytes; the file has {self._file.size:,}, and {_MAX_HEADER_BYTES:,} is "
                 "the limit"
             )
-        header = self._file.stream.read(length)
+        header = self._file.read(_LENGTH_BYTES, length)
         try:
             entries, pairs = _core.parse_safetensors_header(header, self._file.size - start)
         except ValueError as error:
@@ -115,35 +117,32 @@ class SafetensorsReader(FileReader):
             if layout.tag is not None:
                 self._tagged[name] = layout
 
-    @property
-    def state(self) -> list[int]:
-        """Size and time of the file, which a change of its contents changes."""
-        return self._file.state
-
-    def layout(self, name: str) -> _Layout:
+    def layout(self, name: str) -> StoredLayout:
         """Return code, shape and tag of a tensor in this file."""
         info = self.tensors[name]
-        return self._tagged.get(name) or _Layout(info.stored, info.shape)
+        return self._tagged.get(name) or StoredLayout(info.stored, info.shape)
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
         info = self.tensors[name]
         return _elements(info.format, info.stored, tagged=name in self._tagged)
 
-    def place(self, name: str) -> tuple[BinaryIO, int]:
-        """Return the file and the offset of a tensor's bytes."""
-        return self._file.stream, self._begins[name]
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
+        return self._place_at(self._begins[name])
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
+        self._expect_at((self._begins[name], self.tensors[name].nbytes) for name in names)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes, `nbytes` at a time."""
-        length = self.tensors[name].nbytes
-        self._file.stream.seek(self._begins[name])
-        for done in range(0, length, nbytes):
-            size = min(nbytes, length - done)
-            piece = self._file.stream.read(size)
-            if len(piece) != size:
-                raise self._truncated(name)
-            yield piece
+        return self._pieces_at(name, self._begins[name], self.tensors[name].nbytes, nbytes)
+
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes of a tensor from its byte `begin` on."""
+        if self._file.read_into(data, self._begins[name] + begin) != len(data):
+            raise self._truncated(name)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
@@ -153,20 +152,25 @@ class SafetensorsReader(FileReader):
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, "
                 "which castwise cannot unpack; keep it as it is"
             )
-        raw = np.empty(info.nbytes, np.uint8)
-        self._file.stream.seek(self._begins[name])
-        if self._file.stream.readinto(raw.data) != raw.size:
-            raise self._truncated(name)
+        raw = self._bytes_at(name, self._begins[name], info.nbytes)
         if (bits := _packed_bits(info.stored)) is not None:
             raw = unpack(raw, bits)
         return from_bytes(raw, numpy_dtype(info.format), info.shape)
 
-    def _truncated(self, name: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
+
+class JoinedShards(SafetensorsReader):
+    """The tensors of several shards, to ask how each stands in its own; it has no file."""
+
+    def __init__(self, shards: Sequence[SafetensorsReader]) -> None:
+        self._shards = {name: shard for shard in shards for name in shard.tensors}
+
+    def layout(self, name: str) -> StoredLayout:
+        """Return code, shape and tag of a tensor in its shard."""
+        return self._shards[name].layout(name)
 
 
 class SafetensorsWriter:
-    """Writes a safetensors file: the header at once, tensors at their places or in order."""
+    """Writes a safetensors file: the header at once, tensors at their places."""
 
     def __init__(
         self,
@@ -192,8 +196,9 @@ class SafetensorsWriter:
         self._begins = {name: len(header) + begin for name, begin in entries}
         self.order = list(self._begins)
         file.write(header)
+        self._at = len(header)
 
-    def _layout(self, name: str) -> _Layout:
+    def _layout(self, name: str) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
         plan = self.planned[name]
         info = plan.info
@@ -218,20 +223,29 @@ class SafetensorsWriter:
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
         return elements
 
-    def place(self, name: str) -> tuple[BinaryIO, int]:
-        """Return the file and the offset of a tensor's bytes."""
-        return self._file, self._begins[name]
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
+        return None if isinstance(self._file, Upload) else (self._file, self._begins[name])
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write a tensor from bytes that stand as they must in the file."""
-        del name  # they come in order
+        self._go_to(name)
         for piece in pieces:
+            self._at += len(piece)
             self._file.write(piece)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
         packed = _packed_bits(self._layout(name).code) is not None  # in nibbles, by `_layout_for`
-        self._file.write((pack_nibbles(array) if packed else to_bytes(array)).data)
+        raw = pack_nibbles(array) if packed else to_bytes(array)
+        self._go_to(name)
+        self._at += raw.size
+        self._file.write(raw.data)
+
+    def _go_to(self, name: str) -> None:
+        """Seek only if the engine wrote what stands before: an upload goes from end to end."""
+        if self._at != self._begins[name]:
+            self._at = self._file.seek(self._begins[name])
 
     def __enter__(self) -> Self:
         return self
@@ -245,6 +259,41 @@ class SafetensorsWriter:
         """Nothing is left to do: everything is stated in the header."""
 
 
+def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
+    """CheckpointError naming the first tensor that could only be written as bytes.
+
+    `keeps` says that the bytes of tensors that are not cast stay as they are.
+    """
+    for plan in planned:
+        name = plan.target or (None if keeps else plan.info.format)
+        if name is None or _layout_for(name, plan.info.shape).tag is None:
+            continue
+        what = "no code that other programs read"
+        if _writing(name)[1] == _NIBBLE_BITS:
+            what = f"no way to pack rows of an odd length (shape {plan.info.shape})"
+        raise CheckpointError(
+            f"tensor {plan.info.name!r}: safetensors has {what} for {name}, so they would take its "
+            f"bytes for numbers; the nearest format it has is {_nearest_code(name)}; to write the "
+            "bytes all the same, for castwise to read: as_bytes, --as-bytes"
+        )
+
+
+def _nearest_code(name: str) -> str:
+    """Return the format most like another one among those that safetensors holds, byte by byte."""
+    wanted = finfo(name)
+
+    def unlike(row: FormatInfo) -> tuple[bool, int, int]:
+        bits = row.bits - wanted.bits
+        exponent, mantissa = (
+            abs(getattr(row, part, 0) - getattr(wanted, part, 0))
+            for part in ("exponent_bits", "mantissa_bits")
+        )
+        return bits < 0, abs(bits), exponent + mantissa
+
+    rows = (row for row in _format_of_code().values() if not _is_packed(row))
+    return min((row for row in rows if row.kind == wanted.kind), key=unlike).name
+
+
 @lru_cache
 def _elements(name: str | None, code: str, *, tagged: bool) -> Elements | None:
     if name is None:
@@ -252,7 +301,8 @@ def _elements(name: str | None, code: str, *, tagged: bool) -> Elements | None:
     return Elements(name, packed=not tagged and _packed_bits(code) is not None)
 
 
-def _layout_for(name: str, shape: tuple[int, ...]) -> _Layout:
+@lru_cache(maxsize=1024)
+def _layout_for(name: str, shape: tuple[int, ...]) -> StoredLayout:
     """Decide how a tensor of the format `name` is to be written."""
     code, bits, itemsize = _writing(name)
     if code is not None:
@@ -260,9 +310,9 @@ def _layout_for(name: str, shape: tuple[int, ...]) -> _Layout:
         # which none of them reads.
         rows_end_at_bytes = bool(shape) and shape[-1] % 2 == 0
         if bits is None or (bits == _NIBBLE_BITS and rows_end_at_bytes):
-            return _Layout(code, shape)
+            return StoredLayout(code, shape)
     axis = (itemsize,) if itemsize > 1 else ()
-    return _Layout(_raw_code(), (*shape, *axis), name)
+    return StoredLayout(_raw_code(), (*shape, *axis), name)
 
 
 @lru_cache
@@ -275,7 +325,7 @@ def _writing(name: str) -> tuple[str | None, int | None, int]:
 
 def _describe(
     name: str, code: str, stored: Sequence[int], nbytes: int, tag: str | None
-) -> tuple[TensorInfo, _Layout]:
+) -> tuple[TensorInfo, StoredLayout]:
     """Tell what a tensor is that stands in a header with this code and shape, and with this tag.
 
     A tag counts only for raw bytes: another tool may have replaced the tensor and kept the
@@ -289,7 +339,7 @@ def _describe(
     """
     shape = check_shape(name, stored)
     format_name, kind, code = _described(code)
-    layout = _Layout(code, shape, tag if code == _raw_code() else None)
+    layout = StoredLayout(code, shape, tag if code == _raw_code() else None)
     if layout.tag is not None:
         row = format_named(layout.tag)
         format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)

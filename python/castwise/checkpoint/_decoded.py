@@ -1,0 +1,206 @@
+"""The shards of a quantised checkpoint as they would be without quantisation.
+
+A reader stands for each of them: its weights are decoded as they are read, in slabs of whole blocks
+by several threads, and all other tensors lie in the file as they are. What only decodes weights is
+not there any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._stored import StoredTensors
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._elements import to_bytes
+from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
+
+Slab = Callable[[], NDArray[Any]]
+"""Reads and decodes a slab of a weight; slabs follow each other in C order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedWeight:
+    """A weight that is decoded as it is read.
+
+    Attributes
+    ----------
+    info
+        Its name and shape as of a plain model; as stored its scheme, and the bytes of its parts.
+    format
+        The format that it is decoded to.
+    payload
+        The tensor with its codes.
+    parts
+        All tensors that it is made of.
+    slabs
+        Lists the slabs that make it, in a format.
+
+    """
+
+    info: TensorInfo
+    format: str
+    payload: str
+    parts: Collection[str]
+    slabs: Callable[[str], Iterable[Slab]]
+
+
+class DecodedReader:
+    """One shard, its weights decoded.
+
+    Parameters
+    ----------
+    reader
+        The shard as it is.
+    stored
+        The tensors of all shards.
+    weights
+        What is decoded, by the names of payloads in this shard.
+    left_out
+        Tensors of the quantisation, which a plain model does not have.
+    metadata
+        The metadata of the new shard.
+    threads
+        How many threads may read and decode.
+
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        stored: StoredTensors,
+        weights: Mapping[str, DecodedWeight],
+        *,
+        left_out: Collection[str],
+        metadata: dict[str, str],
+        threads: int,
+    ) -> None:
+        self.path = reader.path
+        self.metadata = metadata
+        self.others = reader.others
+        self.tensors: dict[str, TensorInfo] = {}
+        self._reader = reader
+        self._weights = {one.info.name: one for one in weights.values()}
+        self._stored = stored
+        self._threads = threads
+        for name, info in reader.tensors.items():
+            if name in weights:
+                self.tensors[weights[name].info.name] = weights[name].info
+            elif name not in left_out:
+                self.tensors[name] = info
+        parts = {part for one in weights.values() for part in one.parts}
+        others = [one for one in stored.readers(parts) if one is not reader]
+        self._files: Sequence[Reader] = [reader, *others]
+        self._open = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the files."""
+        return [number for file in self._files for number in file.state]
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if a file was changed since it was first opened."""
+        for file in self._files:
+            file.check_unchanged()
+
+    def decoded(self, name: str) -> DecodedWeight | None:
+        """Return the weight of this name if it is decoded."""
+        return self._weights.get(name)
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a tensor comes."""
+        one = self._weights.get(name)
+        return self._reader.elements(name) if one is None else Elements(one.format)
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of a tensor stand; None if they are in C order, without gaps."""
+        return None if name in self._weights else self._reader.arrangement(name)
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
+        return None if name in self._weights else self._reader.place(name)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
+        self._reader.expect(name for name in names if name not in self._weights)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes; those of a weight come in slabs."""
+        one = self._weights.get(name)
+        if one is None:
+            yield from self._reader.pieces(name, nbytes)
+            return
+        for array in self.slabs(name):
+            yield cast("bytes", to_bytes(array).data)  # as good to write
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format."""
+        one = self._weights.get(name)
+        if one is None:
+            return self._reader.read(name)
+        whole = np.empty(math.prod(one.info.shape), numpy_dtype(one.format))
+        done = 0
+        for array in self.slabs(name):
+            whole[done : done + array.size] = array.reshape(-1)
+            done += array.size
+        return whole.reshape(one.info.shape)
+
+    def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
+        """Decode the slabs of a weight, as many at a time as there are threads.
+
+        They are in C order, in the format `to` if it is not the weight's own.
+        """
+        one = self._weights[name]
+        waiting: deque[Future[NDArray[Any]]] = deque()
+        assert self._pool is not None, "it is open"  # noqa: S101
+        try:
+            for slab in one.slabs(to or one.format):
+                waiting.append(self._pool.submit(slab))
+                if len(waiting) > self._threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._stored.opened(self._files))
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._threads))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+
+class DecodedShard(DecodedReader, SafetensorsReader):
+    """A shard that is a safetensors file: tensors that are not decoded stay as they stand in it."""
+
+    def layout(self, name: str) -> StoredLayout:
+        """Return code, shape and tag of a tensor that is not decoded."""
+        assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
+        return self._reader.layout(name)
+
+
+def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedReader:
+    """Make the reader that stands for a shard; see `DecodedReader`."""
+    made = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
+    return made(reader, *arguments, **options)

@@ -1,0 +1,438 @@
+"""Plan what a quantised checkpoint is without quantisation, and refuse what would be a guess."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import PolicyMap, finfo, get_num_threads
+from castwise._spelling import checkpoint_format, nearest
+from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._plain_config import Exceptions
+from castwise.checkpoint._quantized import found_in, stated_of
+from castwise.checkpoint._stored import StoredTensors
+from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization._case import Undecodable
+from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
+from castwise.quantization._decoding import decoding
+from castwise.quantization._recipes import BF16
+from castwise.quantization._slabs import Decoding
+from castwise.quantization._slabs import Slab as Cut
+
+_LOGGER = logging.getLogger(__name__)
+_CONFIG, _OWN = "config.json", "metadata"
+_SLAB_ELEMENTS = 2 << 20
+"""Elements of a slab: with those that wait to be written, far less than 64 MiB."""
+
+_METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
+"""Keys of metadata that tell how tensors are quantised."""
+
+_Check = Callable[[Mapping[str, NDArray[Any]]], None]
+"""Looks at what was read for a slab."""
+
+_DECODED = "float"
+"""Kind of a weight that is decoded; its format is None, as that of no other tensor of this kind."""
+
+_OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral"))
+"""Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
+
+_NOT_DECODED = frozenset(("keras", "torchao", "transformer-engine"))
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What is decoded, and to what.
+
+    Attributes
+    ----------
+    format
+        The format of decoded weights.
+    arithmetic
+        "peer" or "exact".
+    only
+        A regular expression that matches the whole names of the weights; None for all.
+    threads
+        How many threads may decode.
+    may_be_plain
+        Whether a checkpoint without quantised weights is taken as it is.
+
+    """
+
+    format: str
+    arithmetic: str
+    only: str | None
+    threads: int
+    may_be_plain: bool = False
+
+
+FORMATS = (BF16, "float16", "float32")
+"""What weights can be decoded to."""
+
+ARITHMETIC = ("peer", "exact")
+
+
+def decoding_of(
+    dtype: Any,
+    arithmetic: str,
+    only: str | None,
+    threads: int | None,
+    *,
+    may_be_plain: bool = False,
+) -> Decode:
+    """Check how weights are to be decoded.
+
+    Raises
+    ------
+    ValueError, TypeError
+        One of the arguments is wrong.
+
+    """
+    name = finfo(checkpoint_format(dtype)).name
+    if name not in FORMATS:
+        raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
+    if arithmetic not in ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
+    if only is not None and not isinstance(only, str):
+        raise TypeError(f"only must be a regular expression, not {only!r}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    if threads is not None and threads <= 0:
+        raise ValueError(f"threads must be positive, not {threads}")
+    return Decode(name, arithmetic, only, threads or get_num_threads(), may_be_plain)
+
+
+_EXCEPTIONS = {
+    "compressed-tensors": "ignore",
+    "fp8": "modules_to_not_convert",
+    "mxfp8": "modules_to_not_convert",
+    "mxfp4": "modules_to_not_convert",
+    "fbgemm_fp8": "modules_to_not_convert",
+    "bitsandbytes": "llm_int8_skip_modules",
+}
+"""The key of a method's section that lists the modules that are not quantised."""
+
+
+def decoded(
+    source: Reader | CheckpointFolder, how: Decode
+) -> tuple[Reader | CheckpointFolder, dict[str, Exceptions]]:
+    """Return an opened checkpoint as it is without quantisation.
+
+    Beside it, by the paths of configurations, the modules that they must except from it now.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing in it is quantised; or a weight cannot be decoded for certain: a part is missing or
+        of another shape, nothing says how it is stored, or castwise does not decode it.
+
+    """
+    plans = [_Plain(source, one, how) for one in components_of(source)]
+    if not (how.may_be_plain or any(one.names for one in plans)):
+        raise CheckpointError(
+            f"{source.path}: no weight in it is quantised; castwise cast casts it"
+        )
+    _check_only(how, plans)
+    for one in plans:
+        one.tell()
+    if not isinstance(source, CheckpointFolder):
+        (reader,) = plans[0].shards.values()
+        return reader, {}
+    consumed = {name for one in plans for name in one.consumed}
+    components = [one.component() for one in plans]
+    exceptions = {
+        one.prefix + _CONFIG: plan.exceptions
+        for one, plan in zip(components, plans, strict=True)
+        if plan.exceptions is not None
+    }
+    return replace(source, components=components, consumed=frozenset(consumed)), exceptions
+
+
+def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:
+    """Plan that weights are decoded, and that all other tensors stay."""
+    return [
+        Planned(info, how.format, None, "dtype", is_decoded=True)
+        if info.format is None and info.kind == _DECODED
+        else Planned(info)
+        for info in tensors
+    ]
+
+
+class _Plain:
+    """The plan for one component.
+
+    Attributes
+    ----------
+    found
+        What of it is quantised; None if nothing is.
+    shards
+        What stands for its shards, by path; those without any tensor are not there.
+    consumed
+        Paths of its files that tell how tensors were stored, and of shards without any tensor.
+    exceptions
+        The modules that its configuration must except; None if all of it is decoded.
+
+    """
+
+    def __init__(
+        self, source: Reader | CheckpointFolder, component: Component, how: Decode
+    ) -> None:
+        self._component = component
+        self._how = how
+        is_folder = isinstance(source, CheckpointFolder)
+        self._path = source.path / component.prefix if component.prefix else source.path
+        tensors, configs, pairs, unreadable = stated_of(source, component)
+        self.found = found_in(component, tensors, configs, pairs)
+        self.names: list[str] = []
+        self.consumed: list[str] = []
+        self.exceptions: Exceptions | None = None
+        self.shards: dict[str, Reader] = dict(component.shards)
+        self._weights: dict[str, DecodedWeight] = {}
+        self._left_out: dict[str, str] = {}
+        self._has_warned = False
+        if unreadable:
+            raise self._refusal(
+                f"what states how its tensors are stored cannot be read: {unreadable[0]}"
+            )
+        if self.found is None:
+            return
+        self._stated = statements(configs, pairs)
+        self._stored = StoredTensors(component.shards)
+        self._check(self.found)
+        self.names = [component.prefix + one.name for one in self.found.weights]
+        chosen = self._chosen(self.found)
+        is_partial = len(chosen) < len(self.found.weights)
+        if is_partial and chosen:
+            own = [one for one in self._stated if is_folder or one.origin == _OWN]
+            self.exceptions = self._excepted(own, chosen)
+        self._plan(chosen)
+        if is_folder and not is_partial:
+            self.consumed = [
+                component.prefix + name for name in CONFIGS if name in configs and name != _CONFIG
+            ]
+        self._stand_in()
+
+    def _refusal(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"{self._path} cannot be decoded: {reason}")
+
+    def _check(self, found: Quantization) -> None:
+        """Refuse what does not say for certain how each weight is stored."""
+        stated = ", ".join(found.stated)
+        if found.unknown is not None:
+            raise self._refusal(f"castwise does not know the method {found.unknown!r} ({stated})")
+        if found.orphans:
+            orphan = max(found.orphans, key=lambda one: one.is_payload)
+            what, lacks = ("payload", "scale") if orphan.is_payload else ("scale", "payload")
+            raise self._refusal(
+                f"{orphan.name!r} is a {what} without its {lacks} {orphan.missing[0]!r} "
+                f"({len(found.orphans):,} such tensors)"
+            )
+        for one in self._stated:
+            if (reason := undecodable(one)) is not None:
+                raise self._refusal(f"{one.origin}: {reason}")
+        for weight in found.weights:
+            if weight.problem is not None:
+                raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+            if _NOT_DECODED.issuperset(weight.recipes):
+                made = " or ".join(weight.recipes)
+                raise self._refusal(
+                    f"{weight.payload!r} is {weight.scheme or 'quantised'} as {made} stores it, "
+                    "which castwise cannot decode yet; that library reads it"
+                )
+            if not (found.stated or _OWN_NAMES.issuperset(weight.recipes)):
+                raise self._refusal(
+                    f"nothing says how {weight.payload!r} is stored, which may be as by "
+                    f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
+                    f"({', '.join(CONFIGS)})"
+                )
+        there: Mapping[str, str] | None = self._component.index.get("weight_map")
+        for shard, reader in self._component.shards.items():
+            for name in reader.tensors:
+                if there is not None and name not in there:
+                    raise self._refusal(
+                        f"tensor {name!r} is in {shard}, and its index has it nowhere"
+                    )
+
+    def _chosen(self, found: Quantization) -> list[QuantizedWeight]:
+        if self._how.only is None:
+            return list(found.weights)
+        pattern = PolicyMap("fullmatch", "first")
+        try:
+            pattern.insert(self._how.only, True)
+        except ValueError as error:
+            raise ValueError(f"only: {error}") from error
+        prefix = self._component.prefix
+        return [one for one in found.weights if pattern.find(prefix + one.name) is not None]
+
+    def _excepted(
+        self, statements: Sequence[Statement], chosen: Sequence[QuantizedWeight]
+    ) -> Exceptions | None:
+        """Return what the configuration must except; refuse one that cannot."""
+        if not statements:
+            return None
+        keys = {_EXCEPTIONS.get(one.method) for one in statements}
+        key = keys.pop()
+        if keys or key is None or any(one.origin != _CONFIG for one in statements):
+            stated = ", ".join(f"{one.origin}: {one.method}" for one in statements)
+            raise self._refusal(
+                f"{stated} cannot except single modules, so decode all of it (only, --only)"
+            )
+        return Exceptions(key, [one.name.rpartition(".")[0] for one in chosen])
+
+    def _plan(self, chosen: Sequence[QuantizedWeight]) -> None:
+        kept = {name for one in self._kept(chosen) for name in (one.payload, *one.parts)}
+        if chosen and not kept and self.found is not None:
+            self._left_out |= dict.fromkeys(self.found.others, "other scales and markers")
+        for weight in chosen:
+            self._weights[weight.payload] = self._weight(weight)
+            for name in weight.parts:
+                if name not in kept:
+                    is_input = name in weight.activations
+                    self._left_out[name] = "scales of inputs" if is_input else ""
+        for one in self._weights.values():
+            name = one.info.name
+            if name != one.payload and name in self._stored and name not in self._left_out:
+                raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
+
+    def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
+        names = {one.payload for one in chosen}
+        weights = () if self.found is None else self.found.weights
+        return [one for one in weights if one.payload not in names]
+
+    def _weight(self, weight: QuantizedWeight) -> DecodedWeight:
+        section = next(
+            (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
+        )
+        try:
+            plan = decoding(
+                weight,
+                self._stored,
+                self._stored.read,
+                section,
+                arithmetic=self._how.arithmetic,
+            )
+        except Undecodable as error:
+            raise self._refusal(f"{weight.payload!r}: {error}") from error
+        nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
+        info = TensorInfo(
+            weight.name, None, _DECODED, weight.scheme or "quantised", plan.shape, nbytes
+        )
+        return DecodedWeight(
+            info,
+            self._how.format,
+            weight.payload,
+            [part.name for part in plan.parts],
+            partial(_slabs, self._stored, plan, self._check_of(weight, section)),
+        )
+
+    def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
+        """Return what warns if scales are not the powers of two that `scale_fmt` states."""
+        scale = weight.scale
+        if section.get("scale_fmt") != "ue8m0" or scale is None:
+            return lambda _: None
+        if self._stored[scale].format not in FORMATS:
+            return lambda _: None
+
+        def check(arrays: Mapping[str, NDArray[Any]]) -> None:
+            significands, _ = np.frexp(np.abs(arrays[scale].astype(np.float32)))
+            if not self._has_warned and not np.isin(significands, (0, 0.5)).all():
+                self._has_warned = True
+                _LOGGER.warning(
+                    "%s: scale_fmt says ue8m0, but the scales of %r are not powers of two; they "
+                    "are taken as they are",
+                    self._path,
+                    weight.payload,
+                )
+
+        return check
+
+    def _stand_in(self) -> None:
+        """Let readers stand for the shards."""
+        removed = _METADATA if len(self._weights) == len(self.names) else ()
+        for path, reader in self._component.shards.items():
+            metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
+            weights = {name: one for name, one in self._weights.items() if name in reader.tensors}
+            stays = not weights and self._left_out.keys().isdisjoint(reader.tensors)
+            if stays and metadata == reader.metadata:
+                continue
+            self.shards[path] = decoded_reader(
+                reader,
+                self._stored,
+                weights,
+                left_out=self._left_out,
+                metadata=metadata,
+                threads=self._how.threads,
+            )
+            if not self.shards[path].tensors:
+                del self.shards[path]
+                self.consumed.append(path)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if a weight is decoded."""
+        return bool(self._weights)
+
+    def component(self) -> Component:
+        """Return the component as it is without quantisation."""
+        index, prefix = dict(self._component.index), len(self._component.prefix)
+        indexed = {path: self._component.indexed[path] for path in self.shards}
+        if "weight_map" in index:
+            index["weight_map"] = {
+                self._weights[name].info.name if name in self._weights else name: shard
+                for name, shard in index["weight_map"].items()
+                if name not in self._left_out
+            }
+            homes: dict[str, list[str]] = {}
+            for name, shard in index["weight_map"].items():
+                homes.setdefault(shard, []).append(name)
+            indexed = {path: tuple(homes[path[prefix:]]) for path in self.shards}
+        return replace(self._component, index=index, shards=self.shards, indexed=indexed)
+
+    def tell(self) -> None:
+        """Say which tensors a plain model does not have, beside what decodes weights."""
+        for what in filter(None, dict.fromkeys(self._left_out.values())):
+            names = [name for name, kind in self._left_out.items() if kind == what]
+            _LOGGER.warning(
+                "%s: left out, as a plain model has none: %s, %d: %s",
+                self._path,
+                what,
+                len(names),
+                listed(names),
+            )
+
+
+def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
+    """Refuse a pattern that matches no weight."""
+    if how.only is None or any(one.is_changed for one in plans):
+        return
+    names = [name for one in plans for name in one.names]
+    near = nearest([how.only], names)[how.only]
+    raise CheckpointError(
+        f"only {how.only!r} matches no quantised weight"
+        + (f"; did you mean {near!r}?" if near else "")
+    )
+
+
+def _slabs(stored: StoredTensors, plan: Decoding, check: _Check, name: str) -> Iterator[Slab]:
+    dtype = numpy_dtype(name)
+    for cut in plan.slabs(_SLAB_ELEMENTS):
+        yield partial(_decoded_slab, stored, plan, check, cut, dtype)
+
+
+def _decoded_slab(
+    stored: StoredTensors, plan: Decoding, check: _Check, cut: Cut, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    arrays = {name: stored.box(name, ranges) for name, ranges in cut.boxes.items()}
+    check(arrays)
+    out = np.empty(cut.shape, dtype)
+    plan.decode(arrays, out)
+    return out

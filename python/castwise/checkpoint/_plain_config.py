@@ -1,0 +1,163 @@
+"""The configuration of a model that is no longer quantised.
+
+What states the quantisation is removed from the text of `config.json`; numbers, escapes, order and
+layout of the rest stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from castwise.checkpoint._config import TOKEN, Config
+from castwise.checkpoint.report import CastRow
+
+_SECTIONS = frozenset(("quantization_config", "compression_config"))
+_MLX_SECTION, _MLX_KEY = "quantization", "group_size"
+_OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
+_BOM = "\ufeff"
+
+
+class Exceptions(NamedTuple):
+    """Modules that are not quantised, and the key of a section under which such are listed."""
+
+    key: str
+    modules: Sequence[str]
+
+
+class PlainConfig(Config):
+    """A `config.json` that states no quantisation when its model is decoded.
+
+    `exceptions` are those of the configurations, by label, where some modules stay quantised.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+
+    """
+
+    def __init__(self, path: Path, label: str, exceptions: Mapping[str, Exceptions]) -> None:
+        super().__init__(path, label)
+        self._exceptions = exceptions.get(label)
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text without the quantisation, with the dtype of what was decoded.
+
+        None if the text is to stay.
+        """
+        formats = sorted({row.target for row in rows if row.target is not None})
+        if not formats:
+            return None
+        before = self._text
+        if self._exceptions is not None:
+            text = with_exceptions(before, self._exceptions)
+            return None if text == before else text
+        self._take(without_quantization(before, formats[0]))
+        text = self._with_dtype(formats) or self._text
+        return None if text == before else text
+
+
+@dataclass(slots=True)
+class _Open:
+    """An object or list of the text that has not ended yet."""
+
+    is_object: bool
+    before: tuple[int, int]
+    """Where the last bracket or comma in it begins and ends."""
+    is_first: bool = True
+    key: str | None = None
+    """The key whose value comes next."""
+    goes: bool = False
+    """True if that value is a section to remove."""
+    keys: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A section in an object: where it stands, and what stands around it."""
+
+    begin: int
+    end: int
+    before: tuple[int, int]
+    after: tuple[int, int]
+    is_first: bool
+    is_last: bool
+
+
+def without_quantization(text: str, dtype: str | None = None) -> str:
+    """Remove the sections that state a quantisation from the text of a JSON object.
+
+    Where the model of transformers states no dtype, `dtype` takes the place of its section.
+    """
+    stated = _top(text)
+    names_dtype = stated.isdisjoint(_OF_TRANSFORMERS) or not stated.isdisjoint(
+        ("dtype", "torch_dtype")
+    )
+    while (found := next(_sections(text), None)) is not None:
+        one, depth = found
+        if depth == 1 and not names_dtype and dtype is not None:
+            names_dtype = True
+            member = f'"torch_dtype": {json.dumps(dtype)}'
+            text = text[: one.begin] + member + text[one.end :]
+        elif not one.is_last:
+            text = text[: one.before[1]] + text[one.after[1] :]
+        elif not one.is_first:
+            text = text[: one.before[0]] + text[one.end :]
+        else:
+            text = text[: one.before[1]] + text[one.after[0] :]
+    return text
+
+
+def with_exceptions(text: str, exceptions: Exceptions) -> str:
+    """Add modules to those that the sections of a JSON object except from the quantisation."""
+    for one, _ in reversed(list(_sections(text))):
+        begin = text.index("{", one.begin)
+        section = json.loads(text[begin : one.end])
+        listed = section.get(exceptions.key) or []
+        section[exceptions.key] = [*listed, *exceptions.modules]
+        text = text[:begin] + json.dumps(section, indent=2) + text[one.end :]
+    return text
+
+
+def _top(text: str) -> set[str]:
+    try:
+        value = json.loads(text.removeprefix(_BOM), parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return set()
+    return set(value) if isinstance(value, dict) else set()
+
+
+def _sections(text: str) -> Iterator[tuple[_Member, int]]:
+    """Find the sections, each with the number of objects and lists around it."""
+    inside: list[_Open] = []
+    for token in TOKEN.finditer(text):
+        match token[0]:
+            case "{" | "[" as bracket:
+                if inside:
+                    outer = inside[-1]
+                    outer.goes = bracket == "{" and outer.key in _SECTIONS
+                inside.append(_Open(bracket == "{", token.span()))
+            case "}" | "]" | "," as sign:
+                now = inside[-1]
+                if now.goes:
+                    begin = now.before[1]
+                    begin += len(text[begin:]) - len(text[begin:].lstrip())
+                    end = len(text[: token.start()].rstrip())
+                    member = _Member(
+                        begin, end, now.before, token.span(), now.is_first, sign != ","
+                    )
+                    yield member, len(inside)
+                if sign == ",":
+                    now.before, now.is_first, now.key, now.goes = token.span(), False, None, False
+                    continue
+                inside.pop()
+            case string:
+                part = inside[-1] if inside else None
+                if part is not None and part.is_object and part.key is None:
+                    part.key = json.loads(string)
+                    if part.key == _MLX_KEY and len(inside) > 1 and inside[-2].key == _MLX_SECTION:
+                        inside[-2].goes = inside[-2].is_object

@@ -1,0 +1,319 @@
+"""Files on object stores, through fsspec.
+
+A source is read in ranges of what is needed, several at a time. A new object is uploaded in blocks
+and is visible when it is complete, or never.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from castwise.checkpoint._errors import CheckpointError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FETCH_BYTES = 8 << 20
+_FIRST_BYTES = 16 << 10  # of a stream, which fetches twice as much each time that it reads on
+_IN_FLIGHT = 3  # fetches; with the one that is converted, 32 MiB
+_BLOCK_BYTES = 16 << 20  # of an upload
+_NUMBERS = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    TimeoutError: errno.ETIMEDOUT,
+}
+
+
+def remote_path(path: str | os.PathLike[str]) -> Path | None:
+    """Return the path that a URL names, with the methods of a `Path`; None if it is no URL.
+
+    Raises
+    ------
+    CheckpointError
+        The packages for that kind of store are not installed.
+
+    """
+    if is_remote(path):
+        return cast("Path", path)
+    if not isinstance(path, str) or not (match := _URL.match(path)):
+        return None
+    try:
+        from upath import UPath  # noqa: PLC0415  (optional)
+
+        found = UPath(path)
+        _ = found.fs
+    except (ImportError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: {error}; paths of {match[1]}:// need pip install 'castwise[remote]' and the "
+            "package of fsspec for that store, s3fs for s3://"
+        ) from error
+    return Path(found.path) if match[1] in {"file", "local"} else cast("Path", found)
+
+
+def is_url(value: object) -> bool:
+    """Return True for text that is a URL, and for a path that was made of one."""
+    return is_remote(value) or (isinstance(value, str) and _URL.match(value) is not None)
+
+
+def is_remote(path: object) -> bool:
+    """Return True for a path of `remote_path`."""
+    return not isinstance(path, Path) and hasattr(path, "fs")
+
+
+class RemoteSource:
+    """An object, to be read; as `SourceFile`.
+
+    Raises
+    ------
+    CheckpointError
+        It is no object but a folder, or was changed meanwhile.
+    OSError
+        There is no such object, or it cannot be read.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._store, self._name = _store(path)
+        self._ahead: _Ahead | None = None
+        self._closed = False
+        self.stream = io.BufferedReader(_Stream(self))
+        self._found = self._state()
+        self.size: int = self._found[0]
+
+    @property
+    def state(self) -> list[Any]:
+        """Size and a hash that a change of its contents changes."""
+        return list(self._found)
+
+    def reopen(self) -> None:
+        """Prepare to read it again if it was closed."""
+        if self._closed:
+            self.check_unchanged()
+            self._closed = False
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if the object is not as it was when it was first opened."""
+        if self._state() != self._found:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+
+    def close(self) -> None:
+        """Begin no more fetches."""
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Begin to fetch spans, given by begin and end, that will be read in this order."""
+        self._ahead = _Ahead(self, spans)
+
+    def read(self, begin: int, count: int) -> bytes:
+        """Return so many bytes; fewer where the object ends."""
+        if self._ahead is not None and self._ahead.has(begin):
+            return self._ahead.read(count)
+        return self.fetch(begin, begin + count)
+
+    def read_into(self, data: memoryview, begin: int) -> int:
+        """Fill `data` from there on; returns how many bytes there were."""
+        done = 0
+        while done < len(data):
+            piece = self.fetch(begin + done, begin + min(done + _FETCH_BYTES, len(data)))
+            if not piece:
+                break
+            data[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
+
+    def fetch(self, begin: int, end: int) -> bytes:
+        """Read a range from the store."""
+        with _errors_of(self.path):
+            return bytes(self._store.cat_file(self._name, start=begin, end=end))
+
+    def _state(self) -> tuple[int, str]:
+        with _errors_of(self.path):
+            self._store.invalidate_cache(self._store._parent(self._name))
+            info = self._store.info(self._name)
+            if info["type"] != "file":
+                raise CheckpointError(f"{self.path} is not a file")
+            return int(info["size"]), str(self._store.ukey(self._name))
+
+
+class _Stream(io.RawIOBase):
+    """An object as a file, for headers that are read here and there, and members of zip files."""
+
+    def __init__(self, source: RemoteSource) -> None:
+        self._source = source
+        self._at = self._begin = 0
+        self._data = b""
+        self._size = _FIRST_BYTES
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Read from another place next."""
+        begins = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}
+        if begins[whence] + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._at = begins[whence] + offset
+        return self._at
+
+    def readinto(self, data: Any) -> int:
+        """Fill `data` as far as what was fetched goes; fetch more if there is nothing."""
+        if self._at >= self._source.size:
+            return 0
+        end = self._begin + len(self._data)
+        if not self._begin <= self._at < end:
+            goes_on = self._data and self._at == end
+            self._size = min(2 * self._size, _FETCH_BYTES) if goes_on else _FIRST_BYTES
+            last = min(self._at + self._size, self._source.size)
+            self._begin, self._data = self._at, self._source.fetch(self._at, last)
+        place = self._at - self._begin
+        piece = self._data[place : place + len(data)]
+        data[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class _Ahead:
+    """Reads spans in their order, a few fetches ahead."""
+
+    def __init__(self, source: RemoteSource, spans: Iterable[tuple[int, int]]) -> None:
+        self._source = source
+        self._spans = _fetches(spans)
+        self._pool = ThreadPoolExecutor(_IN_FLIGHT)
+        self._coming: deque[tuple[int, Future[bytes]]] = deque()
+        self._now = b""
+        self._place = -1
+        self._more()
+
+    def has(self, begin: int) -> bool:
+        """Return True if what comes next begins there."""
+        if self._place == begin and self._now:
+            return True
+        return bool(self._coming) and self._coming[0][0] == begin
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes."""
+        pieces: list[bytes] = []
+        while count:
+            if not self._now:
+                if not self._coming or (pieces and self._coming[0][0] != self._place):
+                    break
+                self._place, future = self._coming.popleft()
+                self._now = future.result()
+                self._more()
+                if not self._now:
+                    break
+            pieces.append(self._now[:count])
+            self._now = self._now[count:]
+            self._place += len(pieces[-1])
+            count -= len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Begin no more fetches."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _more(self) -> None:
+        while len(self._coming) < _IN_FLIGHT and (span := next(self._spans, None)) is not None:
+            self._coming.append((span[0], self._pool.submit(self._source.fetch, *span)))
+
+
+def _fetches(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Join spans where one ends as the next begins, and cut what is too long for one fetch."""
+    begin = end = 0
+    for first, last in spans:
+        if first != end:
+            yield from _cut(begin, end)
+            begin = first
+        end = last
+        while end - begin >= _FETCH_BYTES:
+            yield begin, begin + _FETCH_BYTES
+            begin += _FETCH_BYTES
+    yield from _cut(begin, end)
+
+
+def _cut(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    if begin < end:
+        yield begin, end
+
+
+@contextmanager
+def new_object(path: Path) -> Iterator[BinaryIO]:
+    """Upload a new object, which is visible when the block ends without an error.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+
+    """
+    store, name = _store(path)
+    with _errors_of(path):
+        file = store.open(name, "wb", autocommit=False, block_size=_BLOCK_BYTES)
+    try:
+        yield cast("BinaryIO", Upload(path, file))
+        with _errors_of(path):
+            file.close()
+            file.commit()
+            store.invalidate_cache(store._parent(name))
+    except BaseException:
+        with suppress(Exception):  # the first error counts
+            file.discard()
+        file.closed = True  # or what is left of it is uploaded when the file is collected
+        raise
+
+
+class Upload:
+    """What is written of an object."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path = path
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Upload these bytes, or keep them until there is a block of them; returns how many."""
+        with _errors_of(self._path):
+            self._file.write(data)
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Do nothing: blocks are uploaded when they are full."""
+
+
+def _store(path: Path) -> tuple[Any, str]:
+    """Return the file system of fsspec, and what it calls the path."""
+    remote: Any = path
+    return remote.fs, remote.path
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Make every error of a store an OSError that names the path."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # each store has a library, and each library errors of its own
+        number = getattr(error, "errno", None)
+        if number is None:
+            found = (code for kind, code in _NUMBERS.items() if isinstance(error, kind))
+            number = next(found, errno.EIO)
+        text = os.strerror(number)
+        if number == errno.EIO:
+            text = f"{type(error).__name__}: {error}"
+        raise OSError(number, text, str(path)) from error

@@ -1,0 +1,194 @@
+"""Read parts of stored tensors, from whatever shard they are in, by several threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._elements import from_bytes
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
+from castwise.checkpoint.containers.torch import TorchReader
+
+_REOPENED = SafetensorsReader | TorchReader | GgufReader
+"""Those whose files can be closed and opened again; others are open as the run lasts."""
+
+_Ranged = SafetensorsReader | GgufReader
+"""Those that read any bytes of a tensor."""
+
+_RECENT_BYTES = 24 << 20
+_SHORT_BYTES = 16 << 10
+
+Range = tuple[int, int]
+"""Where elements along an axis begin and end."""
+
+
+class StoredTensors(Mapping[str, TensorInfo]):
+    """The tensors of shards that belong together.
+
+    Raises
+    ------
+    CheckpointError
+        Two shards have a tensor of the same name.
+
+    """
+
+    def __init__(self, shards: Mapping[str, Reader]) -> None:
+        self._readers: dict[str, Reader] = {}
+        self._users: dict[int, int] = {}
+        self._recent = _Recent()
+        self._lock = Lock()
+        homes: dict[str, str] = {}
+        for shard, reader in shards.items():
+            for name in reader.tensors:
+                if name in self._readers:
+                    raise CheckpointError(
+                        f"tensor {name!r} is in {homes[name]} and in {shard}; remove one of them"
+                    )
+                self._readers[name], homes[name] = reader, shard
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        """Describe a tensor."""
+        return self._readers[name].tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def readers(self, names: Iterable[str]) -> list[Reader]:
+        """Return the shards of some tensors."""
+        return list({id(self._readers[name]): self._readers[name] for name in names}.values())
+
+    @contextmanager
+    def opened(self, readers: Sequence[Reader]) -> Iterator[None]:
+        """Keep the files of some shards open for a block, also if other blocks need them."""
+        begun: list[Reader] = []
+        try:
+            for reader in readers:
+                if not isinstance(reader, _REOPENED):
+                    continue
+                if not self._users.get(id(reader)):
+                    reader.__enter__()
+                self._users[id(reader)] = self._users.get(id(reader), 0) + 1
+                begun.append(reader)
+            yield
+        finally:
+            for reader in begun:
+                self._users[id(reader)] -= 1
+                if not self._users[id(reader)]:
+                    reader.__exit__(None, None, None)
+                    self._recent = _Recent()
+
+    def read(self, name: str, ranges: Sequence[Range] | None = None) -> NDArray[Any]:
+        """Open its shard, and read a tensor as an array of its format, or what is within ranges."""
+        with self.opened(self.readers([name])):
+            return self.box(name, ranges or [(0, count) for count in self[name].shape])
+
+    def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
+        """Read the elements within ranges, one for each axis, as an array of their format.
+
+        Only their bytes are read, if they lie in the file as they are; of a small matrix that is
+        cut into short runs all of them, once.
+        """
+        info, reader = self[name], self._readers[name]
+        if info.format is None:
+            raise CheckpointError(
+                f"{reader.path}: tensor {name!r} is stored as {info.stored}, which castwise cannot "
+                "unpack"
+            )
+        if not isinstance(reader, _Ranged) or math.prod(info.shape) == 0:
+            with self._lock:
+                whole = self._recent.get((name,), lambda: reader.read(name))
+            return whole[tuple(slice(*one) for one in ranges)]
+        with self._lock:
+            matrix = _matrix(info.shape, ranges)
+            if _is_scattered(info, ranges, matrix):
+                key = (name, *matrix)
+                whole = self._recent.get(key, lambda: _read(reader, info, matrix))
+                picked = whole[
+                    tuple(
+                        slice(begin - first, end - first)
+                        for (begin, end), (first, _) in zip(ranges, matrix, strict=True)
+                    )
+                ]
+                return np.ascontiguousarray(picked)
+            return _read(reader, info, ranges)
+
+
+class _Recent:
+    """What was read last: as much as a limit allows, or the largest array and a half of that."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[Any, ...], NDArray[Any]] = {}
+
+    def get(self, key: tuple[Any, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return an array, which is read if it is not there."""
+        found = self._arrays.pop(key, None)
+        self._arrays[key] = array = read() if found is None else found
+        limit = max(_RECENT_BYTES, 3 * max(one.nbytes for one in self._arrays.values()) // 2)
+        while sum(one.nbytes for one in self._arrays.values()) > limit:
+            del self._arrays[next(iter(self._arrays))]
+        return array
+
+
+def _matrix(shape: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
+    """Return the ranges of all of the matrix that a box is in: single places of a stack stay."""
+    single = 0
+    while single < len(ranges) and ranges[single][1] - ranges[single][0] == 1:
+        single += 1
+    return [*ranges[:single], *((0, count) for count in shape[single:])]
+
+
+def _is_scattered(info: TensorInfo, ranges: Sequence[Range], matrix: Sequence[Range]) -> bool:
+    """Return True if a box is many short runs of a matrix that is small enough to be kept."""
+    runs = _runs(info.shape, ranges)
+    next(runs)
+    if next(runs, None) is None:
+        return False
+    itemsize = numpy_dtype(info.format or "").itemsize
+    _, count = next(_runs(info.shape, ranges))
+    elements = math.prod(end - begin for begin, end in matrix)
+    return count * itemsize < _SHORT_BYTES and elements * itemsize <= _RECENT_BYTES
+
+
+def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:
+    dtype = numpy_dtype(info.format or "")
+    shape = tuple(end - begin for begin, end in ranges)
+    raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+    data, done = raw.data, 0
+    for begin, count in _runs(info.shape, ranges):
+        size = count * dtype.itemsize
+        reader.read_into(info.name, begin * dtype.itemsize, data[done : done + size])
+        done += size
+    return from_bytes(raw, dtype, shape)
+
+
+def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
+    """Cut a box of an array in C order into runs of neighbours: where each begins, and its length.
+
+    An axis of which all is wanted does not end a run.
+    """
+    axis = len(shape)
+    while axis > 0 and ranges[axis - 1] == (0, shape[axis - 1]):
+        axis -= 1
+    inner = math.prod(shape[axis:])
+    if axis == 0:
+        yield 0, inner
+        return
+    first, last = ranges[axis - 1]
+    strides = [math.prod(shape[one + 1 :]) for one in range(axis)]
+    for places in product(*(range(*one) for one in ranges[: axis - 1])):
+        begin = sum(place * stride for place, stride in zip(places, strides, strict=False))
+        yield begin + first * inner, (last - first) * inner

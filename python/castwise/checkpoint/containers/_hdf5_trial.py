@@ -1,0 +1,73 @@
+"""Read an HDF5 file in another process first, because libhdf5 crashes on some damaged ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._hdf5 import (
+    Window,
+    blocks,
+    check_storage,
+    h5py_module,
+    holds_numbers,
+    walk,
+)
+
+_PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from castwise.checkpoint.containers._hdf5_trial import read
+read({file!r}, {begin}, {size})
+"""
+_SECONDS = 60
+_SECONDS_PER_BYTE = 1e-7
+
+
+def try_reading(path: Path, begin: int, size: int) -> None:
+    """Read the HDF5 file that stands at `begin` in another, in a process of its own.
+
+    Raises
+    ------
+    CheckpointError
+        That process crashed, or does not end.
+
+    """
+    program = _PROGRAM.format(path=sys.path, file=str(path), begin=begin, size=size)
+    try:
+        done = subprocess.run(  # noqa: S603  (this Python)
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS + size * _SECONDS_PER_BYTE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointError("the HDF5 file is damaged: libhdf5 never ends") from error
+    if done.returncode:
+        raise CheckpointError(
+            f"the HDF5 file is damaged: libhdf5 crashes on it (exit code {done.returncode})"
+        )
+
+
+def read(path: str, begin: int, size: int) -> None:
+    """Read all that a conversion reads through h5py; errors are for the process that tries."""
+    h5py = h5py_module()
+    try:
+        with open(path, "rb") as file, h5py.File(Window(file, begin, size), "r") as tree:
+            for name, thing in walk(tree):
+                for key in thing.attrs:
+                    _ = thing.attrs.get_id(key).dtype, thing.attrs[key]
+                if not isinstance(thing, h5py.Dataset) or thing.shape is None:
+                    continue
+                check_storage(name, thing, size)
+                if not holds_numbers(thing):
+                    _ = thing[()]
+                elif thing.id.get_offset() is None:
+                    for _ in blocks(thing, thing.shape):
+                        pass
+    except Exception:  # noqa: S110
+        pass

@@ -1,0 +1,298 @@
+"""Read the pickles of torch files without running them.
+
+A pickle is a program. This machine knows the instructions that build plain values (protocols 2 to
+5), and of all functions a pickle can name those by which torch describes a dense tensor; anything
+else is refused by its name. Nothing is imported, and no function of a file is called.
+
+What can be claimed is bounded: a pickle has at most 64 MiB and 16 million instructions, and a text
+or number no more bytes than are left.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._torch_values import (
+    GLOBALS,
+    REFUSED,
+    REMEDY,
+    Other,
+    Storage,
+    StorageType,
+    Tensor,
+    called,
+    is_count,
+    key_of,
+    opaque,
+)
+
+MAX_PICKLE_BYTES = 1 << 26
+_MAX_INSTRUCTIONS = 1 << 24
+_NOTHING = object()
+_MAX_NAME = 200  # bytes of a module, a function or the key of a storage
+
+
+class TorchPickle:
+    """Reads one pickle from a file, from its place on, up to its end and not beyond.
+
+    Parameters
+    ----------
+    file
+        Where the pickle begins.
+    size
+        How many bytes are left in the file.
+
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._left = min(size, MAX_PICKLE_BYTES)
+        self._stack: list[Any] = []
+        self._below: list[list[Any]] = []  # the stacks under each mark
+        self._memo: list[Any] = []  # a dict takes ten times the memory
+        self.storages: dict[str, Storage] = {}
+        """The storages of all tensors, by key, as far as the pickle has been read."""
+
+    def value(self) -> Any:
+        """Return the value that the pickle describes.
+
+        Raises
+        ------
+        CheckpointError
+            It is damaged or too large, or needs what only unpickling could make.
+
+        """
+        instructions = _INSTRUCTIONS
+        try:
+            for _ in range(_MAX_INSTRUCTIONS):
+                code = self._take(1)
+                if code == b".":
+                    return self._stack.pop()
+                instruction = instructions.get(code)
+                if instruction is None:
+                    raise CheckpointError(
+                        f"the pickle has the instruction {code!r}, which torch never writes"
+                    )
+                instruction(self)
+        except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
+            raise CheckpointError("the pickle is damaged") from error
+        except (AttributeError, TypeError) as error:  # a list, a text or a mapping was wanted
+            raise CheckpointError("the pickle is damaged: an instruction has no operand") from error
+        raise CheckpointError(f"the pickle has more than {_MAX_INSTRUCTIONS:,} instructions")
+
+    def _take(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise CheckpointError(
+                f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes"
+            )
+        taken = self._file.read(size)
+        if len(taken) < size:
+            raise CheckpointError("the pickle is truncated")
+        return taken
+
+    def _number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "little")
+
+    def _line(self) -> str:
+        line = self._file.readline(_MAX_NAME)
+        self._left -= len(line)
+        if self._left < 0 or not line.endswith(b"\n"):
+            raise CheckpointError("the pickle is damaged: it names a function without an end")
+        return line[:-1].decode()
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _text(self, size: int) -> None:
+        self._stack.append(self._take(self._number(size)).decode("utf-8", "surrogatepass"))
+
+    def _bytes(self, size: int) -> None:
+        self._stack.append(self._take(self._number(size)))
+
+    def _short_text(self) -> None:
+        """Take a `str` of Python 2."""
+        self._stack.append(self._take(self._number(1)).decode("latin-1"))
+
+    def _integer(self, size: int) -> None:
+        self._stack.append(int.from_bytes(self._take(size), "little", signed=True))
+
+    def _long(self, size: int) -> None:
+        self._integer(self._number(size))
+
+    def _unsigned(self, size: int) -> None:
+        self._stack.append(self._number(size))
+
+    def _float(self) -> None:
+        self._stack.append(struct.unpack(">d", self._take(8))[0])
+
+    def _mark(self) -> None:
+        self._below.append(self._stack)
+        self._stack = []
+
+    def _items(self) -> list[Any]:
+        """Take what stands above the last mark."""
+        items = self._stack
+        self._stack = self._below.pop()
+        return items
+
+    def _tuple(self, size: int) -> None:
+        items = self._stack[-size:]
+        if len(items) < size:
+            raise IndexError
+        self._stack[-size:] = [tuple(items)]
+
+    def _append(self) -> None:
+        value = self._stack.pop()
+        self._list().append(value)
+
+    def _appends(self) -> None:
+        items = self._items()
+        self._list().extend(items)
+
+    def _list(self) -> list[Any]:
+        top = self._stack[-1]
+        if not isinstance(top, list):
+            raise TypeError
+        return top
+
+    def _set_item(self) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._set_pairs([key, value])
+
+    def _set_pairs(self, items: list[Any]) -> None:
+        top = self._stack[-1]
+        if not isinstance(top, dict) or len(items) % 2:
+            raise TypeError
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            top[key_of(key)] = value
+
+    def _add_items(self) -> None:
+        items = self._items()
+        if not isinstance(self._stack[-1], Other):
+            raise TypeError
+        opaque("set", items)
+
+    def _frozen_set(self) -> None:
+        self._stack.append(opaque("frozenset", self._items()))
+
+    def _put(self, size: int) -> None:
+        number = self._number(size)
+        if number == 1 and not self._memo:  # where Python 2 begins
+            self._memo.append(_NOTHING)
+        if number == len(self._memo):
+            self._memo.append(self._stack[-1])
+        else:
+            self._memo[number] = self._stack[-1]
+
+    def _get(self, size: int) -> None:
+        value = self._memo[self._number(size)]
+        if value is _NOTHING:
+            raise IndexError
+        self._stack.append(value)
+
+    def _memoize(self) -> None:
+        self._memo.append(self._stack[-1])
+
+    def _global(self) -> None:
+        self._name(self._line(), self._line())
+
+    def _stack_global(self) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise TypeError
+        self._name(module, name)
+
+    def _name(self, module: str, name: str) -> None:
+        full = f"{module}.{name}"
+        found = GLOBALS.get(full)
+        if found is not None:
+            self._stack.append(found)
+        elif name in REFUSED and module in {"torch._utils", "torch._tensor"}:
+            raise CheckpointError(f"it holds {REFUSED[name]}")
+        else:
+            raise CheckpointError(
+                f"its pickle needs {full[:_MAX_NAME]!r}, which castwise does not run; {REMEDY}"
+            )
+
+    def _reduce(self) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        self._stack.append(called(function, arguments))
+
+    def _build(self) -> None:
+        """Leave out attributes: state dictionaries have `_metadata`, for torch's own versions."""
+        self._stack.pop()
+        if not isinstance(self._stack[-1], dict | Other | Tensor):
+            raise TypeError
+
+    def _persistent(self) -> None:
+        """Take a storage: `('storage', class, key, device, size)`, and a view in old files."""
+        named = self._stack.pop()
+        if not isinstance(named, tuple) or len(named) not in {5, 6} or named[0] != "storage":
+            raise CheckpointError("the pickle refers to something else than a storage")
+        _, kind, key, _, size, *view = named
+        known = isinstance(kind, StorageType) and isinstance(key, str) and len(key) <= _MAX_NAME
+        if not known or not is_count(size):
+            raise CheckpointError("the pickle describes a storage that torch does not have")
+        if view not in ([], [None]):
+            raise CheckpointError(f"storage {key!r} is a view of another one; {REMEDY}")
+        storage = self.storages.setdefault(key, Storage(key, kind.dtype, size))
+        if storage != Storage(key, kind.dtype, size):
+            raise CheckpointError(f"storage {key!r} is described in two ways")
+        self._stack.append(storage)
+
+
+_M = TorchPickle
+_INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
+    b"\x80": lambda m: m._take(1),  # the protocol
+    b"\x95": lambda m: m._take(8),  # the length of a frame
+    b"(": _M._mark,
+    b"0": lambda m: m._stack.pop(),
+    b"1": lambda m: m._items(),
+    b"N": lambda m: m._push(None),
+    b"\x88": lambda m: m._push(True),
+    b"\x89": lambda m: m._push(False),
+    b"K": lambda m: m._unsigned(1),
+    b"M": lambda m: m._unsigned(2),
+    b"J": lambda m: m._integer(4),
+    b"\x8a": lambda m: m._long(1),
+    b"\x8b": lambda m: m._long(4),
+    b"G": _M._float,
+    b"X": lambda m: m._text(4),
+    b"\x8c": lambda m: m._text(1),
+    b"\x8d": lambda m: m._text(8),
+    b"U": _M._short_text,
+    b"B": lambda m: m._bytes(4),
+    b"C": lambda m: m._bytes(1),
+    b"\x8e": lambda m: m._bytes(8),
+    b"\x96": lambda m: m._bytes(8),  # a bytearray
+    b"]": lambda m: m._push([]),
+    b"}": lambda m: m._push({}),
+    b")": lambda m: m._push(()),
+    b"\x8f": lambda m: m._push(Other("set")),
+    b"l": lambda m: m._push(m._items()),
+    b"t": lambda m: m._push(tuple(m._items())),
+    b"\x85": lambda m: m._tuple(1),
+    b"\x86": lambda m: m._tuple(2),
+    b"\x87": lambda m: m._tuple(3),
+    b"a": _M._append,
+    b"e": _M._appends,
+    b"s": _M._set_item,
+    b"u": lambda m: m._set_pairs(m._items()),
+    b"\x90": _M._add_items,
+    b"\x91": _M._frozen_set,
+    b"q": lambda m: m._put(1),
+    b"r": lambda m: m._put(4),
+    b"h": lambda m: m._get(1),
+    b"j": lambda m: m._get(4),
+    b"\x94": _M._memoize,
+    b"c": _M._global,
+    b"\x93": _M._stack_global,
+    b"R": _M._reduce,
+    b"b": _M._build,
+    b"Q": _M._persistent,
+}
+"""What each instruction does, by its code in the file."""

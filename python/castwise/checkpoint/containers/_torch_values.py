@@ -1,0 +1,258 @@
+"""What the pickles of torch files may name, and what stands for it: storages, dtypes, tensors.
+
+Nothing of torch is imported. A dense tensor is described by the calls with which torch rebuilds it;
+what stands for them here only checks their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from castwise.checkpoint._errors import CheckpointError
+
+REMEDY = (
+    "where you trust the file, load it in torch and save the tensors alone: "
+    "torch.save(model.state_dict(), PATH)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageType:
+    """A storage class of torch, by the dtype of its elements; None if it is untyped."""
+
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A dtype of torch, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Bytes that stand elsewhere in the file.
+
+    Attributes
+    ----------
+    key
+        Name of the storage in the file.
+    dtype
+        Dtype of its elements; None if they are bytes.
+    size
+        Number of its elements.
+
+    """
+
+    key: str
+    dtype: str | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A strided view of a storage; `offset` and `strides` count elements."""
+
+    storage: Storage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A value that holds no tensor: `what` names its type."""
+
+    what: str
+
+
+class _Call:
+    """A function that a pickle may name, and what stands for its result."""
+
+    def __init__(self, name: str, result: Callable[..., Any]) -> None:
+        self.name = name
+        self.result = result
+
+
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+}
+
+DTYPE_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32", "complex32", "bcomplex32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16", "bits16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool", "bits8", "bits1x8", "bits2x4", "bits4x2"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
+    "complex128": 16,
+}
+"""The bytes of an element of each dtype of torch that a tensor in a file can have."""
+
+PACKED = {"float4_e2m1fn_x2": "float4_e2m1fn"}
+"""The dtypes of which two elements share a byte, and the formats of one element."""
+
+REFUSED = {
+    "_rebuild_sparse_tensor": "a sparse tensor; make it dense (to_dense)",
+    "_rebuild_sparse_csr_tensor": "a sparse tensor; make it dense (to_dense)",
+    "_rebuild_qtensor": "a quantised tensor; make it a float tensor (dequantize)",
+    "_rebuild_nested_tensor": "a nested tensor; pad it (to_padded_tensor)",
+    "_rebuild_meta_tensor_no_storage": "a tensor on the meta device, which has no elements",
+    "_rebuild_wrapper_subclass": "a tensor of a class of its own; save what it is made of",
+}
+"""Functions for tensors that are not dense arrays of numbers."""
+
+
+def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = ()) -> Tensor:
+    """Check a tensor that torch describes by storage, offset, shape and strides."""
+    storage, offset, shape, strides = view
+    if not isinstance(storage, Storage):
+        raise CheckpointError("a tensor names no storage")
+    dtype = dtype or storage.dtype
+    if dtype is None:
+        raise CheckpointError(f"the tensor of storage {storage.key!r} has no dtype")
+    counts = isinstance(shape, tuple) and isinstance(strides, tuple)
+    if not counts or not all(is_count(one) for one in (offset, *shape, *strides)):
+        raise CheckpointError(
+            f"the tensor of storage {storage.key!r} has an offset, a shape or strides that are "
+            "not numbers of elements"
+        )
+    if len(shape) != len(strides):
+        raise CheckpointError(
+            f"the tensor of storage {storage.key!r} has {len(shape)} axes and {len(strides)} "
+            "strides"
+        )
+    if any(flags):
+        raise CheckpointError(
+            f"the tensor of storage {storage.key!r} is a conjugated or negated view; save it with "
+            "resolve_conj() and resolve_neg()"
+        )
+    return Tensor(storage, dtype, offset, shape, strides)
+
+
+def _tensor_v2(*arguments: Any) -> Tensor:
+    """Take storage, offset, shape, strides, two things about gradients, and at times flags."""
+    return _tensor(None, arguments[:4], arguments[6:])
+
+
+def _tensor_v3(*arguments: Any) -> Tensor:
+    """Take the same, with the dtype before the flags."""
+    dtype = arguments[6] if len(arguments) > 6 else None  # noqa: PLR2004
+    if not isinstance(dtype, Dtype):
+        raise CheckpointError("a tensor has something else for a dtype")
+    return _tensor(dtype.name, arguments[:4], arguments[7:])
+
+
+def _parameter(data: Any, *others: Any) -> Tensor:
+    """Return the tensor of a parameter."""
+    del others
+    if not isinstance(data, Tensor):
+        raise CheckpointError("a parameter is not made of a tensor")
+    return data
+
+
+def _from_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+    """Return a tensor that has attributes; these are left out, as torch's flags of buffers are."""
+    del state
+    if kind != Other("torch.Tensor") and kind != Other("torch.nn.parameter.Parameter"):
+        raise CheckpointError("a tensor is of a class of its own; save what it is made of")
+    return called(function, arguments)
+
+
+def _ordered(pairs: Any = ()) -> dict[Any, Any]:
+    """Return an `OrderedDict`, which older Pythons pickled with its items."""
+    mapping: dict[Any, Any] = {}
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:  # noqa: PLR2004
+            raise CheckpointError("an OrderedDict is not made of pairs")
+        mapping[key_of(pair[0])] = pair[1]
+    return mapping
+
+
+def opaque(name: str, *arguments: Any) -> Other:
+    """Stand for an object that is no tensor and holds none."""
+    if any(isinstance(one, Tensor) for part in arguments for one in _parts(part)):
+        raise CheckpointError(f"a tensor is inside of a {name}; {REMEDY}")
+    return Other(name)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _globals() -> dict[str, Any]:
+    """Make the table of all that a pickle may name, and what stands for it."""
+    calls: dict[str, Callable[..., Any]] = {
+        "torch._utils._rebuild_tensor": lambda *arguments: _tensor(None, arguments),
+        "torch._utils._rebuild_tensor_v2": _tensor_v2,
+        "torch._utils._rebuild_tensor_v3": _tensor_v3,
+        "torch._utils._rebuild_parameter": _parameter,
+        "torch._utils._rebuild_parameter_with_state": _parameter,
+        "torch._tensor._rebuild_from_type_v2": _from_type,
+        "collections.OrderedDict": _ordered,
+        "collections.Counter": lambda counts=(): dict(counts),
+        "collections.defaultdict": lambda default=None: {},
+        "torch.Size": tuple,
+    }
+    builtin = ("bytearray", "complex", "set", "frozenset")
+    calls |= {name: partial(opaque, name) for name in ("torch.device", "_codecs.encode")}
+    for module in ("builtins", "__builtin__"):
+        calls |= {f"{module}.{name}": partial(opaque, name) for name in builtin}
+    types = [f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _TYPES]
+    return {
+        **{name: _Call(name, result) for name, result in calls.items()},
+        **{f"torch.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
+        **{f"torch.cuda.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
+        "torch.storage.UntypedStorage": StorageType(None),
+        **{f"torch.{name}": Dtype(name) for name in DTYPE_BYTES},
+        **{name: Other(name) for name in types},
+        **{name: Other(name) for name in ("torch.Tensor", "torch.nn.parameter.Parameter")},
+    }
+
+
+_TYPES = ("int", "long", "float", "str", "bool", "list", "dict", "tuple")
+GLOBALS = _globals()
+
+
+def called(function: Any, arguments: Any) -> Any:
+    """Return what stands for the result of a call."""
+    if not isinstance(function, _Call) or not isinstance(arguments, tuple):
+        raise CheckpointError(f"the pickle calls what is not a function of torch; {REMEDY}")
+    try:
+        return function.result(*arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the pickle calls {function.name} with other arguments") from error
+
+
+def key_of(value: Any) -> Any:
+    """Return a key of a dictionary; what is neither text nor number becomes one of its own."""
+    plain = value is None or isinstance(value, str | bytes | int | float)
+    return value if plain else _OtherKey()
+
+
+class _OtherKey:
+    """A key that no name can be made of; equal to itself only."""
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -1,0 +1,231 @@
+"""`.gguf`: what llama.cpp reads, here only read, to be decoded.
+
+A header of typed keys and values, then of tensors, then their data at multiples of an alignment. A
+quantised tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
+the bytes of a block, and `stored` is its type.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile
+from castwise.checkpoint._tensors import TensorInfo, check_shape, format_info, numpy_dtype
+from castwise.checkpoint.containers._elements import from_bytes
+from castwise.checkpoint.containers._interface import Elements, FileReader
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_MAX_TEXT = 64 << 20
+_MAX_AXES = 4  # ggml's own limit
+_ALIGNMENT_KEY = "general.alignment"
+_ALIGNMENT = 32
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_PLAIN = {
+    0: "float32",
+    1: "float16",
+    24: "int8",
+    25: "int16",
+    26: "int32",
+    27: "int64",
+    28: "float64",
+    30: "bfloat16",
+}
+_BLOCKS = {
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+}
+"""Types of blocks that can be decoded: name, elements and bytes of a block."""
+
+_OTHERS = {
+    **dict(
+        zip(range(9, 16), ("Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"), strict=True)
+    ),
+    **dict(
+        enumerate(
+            ("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"),
+            16,
+        )
+    ),
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+}
+
+
+class GgufReader(FileReader[SourceFile]):
+    """A GGUF file whose header was checked on opening.
+
+    Raises
+    ------
+    CheckpointError
+        It is not one, is truncated, of a version or byte order that is not read, or has a tensor of
+        a type that cannot be decoded.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(SourceFile(path))
+        self.tensors: dict[str, TensorInfo] = {}
+        self.metadata: dict[str, str] = {}
+        self._begins: dict[str, int] = {}
+        try:
+            self._read_header(_Cursor(self._file))
+        except CheckpointError as error:
+            self._file.close()
+            raise CheckpointError(f"{path}: {error}") from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self, cursor: _Cursor) -> None:
+        if cursor.take(4) != _MAGIC:
+            raise CheckpointError("no GGUF file: it does not begin with GGUF")
+        if (version := cursor.number("I")) not in _VERSIONS:
+            raise CheckpointError(f"GGUF of version {version}; versions 2 and 3 are read")
+        tensors, pairs = cursor.number("Q"), cursor.number("Q")
+        alignment = _ALIGNMENT
+        for _ in range(pairs):
+            key, kind = cursor.text(), cursor.number("I")
+            value = cursor.value(kind)
+            if value is None:
+                self.others.append(key)
+            else:
+                self.metadata[key] = str(value)
+            if key == _ALIGNMENT_KEY:
+                alignment = value if isinstance(value, int) else 0
+        if alignment <= 0 or alignment % 8:
+            raise CheckpointError(f"{_ALIGNMENT_KEY} is not a multiple of 8")
+        places = [self._describe(cursor) for _ in range(tensors)]
+        start = -(-cursor.at // alignment) * alignment
+        for info, offset in places:
+            if info.name in self.tensors:
+                raise CheckpointError(f"tensor {info.name!r} is there twice")
+            if offset % alignment or start + offset + info.nbytes > self._file.size:
+                raise CheckpointError(
+                    f"tensor {info.name!r} is said to begin at {offset:,}, which is not a multiple "
+                    f"of {alignment} or leaves no room for its {info.nbytes:,} bytes"
+                )
+            self.tensors[info.name], self._begins[info.name] = info, start + offset
+
+    def _describe(self, cursor: _Cursor) -> tuple[TensorInfo, int]:
+        name, axes = cursor.text(), cursor.number("I")
+        if axes > _MAX_AXES:
+            raise CheckpointError(f"tensor {name!r} has {axes} axes; GGUF allows {_MAX_AXES}")
+        shape = check_shape(name, [cursor.number("Q") for _ in range(axes)][::-1])
+        kind, offset = cursor.number("I"), cursor.number("Q")
+        if kind in _PLAIN:
+            row = format_info(_PLAIN[kind])
+            nbytes = math.prod(shape) * row.itemsize
+            return TensorInfo(name, row.name, row.kind, row.name, shape, nbytes), offset
+        if kind not in _BLOCKS:
+            raise CheckpointError(
+                f"tensor {name!r} is of the type {_OTHERS.get(kind, kind)}, which castwise cannot "
+                "decode; llama-quantize of llama.cpp does: "
+                "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
+            )
+        stored, elements, size = _BLOCKS[kind]
+        if not shape or shape[-1] % elements:
+            raise CheckpointError(
+                f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
+            )
+        shape = (*shape[:-1], shape[-1] // elements, size)
+        return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape)), offset
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a tensor stands in the file."""
+        format_name = self.tensors[name].format
+        return None if format_name is None else Elements(format_name)
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes."""
+        return self._file.stream, self._begins[name]
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes, `nbytes` at a time."""
+        return self._pieces_at(name, self._begins[name], self.tensors[name].nbytes, nbytes)
+
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes of a tensor from its byte `begin` on."""
+        if self._file.read_into(data, self._begins[name] + begin) != len(data):
+            raise self._truncated(name)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format."""
+        info = self.tensors[name]
+        assert info.format is not None, "others are refused"  # noqa: S101
+        raw = self._bytes_at(name, self._begins[name], info.nbytes)
+        return from_bytes(raw, numpy_dtype(info.format), info.shape)
+
+
+class _Cursor:
+    """Reads a header from its begin on, never more than the file has."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        data = self._file.read(self.at, count)
+        self.at += count
+        if len(data) < count:
+            raise CheckpointError("truncated in its header")
+        return data
+
+    def number(self, code: str) -> Any:
+        layout = struct.Struct("<" + code)
+        return layout.unpack(self.take(layout.size))[0]
+
+    def text(self) -> str:
+        count = self.number("Q")
+        if count > _MAX_TEXT:
+            raise CheckpointError(f"a text of {count:,} bytes in its header")
+        try:
+            return self.take(count).decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"a text in its header is not UTF-8: {error.reason}") from error
+
+    def value(self, kind: int) -> Any:
+        """Read a value; an array is skipped, and None."""
+        if kind == _STRING:
+            return self.text()
+        if kind in _SCALARS:
+            return self.number(_SCALARS[kind])
+        if kind != _ARRAY:
+            raise CheckpointError(f"a value of the type {kind}, which GGUF does not have")
+        inner, count = self.number("I"), self.number("Q")
+        if inner in _SCALARS:
+            self.at += count * struct.calcsize("<" + _SCALARS[inner])
+            if self.at > self._file.size:
+                raise CheckpointError("truncated in its header")
+        elif inner == _STRING:
+            for _ in range(count):
+                self.text()
+        else:
+            raise CheckpointError("an array of arrays in its header")
+        return None

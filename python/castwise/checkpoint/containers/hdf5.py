@@ -1,0 +1,370 @@
+"""`.h5`: HDF5, as Keras and h5py write it; needs h5py.
+
+A tensor is a dataset of numbers, and its name is its path. HDF5 has no bfloat16: Keras stores it as
+opaque bytes with the attribute `dtype`, which is how it is read and written here. Strings at the
+root are the metadata. From one HDF5 file to another, groups, attributes and strings come along;
+each tensor is stored in one piece, without filters.
+
+Data that stands in the file as it is, is streamed from its place; chunks pass through h5py. HDF5
+files can refer to others and to programs: links, virtual and external datasets, and filters that
+are not HDF5's own are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import finfo
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import SourceFile
+from castwise.checkpoint._tensors import (
+    UNKNOWN,
+    Planned,
+    TensorInfo,
+    assumed_format,
+    check_shape,
+    format_info,
+    format_named,
+    format_of,
+    numpy_dtype,
+)
+from castwise.checkpoint.containers._elements import from_bytes, to_bytes
+from castwise.checkpoint.containers._hdf5 import (
+    Window,
+    blocks,
+    check_storage,
+    explained,
+    h5py_module,
+    holds_numbers,
+    order_of,
+    texts,
+    walk,
+)
+from castwise.checkpoint.containers._hdf5_trial import try_reading
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+
+_DTYPE_ATTRIBUTE = "dtype"
+_BFLOAT16 = finfo(ml_dtypes.bfloat16).name
+_PIECE_BYTES = 1 << 20
+_KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend", "keras_version"))
+"""What Keras says of groups, which is of no use without them."""
+_MAX_STRINGS_BYTES = 1 << 24
+_CHUNK_CACHE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    """Where a tensor is: the offset of its bytes in the file, None if they pass through h5py."""
+
+    begin: int | None
+    elements: Elements | None
+    dtype: np.dtype[Any]
+    """What h5py makes of it."""
+
+
+class Hdf5Reader(FileReader[SourceFile]):
+    """An HDF5 file whose datasets were found and checked on opening."""
+
+    def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
+        h5py = h5py_module()
+        super().__init__(SourceFile(path))
+        try:
+            with explained(path):
+                self._begin, self._size = self._part()
+                try_reading(path, self._begin, self._size)
+                self._window = Window(self._file.stream, self._begin, self._size)
+                self.tree: Any = h5py.File(self._window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+                self.metadata = texts(self.tree)
+                self.tensors: dict[str, TensorInfo] = {}
+                self._datasets: dict[str, _Dataset] = {}
+                self._assume = assume
+                self._take(self.tree)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _part(self) -> tuple[int, int]:
+        """Return offset and size of the HDF5 file in the file."""
+        return 0, self._file.size
+
+    def _take(self, root: Any) -> None:
+        """Take all datasets, in the order of their paths."""
+        h5py = h5py_module()
+        seen: set[Any] = set()
+        for name, thing in walk(root):
+            if not isinstance(thing, h5py.Dataset):
+                address = h5py.h5o.get_info(thing.id).addr
+                if address in seen:
+                    raise CheckpointError(f"group {name!r} stands at two places")
+                seen.add(address)
+                said = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
+                self.others += [
+                    f"attribute {name}/@{key}" for key in thing.attrs if key not in said
+                ]
+            elif holds_numbers(thing):
+                self._describe(name, thing)
+            else:
+                self.others.append(name)
+
+    def _describe(self, name: str, dataset: Any) -> None:
+        h5py = h5py_module()
+        check_storage(name, dataset, self._size)
+        shape, dtype = check_shape(name, dataset.shape), dataset.dtype
+        row = format_of(dtype)
+        if row is None and dtype.kind == "V":
+            said = dataset.attrs.get(_DTYPE_ATTRIBUTE)
+            row = format_named(said) if isinstance(said, str) else None
+            if row is not None and row.itemsize != dtype.itemsize:
+                raise CheckpointError(f"{name!r} is said to be {row.name}, of another size")
+            row = row or assumed_format(self._assume, name, dtype.itemsize)
+        stored = str(dtype) if row is None or dtype.kind == "V" else row.name
+        format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
+        nbytes = math.prod(shape) * dtype.itemsize
+        elements = Elements(format_name, order=order_of(dtype)) if format_name else None
+        begin = dataset.id.get_offset()
+        kept = dataset.id.get_type()
+        # What h5py converts does not stand in the file as numpy has it.
+        as_is = dtype.kind == "V" or kept.equal(h5py.h5t.py_create(dtype, logical=True))
+        if not nbytes:
+            begin = 0
+        elif begin is not None and begin + nbytes > self._size:
+            raise CheckpointError(f"the data of {name!r} is cut off")
+        place = self._begin + begin if begin is not None and as_is else None
+        self.tensors[name] = TensorInfo(name, format_name, kind, stored, shape, nbytes)
+        self._datasets[name] = _Dataset(place, elements, dtype)
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a dataset stands in the file; None if its format is unknown."""
+        return self._datasets[name].elements
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a dataset that stands in it as it is."""
+        begin = self._datasets[name].begin
+        return None if begin is None else (self._file.stream, begin)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a dataset's bytes, `nbytes` at a time."""
+        begin = self._datasets[name].begin
+        if begin is not None:
+            yield from self._pieces_at(name, begin, self.tensors[name].nbytes, nbytes)
+            return
+        with explained(self.path):
+            left = bytearray()
+            for block in blocks(self.tree[name], self.tensors[name].shape):
+                left += block.tobytes()
+                while len(left) >= nbytes:
+                    yield bytes(left[:nbytes])
+                    del left[:nbytes]
+            if left:
+                yield bytes(left)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a dataset as an array of its format."""
+        info = self.tensors[name]
+        if info.format is None:
+            raise CheckpointError(
+                f"{self.path}: dataset {name!r} holds raw bytes; say of which format "
+                "(assume, --assume)"
+            )
+        raw = np.empty(info.nbytes, np.uint8)
+        done = 0
+        for piece in self.pieces(name, _PIECE_BYTES):
+            raw[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            done += len(piece)
+        order = order_of(self._datasets[name].dtype)
+        return from_bytes(raw, numpy_dtype(info.format), info.shape, order)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.tree.close()
+        super().__exit__(kind, error, trace)
+
+
+class Hdf5Writer:
+    """Writes an HDF5 file: all but the data at once, the data at its places."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+        begin: int = 0,
+    ) -> None:
+        self._file = file
+        self._source = source if isinstance(source, Hdf5Reader) else None
+        self.planned = {plan.info.name: plan for plan in planned}
+        self.order = list(self.planned)
+        self._begin = begin
+        self._begins: dict[str, int] = {}
+        self._legacy = False
+        with explained(None), self._new_file() as tree:
+            if self._source is not None:
+                self._copy_tree(self._source.tree, tree)
+            else:
+                tree.attrs.update(metadata)
+                for name in self.order:
+                    self._create(tree, name, None)
+        file.seek(0, io.SEEK_END)
+
+    def _new_file(self) -> Any:
+        """Open a new HDF5 file, which keeps the order of its members if the source does."""
+        ordered = False
+        if self._source is not None:
+            ordered = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
+        return h5py_module().File(Window(self._file, self._begin), "w", track_order=ordered)
+
+    def _copy_tree(self, old: Any, new: Any) -> None:
+        """Write what the source has; datasets that are cast are only created."""
+        h5py = h5py_module()
+        for name, thing in walk(old):
+            if isinstance(thing, h5py.Group):
+                self._legacy |= "layer_names" in thing.attrs
+                group = new if not name else _new_group(new, name, thing)
+                _copy_attributes(thing, group, name)
+            elif name in self.planned:
+                self._create(new, name, thing)
+                _copy_attributes(thing, new[name], name, but=_DTYPE_ATTRIBUTE)
+            else:
+                _copy_other(thing, new, name)
+
+    def _label(self, name: str, old: Any) -> Any:
+        """Return the attribute that says the format, None if there is none."""
+        if self.keeps(name):
+            return old.attrs.get(_DTYPE_ATTRIBUTE)
+        return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
+
+    def _create(self, tree: Any, name: str, old: Any) -> None:
+        """Create a dataset with room for its data, and take note of its place."""
+        h5py = h5py_module()
+        shape = self.planned[name].info.shape
+        if "" in (parts := name.split("/")) or not {".", ".."}.isdisjoint(parts):
+            raise CheckpointError(f"{name!r} cannot be the path of a dataset in HDF5; rename it")
+        if self.keeps(name) and self._source is not None and self._source.place(name) is not None:
+            kind = old.id.get_type()
+        else:
+            dtype = old.dtype if self.keeps(name) else self._dtype(name)
+            kind = h5py.h5t.py_create(dtype, logical=True)
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links.set_create_intermediate_group(True)
+        links.set_char_encoding(h5py.h5t.CSET_UTF8)
+        try:
+            dataset = h5py.h5d.create(
+                tree.id, name.encode(), kind, h5py.h5s.create_simple(shape), properties, links
+            )
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{name!r} cannot be a dataset in HDF5: {error}") from error
+        if (label := self._label(name, old)) is not None:
+            h5py.Dataset(dataset).attrs[_DTYPE_ATTRIBUTE] = label
+        self._begins[name] = self._begin + (dataset.get_offset() or 0)
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        """Return the dtype in which h5py stores a format."""
+        plan = self.planned[name]
+        target = plan.target or plan.info.format
+        if target is None:
+            raise CheckpointError(
+                f"tensor {name!r} is stored as {plan.info.stored}, which HDF5 cannot hold"
+            )
+        if target == _BFLOAT16 and self._legacy:
+            raise CheckpointError(
+                f"tensor {name!r}: Keras cannot load bfloat16 from an .h5 of this kind, which "
+                "holds a whole model; use float16, or save the model as .keras first"
+            )
+        if target == _BFLOAT16:
+            return np.dtype("V2")
+        dtype = numpy_dtype(target)
+        if dtype.isbuiltin != 1:  # 2 are those of ml_dtypes
+            raise CheckpointError(
+                f"tensor {name!r}: HDF5 as Keras reads it cannot hold {target}; use float16 or "
+                "bfloat16, or write .safetensors"
+            )
+        return dtype.newbyteorder("<")
+
+    def keeps(self, name: str) -> bool:
+        """Return True if the source's bytes are wanted as they are."""
+        return self.planned[name].target is None and self._source is not None
+
+    def elements(self, name: str) -> Elements:
+        """Return how a tensor that is not kept must stand in the file."""
+        plan = self.planned[name]
+        target = plan.target or plan.info.format
+        assert target is not None, "`_dtype` refuses others"  # noqa: S101
+        return Elements(format_info(target).name)
+
+    def place(self, name: str) -> tuple[BinaryIO, int]:
+        """Return the file and the offset of a tensor's bytes."""
+        return self._file, self._begins[name]
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write a tensor from bytes that stand as they must in the file."""
+        self._file.seek(self._begins[name])
+        for piece in pieces:
+            self._file.write(piece)
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array of the planned format and shape."""
+        self._file.seek(self._begins[name])
+        self._file.write(to_bytes(array).data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is left to do: HDF5's own part was written first."""
+
+
+def _new_group(tree: Any, name: str, old: Any) -> Any:
+    """Create a group like another, with the order of its members."""
+    ordered = bool(old.id.get_create_plist().get_link_creation_order())
+    return tree.create_group(name, track_order=ordered)
+
+
+def _copy_other(old: Any, new: Any, name: str) -> None:
+    """Copy a dataset of strings, or an empty one: libhdf5's own copy crashes on damaged files."""
+    h5py = h5py_module()
+    if isinstance(old, h5py.Dataset) and old.shape is None:
+        copy = new.create_dataset(name, data=h5py.Empty(old.dtype))
+    elif isinstance(old, h5py.Dataset) and h5py.check_string_dtype(old.dtype) is not None:
+        check_storage(name, old, _MAX_STRINGS_BYTES)
+        copy = new.create_dataset(name, data=old[()], dtype=old.dtype)
+    else:
+        raise CheckpointError(
+            f"{name!r} holds neither numbers nor strings, and cannot be copied; cast to "
+            ".safetensors, or remove it"
+        )
+    _copy_attributes(old, copy, name)
+
+
+def _copy_attributes(old: Any, new: Any, name: str, but: str | None = None) -> None:
+    for key in old.attrs:
+        if key != but:
+            attribute = old.attrs.get_id(key)
+            try:
+                new.attrs.create(key, old.attrs[key], attribute.shape, attribute.dtype)
+            except (TypeError, ValueError, OSError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"attribute {key!r} of {name or 'the file'!r} cannot be copied: {error}"
+                ) from error

@@ -1,0 +1,136 @@
+"""`.keras`: a zip file of a model's architecture and its weights, which are an HDF5 file.
+
+Only the weights are cast; everything else is copied byte for byte. The dtype policies in
+`config.json` stay, too: Keras makes the variables in the dtypes of their policies, and casts the
+weights to these when it loads them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PureWindowsPath
+from types import TracebackType
+from typing import BinaryIO
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers._zip import (
+    check_members,
+    copy_member,
+    explained,
+    like,
+    stored_begin,
+)
+from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
+
+_WEIGHTS = "model.weights.h5"
+_REMEDY = "save the model again with Keras"
+_PIECE_BYTES = 1 << 20
+
+
+class KerasReader(Hdf5Reader):
+    """A `.keras` file: the tensors are those of its weights."""
+
+    def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
+        super().__init__(path, assume)
+        self.others = [one.filename for one in self.members if one.filename != _WEIGHTS]
+
+    def _part(self) -> tuple[int, int]:
+        """Return offset and size of the weights in the zip file, whose members are checked."""
+        file, size = self._file.stream, self._file.size
+        with explained(self.path):
+            self.archive = zipfile.ZipFile(file)
+            self.members = self.archive.infolist()
+            check_members(self.members, size, _REMEDY)
+            names = {member.filename: member for member in self.members}
+            if len(names) < len(self.members):
+                raise CheckpointError("two members of the zip file have the same name")
+            for name in names:
+                _check_name(name)
+            if _WEIGHTS not in names:
+                raise CheckpointError(f"not a file of Keras 3: it has no {_WEIGHTS}; {_REMEDY}")
+            weights = names[_WEIGHTS]
+            return stored_begin(file, size, weights, _REMEDY), weights.file_size
+
+
+def _check_name(name: str) -> None:
+    """CheckpointError if a member would be unpacked outside of its folder."""
+    path = PureWindowsPath(name)
+    if ".." in path.parts or path.anchor:
+        raise CheckpointError(f"member {name!r} of the zip file leads out of it")
+
+
+class KerasWriter(Hdf5Writer):
+    """Writes a `.keras` file like another one, with other weights."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
+        if not isinstance(source, KerasReader):
+            raise CheckpointError(
+                "a .keras holds a model and not only its tensors, so castwise makes it from "
+                "another .keras only; write .weights.h5, which model.load_weights reads"
+            )
+        self._zip = zipfile.ZipFile(file, "w")
+        try:
+            begin = self._copy_members(file, source)
+            super().__init__(file, planned, metadata, source, begin)
+        except BaseException:
+            self._close()
+            raise
+
+    def _copy_members(self, file: BinaryIO, source: KerasReader) -> int:
+        """Write all but the weights, and begin these; returns where they are to stand."""
+        with explained(source.path):
+            for member in source.members:
+                if member.filename == _WEIGHTS:
+                    self._entry = like(member)
+                else:
+                    copy_member(source.archive, member, self._zip)
+        entry = self._entry
+        entry.header_offset = self._zip.start_dir
+        entry.CRC = entry.file_size = entry.compress_size = 0
+        file.seek(entry.header_offset)
+        file.write(entry.FileHeader(zip64=True))
+        return file.tell()
+
+    def _close(self) -> None:
+        """Close the zip file, or it would write into its closed file when it is collected."""
+        with suppress(OSError, ValueError):
+            self._zip.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._add_weights()
+        finally:
+            self._close()
+
+    def _add_weights(self) -> None:
+        """Complete the entry of the weights, which zipfile could only write from end to end."""
+        file, entry = self._file, self._entry
+        file.flush()
+        file.seek(self._begin)
+        while piece := file.read(_PIECE_BYTES):
+            entry.CRC = zlib.crc32(piece, entry.CRC)
+            entry.file_size += len(piece)
+        entry.compress_size = entry.file_size
+        self._zip.start_dir = file.tell()
+        file.seek(entry.header_offset)
+        file.write(entry.FileHeader(zip64=True))
+        self._zip.filelist.append(entry)
+        self._zip.NameToInfo[entry.filename] = entry
+        self._zip.close()

@@ -1,0 +1,417 @@
+"""What `torch.save` writes, read without torch and without unpickling.
+
+Since torch 1.6 that is a zip file of a pickle and of one member for each storage, before it was a
+row of pickles with the storages behind them; both are read. A file may hold one tensor, or tensors
+in dictionaries and lists, one inside the other: names are their keys, joined by ".". Where a
+training checkpoint has the model under a key of its own, such as "state_dict", its tensors are
+those of the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._filesystem import SourceFile, source_file
+from castwise.checkpoint._remote import RemoteSource
+from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
+from castwise.checkpoint.containers._elements import from_bytes, unpack
+from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader
+from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
+from castwise.checkpoint.containers._torch_values import (
+    DTYPE_BYTES,
+    PACKED,
+    REMEDY,
+    Storage,
+    Tensor,
+)
+from castwise.checkpoint.containers._zip import check_members, explained, stored_begin
+
+_LOGGER = logging.getLogger(__name__)
+
+_ZIP_START = b"PK\3\4"
+_PICKLE = "data.pkl"
+_ZIP_REMEDY = "save the file again in torch"
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_VERSION = 1001
+_COUNT_BYTES = 8
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net")
+"""Keys under which training checkpoints keep the model, beside the optimizer and more."""
+
+_MAX_DEPTH = 64
+_MAX_VALUES = 1 << 21
+_MIN_LIMIT = 1 << 20  # bytes: a tensor may repeat its elements as far as that, or as the file goes
+_Order = Literal["<", ">"]
+_ORDERS: Mapping[bytes, _Order] = {b"little": "<", b"big": ">"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """A tensor that is not in C order: its items are in `size` bytes."""
+
+    size: int
+    arrangement: Arrangement
+    is_fortran: bool
+
+
+class TorchReader(FileReader[SourceFile | RemoteSource]):
+    """A file of torch, whose pickle was read and checked on opening."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(source_file(path))
+        try:
+            with explained(path):
+                is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
+                value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
+                found = _named(value, path.stem)
+                self._begins: dict[str, int] = {}  # byte offsets in the file
+                self._strided: dict[str, _Strided] = {}
+                self.tensors: dict[str, TensorInfo] = {}
+                for name, tensor in found.tensors.items():
+                    self._describe(name, tensor, storages[tensor.storage.key])
+        except BaseException:
+            self._file.close()
+            raise
+        self.others = found.others
+        self.dropped = found.dropped
+        """What holds tensors beside those of the model, and how many."""
+        # By this transformers knows whose tensors a safetensors file holds.
+        self.metadata = {"format": "pt"}
+        if found.dropped:
+            _LOGGER.warning(
+                "%s: taken are the tensors under %r; left out: %s",
+                path,
+                found.wrapper,
+                listed(found.dropped),
+            )
+
+    def _read_zip(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
+        """Return the value, place and size of each storage, and the byte order."""
+        # Only places are kept: entries of a zip file, and of a pickle, take memory.
+        (begin, nbytes), members, order = self._zip_members()
+        self._file.stream.seek(begin)
+        pickle = TorchPickle(self._file.stream, nbytes)
+        value = pickle.value()
+        storages = {}
+        for key, storage in pickle.storages.items():
+            if key not in members:
+                raise CheckpointError(f"storage {key!r} is not in the zip file")
+            begin, available = members[key]
+            storages[key] = begin, _checked_size(storage, available)
+        _check_disjoint(storages)
+        return value, storages, order
+
+    def _zip_members(self) -> tuple[tuple[int, int], dict[str, tuple[int, int]], _Order]:
+        """Return place and size of the pickle, those of storages by key, and the byte order."""
+        file, size = self._file.stream, self._file.size
+        with zipfile.ZipFile(file) as archive:
+            listed = archive.infolist()
+            check_members(listed, size, _ZIP_REMEDY)
+            members = {member.filename: member for member in listed}
+            if len(members) < len(listed):
+                raise CheckpointError("two members of the zip file have the same name")
+            roots = [name.removesuffix(_PICKLE) for name in members if _is_main_pickle(name)]
+            if len(roots) != 1:
+                raise CheckpointError(f"not a file of torch.save: it has no {_PICKLE}")
+            root = roots[0]
+            if f"{root}constants.pkl" in members:
+                raise CheckpointError(f"it holds a TorchScript program; {REMEDY}")
+            order = self._byte_order(archive, members.get(f"{root}byteorder"))
+
+            def place(member: zipfile.ZipInfo) -> tuple[int, int]:
+                return stored_begin(file, size, member, _ZIP_REMEDY), member.file_size
+
+            data = f"{root}data/"
+            storages = {
+                name.removeprefix(data): place(member)
+                for name, member in members.items()
+                if name.startswith(data)
+            }
+            return place(members[root + _PICKLE]), storages, order
+
+    @staticmethod
+    def _byte_order(archive: zipfile.ZipFile, member: zipfile.ZipInfo | None) -> _Order:
+        """Return the byte order of the storages; files of older versions do not tell theirs."""
+        if member is None:
+            return "<"
+        with archive.open(member) as file:
+            text = file.read(_MAX_DEPTH)
+        if text not in _ORDERS:
+            raise CheckpointError(f"it says that its byte order is {text!r}")
+        return _ORDERS[text]
+
+    def _read_legacy(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
+        """As `_read_zip`, for files of torch before 1.6; there all bytes are little-endian."""
+        file = self._file.stream
+        file.seek(0)
+        if file.read(1) != b"\x80" or self._file.size < _COUNT_BYTES:
+            raise CheckpointError(
+                "not a file of torch.save: it begins neither like a zip file nor like a pickle"
+            )
+        file.seek(0)
+        if self._next_pickle().value() != _LEGACY_MAGIC:
+            raise CheckpointError(
+                f"a pickle, and not a file of torch.save; castwise opens no pickles; {REMEDY}"
+            )
+        if self._next_pickle().value() != _LEGACY_VERSION:
+            raise CheckpointError(f"of a version of torch that castwise does not know; {REMEDY}")
+        self._next_pickle().value()  # the sizes of numbers in C
+        pickle = self._next_pickle()
+        value = pickle.value()
+        keys = self._next_pickle().value()
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise CheckpointError("it does not list its storages")
+        if len({*keys}) < len(keys) or {*keys} != {*pickle.storages}:
+            raise CheckpointError("it lists other storages than its tensors have")
+        storages = {}
+        for key in keys:
+            storage = pickle.storages[key]
+            count = int.from_bytes(file.read(_COUNT_BYTES), "little")
+            begin, size = file.tell(), count * _item_bytes(storage)
+            if begin + size > self._file.size:
+                raise CheckpointError(f"storage {key!r} is cut off")
+            storages[key] = begin, _checked_size(storage, size)
+            file.seek(begin + size)
+        return value, storages, "<"
+
+    def _next_pickle(self) -> TorchPickle:
+        return TorchPickle(self._file.stream, self._file.size - self._file.stream.tell())
+
+    def _describe(self, name: str, tensor: Tensor, storage: tuple[int, int]) -> None:
+        """Check a tensor against its storage, and tell what and where it is."""
+        shape, dtype = check_shape(name, tensor.shape), tensor.dtype
+        item = DTYPE_BYTES[dtype]
+        begin, available = storage
+        reach = sum((n - 1) * stride for n, stride in zip(shape, tensor.strides, strict=True)) + 1
+        size = reach * item if math.prod(shape) else 0
+        begin += tensor.offset * item if size else 0
+        if size and begin + size > storage[0] + available:
+            raise CheckpointError(
+                f"tensor {name!r} reaches beyond its storage {tensor.storage.key!r}, which has "
+                f"{available:,} bytes"
+            )
+        nbytes = math.prod(shape) * item
+        if nbytes > max(self._file.size, _MIN_LIMIT):
+            raise CheckpointError(
+                f"tensor {name!r} repeats its elements, so that it takes {nbytes:,} bytes; save "
+                "it as it was before it was expanded"
+            )
+        packed = dtype in PACKED
+        if packed:
+            if not shape:
+                raise CheckpointError(f"tensor {name!r} of {dtype} has no axis")
+            shape = (*shape[:-1], 2 * shape[-1])
+        self._begins[name] = begin
+        if not _is_dense(tensor.shape[::-1], tensor.strides[::-1]):
+            # An axis of one element may have any stride.
+            strides = (
+                item * stride if n > 1 else 0
+                for n, stride in zip(tensor.shape, tensor.strides, strict=True)
+            )
+            is_fortran = not packed and _is_dense(tensor.shape, tensor.strides)
+            arrangement = Arrangement(item, tensor.shape, tuple(strides))
+            self._strided[name] = _Strided(size, arrangement, is_fortran)
+        self.tensors[name] = TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a tensor stands in the file; None if it is of no known format."""
+        info, strided = self.tensors[name], self._strided.get(name)
+        if info.format is None:
+            return None
+        is_fortran = strided is not None and strided.is_fortran
+        return _elements(info.format, info.stored in PACKED, self._order, is_fortran)
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of a tensor stand that are not in C order."""
+        strided = self._strided.get(name)
+        return None if strided is None else strided.arrangement
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
+        return self._place_at(self._begins[name])
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
+        self._expect_at((self._begins[name], self._length(name)) for name in names)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes, with what stands between them, `nbytes` at a time."""
+        return self._pieces_at(name, self._begins[name], self._length(name), nbytes)
+
+    def _length(self, name: str) -> int:
+        """Return the bytes in which the items of a tensor are."""
+        strided = self._strided.get(name)
+        return self.tensors[name].nbytes if strided is None else strided.size
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format, in C order."""
+        info, strided = self.tensors[name], self._strided.get(name)
+        if info.format is None:
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} is stored as {info.stored}, which castwise does not "
+                "know"
+            )
+        dense = self._bytes_at(name, self._begins[name], self._length(name))
+        if strided is not None:
+            # `_describe` checked that all elements are there.
+            arrangement = strided.arrangement
+            storage = dense.view(f"V{arrangement.item}")
+            view = np.lib.stride_tricks.as_strided(storage, arrangement.shape, arrangement.strides)
+            dense = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
+        if info.stored in PACKED:
+            dense = unpack(dense, 4)
+        return from_bytes(dense, numpy_dtype(info.format), info.shape, self._order)
+
+
+@lru_cache
+def _format_and_kind(dtype: str) -> tuple[str | None, str]:
+    """Return what a dtype of torch is called here: the same strings for every tensor."""
+    row = format_named(PACKED.get(dtype, dtype))
+    return (row.name, row.kind) if row is not None else (None, UNKNOWN)
+
+
+@lru_cache
+def _elements(name: str, packed: bool, order: _Order, fortran: bool) -> Elements:
+    """Return how elements stand in the file: the same object for every tensor."""
+    return Elements(name, packed, order, fortran)
+
+
+def _is_main_pickle(name: str) -> bool:
+    return name.endswith(f"/{_PICKLE}") and name.count("/") == 1
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return True if elements follow each other without gaps, the first axis varying fastest."""
+    expected = 1
+    for count, stride in zip(shape, strides, strict=True):
+        if count != 1 and stride != expected and 0 not in shape:
+            return False
+        expected *= count
+    return True
+
+
+def _item_bytes(storage: Storage) -> int:
+    return 1 if storage.dtype is None else DTYPE_BYTES[storage.dtype]
+
+
+def _checked_size(storage: Storage, available: int) -> int:
+    """Return the bytes of a storage, or CheckpointError if there are fewer."""
+    size = storage.size * _item_bytes(storage)
+    if size > available:
+        raise CheckpointError(
+            f"storage {storage.key!r} is said to have {size:,} bytes and has {available:,}"
+        )
+    return size
+
+
+def _check_disjoint(storages: Mapping[str, tuple[int, int]]) -> None:
+    end = 0
+    for key, (begin, size) in sorted(storages.items(), key=lambda storage: storage[1]):
+        if begin < end:
+            raise CheckpointError(f"storage {key!r} overlaps another one")
+        end = begin + size
+
+
+class _Found:
+    """The tensors of a value by name, and what else there is.
+
+    Attributes
+    ----------
+    tensors
+        Tensors by name.
+    others
+        Names of the values that are and hold no tensors.
+    wrapper
+        The key under which the tensors of the model stand, if there is one.
+    dropped
+        What holds tensors beside it, and how many.
+
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.others: list[str] = []
+        self.wrapper: str | None = None
+        self.dropped: list[str] = []
+        self._values = 0
+        self._characters = 0
+
+    def add(self, value: Any, path: tuple[str, ...], default: str) -> list[str]:
+        """Add the tensors of a value; returns the names of values in it without any."""
+        self._values += 1
+        if len(path) > _MAX_DEPTH or self._values > _MAX_VALUES:
+            raise CheckpointError(
+                f"values stand more than {_MAX_DEPTH} deep, inside of themselves, or there are "
+                f"more than {_MAX_VALUES:,}"
+            )
+        name = ".".join(path) or default
+        if isinstance(value, Tensor):
+            if name in self.tensors:
+                raise CheckpointError(f"two tensors would have the name {name!r}")
+            self._characters += len(name)
+            if self._characters > MAX_PICKLE_BYTES:
+                raise CheckpointError("the names of its tensors are too long")
+            self.tensors[name] = value
+            return []
+        before, others = len(self.tensors), []
+        for key, part in _entries(value):
+            now = len(self.tensors)
+            others += self.add(part, (*path, _text(key)), default)
+            if len(self.tensors) > now and not _is_name(key):
+                raise CheckpointError(f"a key in {name!r} is neither text nor a number")
+        return others if len(self.tensors) > before else [name]
+
+
+def _named(value: Any, stem: str) -> _Found:
+    """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
+    everything = _Found()
+    everything.others = everything.add(value, (), stem)
+    if not isinstance(value, dict) or any(isinstance(part, Tensor) for part in value.values()):
+        return everything
+    counts = {key: len(_tensors_in(part)) for key, part in value.items()}
+    wrappers = [key for key in _WRAPPERS if counts.get(key) and isinstance(value[key], dict)]
+    if len(wrappers) != 1:
+        return everything
+    found = _Found()
+    found.wrapper = wrappers[0]
+    others = found.add(value[found.wrapper], (), stem)
+    found.others = others + [_text(key) for key, count in counts.items() if not count]
+    found.dropped = [
+        f"{_text(key)} ({count:,} tensor{'' if count == 1 else 's'})"
+        for key, count in counts.items()
+        if count and key != found.wrapper
+    ]
+    return found
+
+
+def _tensors_in(value: Any) -> Mapping[str, Tensor]:
+    found = _Found()
+    found.add(value, (), "")
+    return found.tensors
+
+
+def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+
+
+def _is_name(key: Any) -> bool:
+    number = isinstance(key, int) and not isinstance(key, bool) and 0 <= key < 2**63
+    return isinstance(key, str) or number
+
+
+def _text(key: Any) -> str:
+    return str(key) if _is_name(key) else "?"

@@ -1,0 +1,158 @@
+"""Decode the quantised weights of a checkpoint, a file or folders of shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from castwise.checkpoint._filesystem import checked_path
+from castwise.checkpoint._other_files import Patterns
+from castwise.checkpoint._plain import Decode, decide, decoded, decoding_of
+from castwise.checkpoint._plain_config import PlainConfig
+from castwise.checkpoint._request import PlannedRun, new_run
+from castwise.checkpoint._targets import shard_bytes
+from castwise.checkpoint._to_folder import Keeping
+from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastSummary, Progress
+from castwise.quantization._recipes import BF16
+
+
+def dequantize_file(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    dtype: Any = BF16,
+    *,
+    arithmetic: str = "peer",
+    only: str | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    resumable: bool = False,
+    resume: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> CastSummary:
+    """Decode the quantised weights of a checkpoint and write a new one without quantisation.
+
+    Weights get the names and shapes that they have in the plain model; the tensors that only decode
+    them are not written, and the scales of inputs and of caches, which a plain model does not have,
+    are left out with a warning. All other tensors stay as they are, byte for byte. In a folder,
+    what states the quantisation goes: the sections of `config.json`, whose dtype becomes that of
+    the weights, `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of
+    metadata; the index names the new tensors.
+
+    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, decoded and
+    written, so memory does not grow with the size of tensors; scales may be in other shards.
+
+    Nothing is guessed: sizes of blocks are those that a configuration states.
+
+    Parameters
+    ----------
+    source
+        What to read, as in `cast_file`.
+    destination
+        What to write. A file is replaced; a folder only with `overwrite`.
+    dtype
+        What the weights become: bfloat16, float16 or float32.
+    arithmetic
+        "peer": every step in float32 and rounded as the libraries do that run such models. "exact":
+        the product of real numbers, rounded once.
+    only
+        A regular expression that matches the whole names of the weights to decode, as they are in
+        the plain model; the others stay quantised.
+    threads
+        How many threads may decode.
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
+        As in `cast_file`.
+
+    Returns
+    -------
+    What each tensor became; a `CastPlan` if `dry_run`. A weight that was decoded has a `target`,
+    and as `source` its scheme.
+
+    Raises
+    ------
+    CheckpointError
+        No weight is quantised; or one cannot be decoded for certain: a scale is missing, or has not
+        the shape that the block needs; a scale has no weight; nothing, or not everything, says how
+        it is stored; a configuration contradicts the tensors; castwise does not decode its kind; or
+        what makes `cast_file` raise it.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read or written, or the disk is full.
+
+    """
+    request = _Request(
+        source=source,
+        how=decoding_of(dtype, arithmetic, only, threads),
+        overwrite=overwrite,
+        resumable=resumable,
+        resume=resume,
+        patterns=Patterns(include, exclude),
+        limit=shard_bytes(max_shard_size),
+    )
+    with request.planned(destination) as planned:
+        return planned.preview() if dry_run else planned.write(progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions(CastOptions):
+    """The options of a run that decodes."""
+
+    dtype: str
+    arithmetic: str
+    only: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {
+            "seed": None,
+            "dtype": self.dtype,
+            "arithmetic": self.arithmetic,
+            "only": self.only,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """All that decides what is made of the source."""
+
+    source: str | os.PathLike[str]
+    how: Decode
+    overwrite: bool
+    resumable: bool
+    resume: bool
+    patterns: Patterns
+    limit: int | None
+
+    @contextmanager
+    def planned(self, destination: str | os.PathLike[str]) -> Iterator[PlannedRun]:
+        """Open the source for a block, and plan what becomes of every tensor."""
+        old, new = checked_path(self.source), checked_path(destination)
+        opened = open_source(old, None, self.patterns.excludes, decodes=True)
+        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
+            plain, exceptions = decoded(opened, self.how)
+            keeping = Keeping(
+                resumable=self.resumable or self.resume,
+                resume=self.resume,
+                config=partial(PlainConfig, exceptions=exceptions),
+            )
+            run = new_run(plain, new, self.limit, self.patterns, keeping, overwrite=self.overwrite)
+            run.plan(lambda tensors, _: decide(self.how, tensors))
+            options = DecodeOptions(
+                dtype=self.how.format,
+                arithmetic=self.how.arithmetic,
+                only=self.how.only,
+                threads=self.how.threads,
+            )
+            about = (str(old), str(new), options.to_dict())
+            yield PlannedRun(run, options, about, {})

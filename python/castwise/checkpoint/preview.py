@@ -1,0 +1,40 @@
+"""What a cast would do, from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from castwise.checkpoint.report import CastSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPlan(CastSummary):
+    """What `cast_file` would do, as `dry_run` returns it: rows without reports.
+
+    Attributes
+    ----------
+    needed_bytes
+        Bytes that the result takes at least: its tensors and the files that are copied, without
+        what an interrupted run has kept if this would resume it.
+    free_bytes
+        Bytes that are free where it would be written, None if the file system does not tell.
+    left_out
+        Files and folders of the source that would not be copied unless asked for.
+
+    """
+
+    needed_bytes: int
+    free_bytes: int | None
+    left_out: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            **CastSummary.to_dict(self),
+            "dry_run": True,
+            "needed_bytes": self.needed_bytes,
+            "free_bytes": self.free_bytes,
+            "left_out": list(self.left_out),
+        }

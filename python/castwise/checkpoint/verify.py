@@ -1,0 +1,416 @@
+"""Compare the values of two checkpoints, whatever they are stored as."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise.checkpoint._decoded import DecodedReader
+from castwise.checkpoint._filesystem import checked_path
+from castwise.checkpoint._plain import FORMATS, decoded, decoding_of
+from castwise.checkpoint._stored import StoredTensors
+from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
+from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.containers._elements import from_bytes
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
+from castwise.quantization._recipes import BF16
+
+_PIECE_ELEMENTS = 1 << 18
+_WITH_ULPS = frozenset((*FORMATS, "float64"))
+_UNITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tensor whose values are not those of the tensor of the same name.
+
+    Attributes
+    ----------
+    name
+        Its name in a plain model.
+    reason
+        "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
+        values were compared.
+    format
+        The format in which values were compared.
+    count
+        How many values.
+    different
+        How many have other bits; NaN is like any other NaN.
+    max_abs
+        The largest absolute difference; infinite if only one of two is infinite or NaN.
+    max_ulp
+        The largest difference in units in the last place of the format, of numbers that are finite
+        in both; None for integers and formats of less than 16 bits.
+    index
+        Where the absolute difference is largest, the first of them.
+    values
+        The two values there.
+
+    """
+
+    name: str
+    reason: str
+    format: str | None = None
+    count: int = 0
+    different: int = 0
+    max_abs: float = 0.0
+    max_ulp: int | None = None
+    index: tuple[int, ...] | None = None
+    values: tuple[float, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; a number that is not finite is text."""
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "format": self.format,
+            "count": self.count,
+            "different": self.different,
+            "max_abs": _plain_number(self.max_abs),
+            "max_ulp": self.max_ulp,
+            "index": None if self.index is None else list(self.index),
+            "values": None if self.values is None else [*map(_plain_number, self.values)],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found.
+
+    Attributes
+    ----------
+    first, second
+        The checkpoints.
+    tensors
+        How many tensors of the same name were compared.
+    values
+        How many values they have.
+    differences
+        The tensors that differ, in order of their names in the first.
+
+    """
+
+    first: str
+    second: str
+    tensors: int
+    values: int
+    differences: Sequence[Difference] = field(default_factory=tuple)
+
+    @property
+    def equal(self) -> bool:
+        """True if all tensors and all bits of their values are the same."""
+        return not self.differences
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "schema": SCHEMA,
+            "first": self.first,
+            "second": self.second,
+            "equal": self.equal,
+            "tensors": self.tensors,
+            "values": self.values,
+            "differences": [one.to_dict() for one in self.differences],
+        }
+
+
+def verify(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    dtype: Any = None,
+    arithmetic: str = "peer",
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verification:
+    """Compare the values of two checkpoints, each plain or quantised in any way.
+
+    Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
+    names that they have in a plain model. Where floats of one are in another format than those of
+    the other, both are compared in float32, or in float64 if one of them is.
+
+    Parameters
+    ----------
+    first, second
+        Files or folders, as `cast_file` and `dequantize_file` take.
+    dtype
+        What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
+        other one if that is plain; bfloat16 if both are quantised.
+    arithmetic
+        As in `dequantize_file`.
+    threads
+        How many threads may decode.
+    progress
+        Called when a tensor begins, now and then within a large one, and at the end.
+
+    Returns
+    -------
+    The tensors that differ, with the largest differences and where they are.
+
+    Raises
+    ------
+    CheckpointError
+        One is damaged, or cannot be decoded for certain.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read.
+
+    """
+    with ExitStack() as stack:
+        one, other = (
+            _Side(checked_path(path), dtype, arithmetic, threads, stack) for path in (first, second)
+        )
+        shared = [name for name in one.names if name in other.names]
+        meter = ProgressMeter(sum(one.info(name).nbytes for name in shared), progress)
+        differences = [
+            Difference(name, "only in the first") for name in one.names if name not in other.names
+        ]
+        values = 0
+        for name in shared:
+            meter.starts(name)
+            values += math.prod(one.shape(name))
+            found = _compared(name, one, other, meter)
+            if found is not None:
+                differences.append(found)
+            meter.finished(one.info(name).nbytes)
+        meter.starts(None)
+        differences += [
+            Difference(name, "only in the second") for name in other.names if name not in one.names
+        ]
+        one.check_unchanged()
+        other.check_unchanged()
+        return Verification(str(first), str(second), len(shared), values, tuple(differences))
+
+
+class _Side:
+    """One of the two checkpoints; names begin with the folder of their component."""
+
+    def __init__(
+        self, path: Path, dtype: Any, arithmetic: str, threads: int | None, stack: ExitStack
+    ) -> None:
+        how = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
+        opened = open_source(path, decodes=True)
+        if not isinstance(opened, CheckpointFolder):
+            stack.enter_context(opened)
+        source, _ = decoded(opened, how)
+        self.names: dict[str, tuple[Reader, str]] = {}
+        self._asked = None if dtype is None else how.format
+        for component in components_of(source):
+            StoredTensors(component.shards)  # which refuses two tensors of a name
+            for reader in component.shards.values():
+                for name in reader.tensors:
+                    self.names[component.prefix + name] = reader, name
+        self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
+        self._is_folder = isinstance(opened, CheckpointFolder)
+        self._now: Reader | None = None
+
+    def info(self, name: str) -> TensorInfo:
+        reader, own = self.names[name]
+        return reader.tensors[own]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.info(name).shape
+
+    def format(self, name: str, of_other: str | None) -> str | None:
+        """Return the format in which a tensor comes; a decoded one as the other wants it."""
+        if not self.is_decoded(name):
+            return self.info(name).format
+        if self._asked is None and of_other in FORMATS:
+            return of_other
+        return self._asked or BF16
+
+    def is_decoded(self, name: str) -> bool:
+        reader, own = self.names[name]
+        return isinstance(reader, DecodedReader) and reader.decoded(own) is not None
+
+    def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+        """Read a tensor as flat arrays of a format; as bytes if the format is None."""
+        reader, own = self.names[name]
+        with ExitStack() as stack:
+            if self._is_folder or isinstance(reader, DecodedReader):
+                stack.enter_context(reader)
+            if to is not None and self.is_decoded(name):
+                assert isinstance(reader, DecodedReader)  # noqa: S101
+                yield from (array.reshape(-1) for array in reader.slabs(own, to))
+                return
+            elements = reader.elements(own)
+            if to is None:
+                for piece in reader.pieces(own, _PIECE_ELEMENTS):
+                    yield np.frombuffer(piece, np.uint8)
+            elif elements is None or elements.packed or reader.arrangement(own) is not None:
+                yield reader.read(own).reshape(-1)
+            else:
+                dtype = numpy_dtype(elements.format)
+                for piece in reader.pieces(own, elements.nbytes(_PIECE_ELEMENTS)):
+                    raw = np.frombuffer(piece, np.uint8)
+                    shape = (raw.size // dtype.itemsize,)
+                    yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
+
+    def check_unchanged(self) -> None:
+        for reader in self._readers:
+            with ExitStack() as stack:
+                if self._is_folder or isinstance(reader, DecodedReader):
+                    stack.enter_context(reader)
+                reader.check_unchanged()
+
+
+def _compared(name: str, one: _Side, other: _Side, meter: ProgressMeter) -> Difference | None:
+    """Compare two tensors; None if they are the same."""
+    if one.shape(name) != other.shape(name):
+        return Difference(name, "shapes")
+    formats = one.info(name).format, other.info(name).format
+    formats = one.format(name, formats[1]), other.format(name, formats[0])
+    common = _common(*formats)
+    stored = one.info(name).stored, other.info(name).stored
+    if common is None and (formats != (None, None) or stored[0] != stored[1]):
+        return Difference(name, "formats")
+    total = _Total(common)
+    pairs = _in_step(one.pieces(name, formats[0]), other.pieces(name, formats[1]))
+    for left, right in pairs:
+        total.add(left, right)
+        part = total.count / max(math.prod(one.shape(name)), 1)
+        meter.reaches(round(part * one.info(name).nbytes), name)
+    if not total.different:
+        return None
+    index = np.unravel_index(total.place, one.shape(name)) if common is not None else (total.place,)
+    return Difference(
+        name,
+        "values",
+        common,
+        total.count,
+        total.different,
+        total.max_abs,
+        total.max_ulp,
+        tuple(int(axis) for axis in index),
+        total.values,
+    )
+
+
+def _common(one: str | None, other: str | None) -> str | None:
+    """Return the format in which values of two can be compared; None if there is none."""
+    if one is None or other is None:
+        return None
+    if one == other:
+        return one
+    kinds = {format_info(name).kind for name in (one, other)}
+    if kinds != {"float"}:
+        return None
+    return "float64" if "float64" in (one, other) else "float32"
+
+
+def _in_step(
+    one: Iterator[NDArray[Any]], other: Iterator[NDArray[Any]]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Cut two streams of flat arrays at the same places."""
+    left: NDArray[Any] | None = np.empty(0, np.uint8)
+    right = left
+    while True:
+        while left is not None and not left.size:
+            left = next(one, None)
+        while right is not None and not right.size:
+            right = next(other, None)
+        if left is None or right is None:
+            return
+        count = min(left.size, right.size)
+        yield left[:count], right[:count]
+        left, right = left[count:], right[count:]
+
+
+class _Total:
+    """What is found of one pair of tensors."""
+
+    def __init__(self, name: str | None) -> None:
+        self._format = name
+        self.count = 0
+        self.different = 0
+        self.max_abs = 0.0
+        self.max_ulp: int | None = 0 if name in _WITH_ULPS else None
+        self.place = 0
+        self.values: tuple[float, float] | None = None
+
+    def add(self, one: NDArray[Any], other: NDArray[Any]) -> None:
+        """Compare two pieces."""
+        first = self.count
+        self.count += one.size
+        if self._format is not None:
+            dtype = numpy_dtype(self._format)
+            one, other = (_cast(array, dtype) for array in (one, other))
+        if one.tobytes() == other.tobytes():
+            return
+        places = np.flatnonzero(_differing(one, other))
+        if not places.size:
+            return
+        one, other = one[places], other[places]
+        gaps = _gaps(one, other)
+        worst = int(np.argmax(gaps))
+        if gaps[worst] > self.max_abs or not self.different:
+            self.max_abs, self.place = float(gaps[worst]), first + int(places[worst])
+            self.values = _value(one[worst]), _value(other[worst])
+        self.different += int(places.size)
+        if self.max_ulp is not None:
+            self.max_ulp = max(self.max_ulp, _ulps(one, other))
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return array if array.dtype == dtype else cast(array, dtype)
+
+
+def _value(number: Any) -> float:
+    return float(number.real if isinstance(number, complex | np.complexfloating) else number)
+
+
+def _bits(array: NDArray[Any]) -> NDArray[Any]:
+    """View elements as one row of bytes each, or as unsigned integers."""
+    unit = {1: np.uint8, **_UNITS}.get(array.dtype.itemsize)
+    flat = np.ascontiguousarray(array)
+    if unit is None:
+        return flat.view(np.uint8).reshape(flat.size, -1)
+    return flat.view(unit)
+
+
+def _differing(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say of each pair whether the bits differ and not both are NaN."""
+    unlike: Any = _bits(one) != _bits(other)
+    unlike = unlike.any(axis=1) if unlike.ndim > 1 else unlike
+    with np.errstate(invalid="ignore"):
+        both: NDArray[np.bool_] = (one != one) & (other != other)  # noqa: PLR0124
+    differing: NDArray[np.bool_] = unlike & ~both
+    return differing
+
+
+def _gaps(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+    """Return absolute differences; infinite where one is infinite or NaN."""
+    wide = np.complex128 if one.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):
+        gaps = np.abs(one.astype(wide) - other.astype(wide))
+    return np.where(np.isnan(gaps), np.inf, gaps)
+
+
+def _ulps(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """Return the largest distance of finite numbers, counted in numbers of their format."""
+    finite = np.isfinite(one.astype(np.float64)) & np.isfinite(other.astype(np.float64))
+    if not finite.any():
+        return 0
+    left, right = _bits(one[finite]).astype(np.uint64), _bits(other[finite]).astype(np.uint64)
+    top = np.uint64(8 * one.dtype.itemsize - 1)
+    mask = (np.uint64(1) << top) - np.uint64(1)
+    low, high = np.minimum(left & mask, right & mask), np.maximum(left & mask, right & mask)
+    same_sign = (left >> top) == (right >> top)
+    return int(np.where(same_sign, high - low, high + low).max())
+
+
+def _plain_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
