@@ -1,14 +1,10 @@
 """The command line as a user meets it: a process, its two streams, its exit code."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,15 +15,8 @@ import pytest
 from castwise import checkpoint
 from castwise.cli._progress import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
-from processes import run_python
-
-
-def run(*arguments: Any, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run castwise; the exit code is checked, and that no error shows a traceback."""
-    result = run_python("-m", "castwise", *arguments)
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    return result
+from processes import run_castwise as run
+from processes import run_on_terminal, run_python
 
 
 @pytest.fixture
@@ -91,8 +80,9 @@ def test_json_is_strict(tmp_path: Path) -> None:
 
     account = json.loads(result.stdout, parse_constant=refuse)
     reports = {row["name"]: row["report"] for row in account["tensors"]}
-    assert reports["exact"]["sqnr_db"] == "inf"
-    assert reports["zero"]["sqnr_db"] == "nan"
+    assert (reports["exact"]["sqnr_db"], reports["exact"]["infinite"]) == (None, {"sqnr_db": 1})
+    assert (reports["zero"]["sqnr_db"], reports["zero"]["infinite"]) == (None, {})
+    assert account["schema"] == 1
 
 
 def test_json_is_indented_by_two_whatever_the_number_of_rows(model: Path, tmp_path: Path) -> None:
@@ -121,7 +111,7 @@ print(peak(), file=sys.stderr)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_json_takes_no_more_memory_than_the_table(tmp_path: Path) -> None:
     source = tmp_path / "in.safetensors"
-    checkpoint.save(source, {f"layers.{index}.weight": floats(1) for index in range(4_000)})
+    checkpoint.save(source, {f"layers.{index}.weight": floats(1) for index in range(2_000)})
 
     def peak(*options: Any) -> int:
         arguments = ("cast", source, tmp_path / "out.safetensors", "--dtype", "float64", *options)
@@ -139,7 +129,8 @@ def test_a_map_and_its_unused_keys(model: Path, tmp_path: Path) -> None:
     (tmp_path / "map.toml").write_text("default = 'float8_e5m2'\n'.*bias' = 'keep'\ndense = 'bf16'")
     result = run("cast", model, tmp_path / "out.npz", "--map", tmp_path / "map.toml")
     assert result.stderr == (
-        f"castwise: warning: unused pattern 'dense' of {tmp_path / 'map.toml'}\n"
+        f"castwise: warning: {tmp_path / 'map.toml'}: unused pattern 'dense'; "
+        "nearest is 'dense/bias'\n"
     )
     assert checkpoint.load(tmp_path / "out.npz")["dense/bias"].dtype == np.float32
 
@@ -159,11 +150,11 @@ def test_findings_give_exit_code_1(tmp_path: Path) -> None:
 def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     (tmp_path / "bad.safetensors").write_bytes(safetensors_file(b"{"))
-    (tmp_path / "text.bin").write_text("")
+    (tmp_path / "text.txt").write_text("")
     for arguments, message in (
         (("cast", tmp_path / "none.safetensors", out, "--dtype", "bf16"), "No such file"),
         (("cast", tmp_path / "bad.safetensors", out, "--dtype", "bf16"), "JSON"),
-        (("cast", tmp_path / "text.bin", out, "--dtype", "bf16"), "no container"),
+        (("cast", tmp_path / "text.txt", out, "--dtype", "bf16"), "no container"),
         (("cast", model, tmp_path / "none" / "x.npz", "--dtype", "bf16"), "No such file"),
         (("cast", model, out, "--dtype", "bfloat61"), "bfloat16"),
         (("cast", model, out, "--dtype", "bf16", "--seed", "1"), "seed"),
@@ -179,7 +170,8 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
     for arguments in (
         (),
         ("cast", model, out),
-        ("cast", model, out, "--dtype", "bf16", "--map", "m.json"),
+        ("cast", model, out, "--dtype", "bf16", "--policy", "mixed_bfloat16"),
+        ("cast", model, out, "--map", "m.json", "--policy", "mixed_bfloat16"),
         ("cast", model, out, "--dtype", "bf16", "--rounding", "up"),
     ):
         assert "usage: " in run(*arguments, code=2).stderr
@@ -276,28 +268,8 @@ def test_help_tells_the_exit_codes() -> None:
     assert "1  it was written, but" in run("cast", "--help").stdout
 
 
-def _on_a_terminal(*arguments: Any, columns: int = 0) -> tuple[int, str]:
-    """Exit code and what standard error shows if it is a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    with subprocess.Popen(
-        [sys.executable, "-m", "castwise", *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        seen = b""
-        try:
-            while chunk := os.read(ours, 4096):
-                seen += chunk
-        except OSError:  # how Linux says that the other side is gone
-            pass
-    os.close(ours)
-    return process.returncode, seen.decode()
-
-
 def test_progress_is_shown_on_a_terminal_and_gone_afterwards(model: Path, tmp_path: Path) -> None:
-    code, seen = _on_a_terminal("cast", model, tmp_path / "out.npz", "--dtype", "bf16")
+    code, seen = run_on_terminal("cast", model, tmp_path / "out.npz", "--dtype", "bf16")
     assert code == 0
     assert "0%  0 B of 72 B  step" in seen
     assert "100%  72 B of 72 B" in seen
@@ -473,7 +445,7 @@ def test_inspect_shows_what_is_stored_as_bytes(tmp_path: Path) -> None:
 def test_progress_fits_the_terminal_of_standard_error(tmp_path: Path) -> None:
     path = tmp_path / "in.npz"
     np.savez(path, **{"n" * 200: floats(2)})
-    _, seen = _on_a_terminal("cast", path, tmp_path / "out.npz", "--dtype", "bf16", columns=50)
+    _, seen = run_on_terminal("cast", path, tmp_path / "out.npz", "--dtype", "bf16", columns=50)
     drawn = [line for line in seen.split("\r\x1b[K") if line]
     assert drawn
     assert max(map(len, drawn)) == 49
@@ -493,6 +465,8 @@ def test_an_interrupt_while_python_imports_is_a_message(model: Path) -> None:
         "class Interrupt:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == sys.argv[-1]: os.kill(os.getpid(), signal.SIGINT)\n"
+        # Jobs in the background of a shell begin with the signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         "sys.argv[0] = '/usr/bin/castwise'\n"
         "from castwise.cli import main\n"

@@ -1,9 +1,9 @@
-"""The command line: `castwise cast`, `castwise inspect`, `castwise formats`.
+"""The command line: `castwise cast`, `dequantize`, `finish`, `inspect`, `verify` and `formats`.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
-1 the checkpoint was written but values were lost (became infinite or NaN, wrapped, or were NaN and
-became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoever read standard output has
-gone, 143 terminated.
+1 the checkpoint was written but values were lost (they became infinite, NaN or zero, wrapped, or
+were NaN and became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoever read standard
+output has gone, 143 terminated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NoReturn
 import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
-from castwise.cli import cast, formats, inspect
+from castwise.cli import cast, dequantize, finish, formats, inspect, verify
 from castwise.cli._output import (
     BROKEN_PIPE,
     ERROR,
@@ -97,6 +97,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (cast, inspect, formats):
+    for command in (cast, dequantize, finish, inspect, verify, formats):
         command.add(commands)
     return parser

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from castwise._tables import aligned_lines
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
+from castwise.checkpoint._remote import is_remote
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _KILO = 1000
 _CELL_CHARACTERS = 72
+_NAME_CHARACTERS = 24  # of a name that are shown before other columns are left out
+_LEAST_CHARACTERS = 12
+_GAP = 2  # between columns
+_COLUMNS = 80  # of a terminal that does not say
+_NUMBER = re.compile(r"(?<![^./_])[0-9]+(?![^./])")
 
 
 def path_argument(text: str) -> Path:
@@ -28,6 +34,14 @@ def path_argument(text: str) -> Path:
         return checked_path(text)
     except CheckpointError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def local_path_argument(text: str) -> Path:
+    """Return a path of this machine given on the command line."""
+    path = path_argument(text)
+    if is_remote(path):
+        raise argparse.ArgumentTypeError(f"{text} is on a store; name a file of this machine")
+    return path
 
 
 def abandon_output() -> None:
@@ -42,8 +56,8 @@ def say(text: str) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Make strict JSON; infinities and NaN, which it cannot say, become the strings of Python."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+    """Make strict JSON, which has neither infinities nor NaN."""
+    return json.dumps(value, indent=2, allow_nan=False)
 
 
 def size_text(nbytes: int) -> str:
@@ -87,37 +101,79 @@ def table(
     *,
     text_columns: int,
     total: Sequence[str] | None = None,
+    spare: Sequence[int] = (),
 ) -> Iterator[str]:
     """Align columns line by line: the first `text_columns` to the left, numbers to the right.
 
-    A total stands below a rule of its own.
+    A total stands below a rule of its own. On a terminal that is too narrow, columns of zeros are
+    left out, then those of `spare`, and names are shortened.
     """
 
-    def rows() -> Iterator[Sequence[str] | None]:
+    def cells() -> Iterator[Sequence[str] | None]:
         yield header
         yield None
         for row in make_rows():
-            yield [_shortened(printable(cell)) for cell in row]
+            yield [printable(cell) for cell in row]
         if total is not None:
             yield None
             yield total
 
-    return aligned_lines(rows, text_columns)
+    columns, longest = _fitting(cells, spare, terminal_columns(sys.stdout))
+
+    def rows() -> Iterator[Sequence[str] | None]:
+        for row in cells():
+            if row is None:
+                yield None
+                continue
+            limits = [longest, *[_CELL_CHARACTERS] * len(row)]
+            yield [_shortened(row[column], limits[column]) for column in columns]
+
+    return aligned_lines(rows, sum(column < text_columns for column in columns))
 
 
-def _shortened(cell: str) -> str:
+def _fitting(
+    cells: Callable[[], Iterable[Sequence[str] | None]], spare: Sequence[int], width: int | None
+) -> tuple[list[int], int]:
+    """Choose the columns of a table for a terminal, and how long a cell of the first may be."""
+    header = next(iter(cells())) or ()
+    columns = list(range(len(header)))
+    if width is None:
+        return columns, _CELL_CHARACTERS
+    widths, zeros = [*map(len, header)], set(columns[1:])
+    for row in cells():
+        if row is not None and row is not header:
+            widths = [max(pair) for pair in zip(widths, map(len, row), strict=True)]
+            zeros = {column for column in zeros if row[column] in {"0", ""}}
+
+    def room() -> int:
+        return width - sum(widths[column] + _GAP for column in columns[1:])
+
+    for column in (*sorted(zeros), *spare):
+        if room() >= min(widths[0], _NAME_CHARACTERS):
+            break
+        if column in columns:
+            columns.remove(column)
+    return columns, max(room(), _LEAST_CHARACTERS)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """Return the width of a stream's own terminal; None if it is not one."""
+    try:
+        if not stream.isatty():
+            return None
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
+        return None
+
+
+def group_name(name: str) -> str:
+    """Return the name of a tensor with a star for each number of a layer, block or expert."""
+    return _NUMBER.sub("*", name)
+
+
+def _shortened(cell: str, limit: int) -> str:
     """Leave out the middle of a cell if it is too long for a table."""
-    if len(cell) <= _CELL_CHARACTERS:
+    if len(cell) <= limit:
         return cell
-    half = (_CELL_CHARACTERS - 3) // 2
-    return f"{cell[:half]}...{cell[-half:]}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value
+    begin = (limit - 3) // 4  # names differ more at the end
+    return f"{cell[:begin]}...{cell[begin + 3 - limit :]}"

@@ -1,29 +1,27 @@
 """One line on a terminal that says how far a run is."""
 
-import os
 import time
 from types import TracebackType
 from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
-from castwise.cli._output import printable, size_text
+from castwise.cli._output import printable, size_text, terminal_columns
 
 _SECONDS_BETWEEN = 0.1
 _SECONDS_TO_KNOW = 1.0  # before that a rate says little
 _MINUTE, _HOUR = 60, 3600
 _BAR_WIDTH = 24
-_COLUMNS = 80  # of a terminal that does not say
 _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
     """A bar that is drawn over itself, and gone at the end; nothing if there is no terminal."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
         self._stream = stream
         self._begin: float | None = None
         self._last = float("-inf")
-        self.visible = stream.isatty()
+        self.visible = stream.isatty() and not quiet
 
     def __enter__(self) -> Self:
         return self
@@ -52,16 +50,10 @@ class ProgressLine:
             f"[{bar}] {part:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}  "
             f"{rate_text(progress, now - self._begin)}{printable(progress.name or '')}"
         )
-        width = self._columns() - 1
+        # Of this terminal: standard output may be another one, or none.
+        width = (terminal_columns(self._stream) or len(line) + 1) - 1
         self._stream.write(_CLEAR + line[:width])
         self._stream.flush()
-
-    def _columns(self) -> int:
-        """The width of the stream's own terminal: standard output may be another one, or none."""
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        except OSError:
-            return _COLUMNS
 
 
 def rate_text(progress: Progress, seconds: float) -> str:

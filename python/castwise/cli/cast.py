@@ -3,67 +3,47 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
-import stat
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, get_args
 
-import castwise
 from castwise import checkpoint
+from castwise._dtype_map import DtypeMap
 from castwise._options import Rounding
-from castwise.checkpoint import CastRow, CastSummary
-from castwise.checkpoint._filesystem import replacing_file
-from castwise.checkpoint.report import summary_dict
-from castwise.cli._output import (
-    FINDINGS,
-    OK,
-    abandon_output,
-    json_text,
-    path_argument,
-    say,
-    shape_text,
-    show,
-    size_text,
-    table,
-    tensors_text,
-)
+from castwise._spelling import checkpoint_format, typed_format
+from castwise._tables import unused_lines
+from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint.maps import is_map_name
+from castwise.cli import _findings, _folder_options
+from castwise.cli._findings import say_findings
+from castwise.cli._output import OK, local_path_argument, path_argument, say, show
+from castwise.cli._plan_table import plan_lines
 from castwise.cli._progress import ProgressLine
+from castwise.cli._showing import add_arguments, shown
 
 _CAST = """\
-Cast a checkpoint: .safetensors, .npz, .npy, or a folder of safetensors shards.
+Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
+.bin, .ckpt: only read), or a folder of safetensors shards, in itself or in folders
+of it, such as a pipeline of diffusers. Where a folder has pytorch_model.bin or its
+shards and no safetensors, these become safetensors. Files, but of HDF5, and
+folders may be on an object store: s3://bucket/name.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. Tensors
+DST appears, or is replaced, when it is complete (a folder on a store file by file),
+and may be SRC itself, unless that is a folder on a store. Tensors
 pass through memory in pieces of about a mebibyte. Metadata is kept, and so is,
 byte for byte, every integer, bool and complex tensor that no key of a map names.
+Codes and scales of quantised weights are not cast as if they were plain numbers.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the checkpoint was written
-  1  it was written, but numbers became infinite or NaN, values wrapped into integers,
-     or NaN became numbers without --nan zero; see the table
+  0  the checkpoint was written, or it is a dry run
+  1  it was written, but values were lost as --fail-on says: numbers became infinite or
+     NaN, integers wrapped, NaN became numbers without --nan zero, or more nonzero values
+     of a tensor became zero than --max-zeros allows; each is said on standard error
   2  an error; DST is as it was, unless the message says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
   141  it was written, but whoever read standard output had gone
 """
-_CAST_HEADER = (
-    "tensor",
-    "shape",
-    "from",
-    "to",
-    "exact",
-    "overflowed",
-    "saturated",
-    "underflowed",
-    "NaN in",
-    "NaN out",
-    "max rel error",
-    "SQNR dB",
-)
 
 
 def add(commands: Any) -> None:
@@ -79,19 +59,24 @@ def add(commands: Any) -> None:
     cast.add_argument(
         "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
     )
-    what = cast.add_mutually_exclusive_group(required=True)
-    what.add_argument("--dtype", metavar="D", help="format for all floating tensors")
-    what.add_argument(
+    cast.add_argument(
+        "--dtype",
+        metavar="D",
+        help="format for all floating tensors, or for those that the --map does not name; fp8 is "
+        f"{checkpoint_format('fp8')}",
+    )
+    cast.add_argument(
         "--policy",
         metavar="P",
         help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
         "or policy map as Keras writes it",
     )
-    what.add_argument(
+    cast.add_argument(
         "--map",
-        metavar="FILE",
-        type=path_argument,
-        help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names',
+        metavar="FILE|NAME",
+        type=_map_argument,
+        help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names. Or '
+        f"what a family of models keeps: {', '.join(checkpoint.map_names())}",
     )
     cast.add_argument(
         "--role",
@@ -121,62 +106,90 @@ def add(commands: Any) -> None:
     cast.add_argument(
         "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
     )
-    cast.add_argument(
-        "--report", metavar="FILE", type=path_argument, help="write the report as JSON"
-    )
-    cast.add_argument("--json", action="store_true", help="print the report as JSON")
-    cast.add_argument(
-        "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
-    )
-    cast.add_argument(
-        "--resumable",
-        action="store_true",
-        help="if the cast of a folder is interrupted, keep its complete shards beside DST",
-    )
-    cast.add_argument(
-        "--resume", action="store_true", help="go on with what --resumable kept; the same result"
-    )
+    add_arguments(cast)
+    _findings.add_arguments(cast)
     cast.add_argument(
         "--keep-config",
         action="store_true",
         help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
-    cast.set_defaults(run=_cast)
+    _folder_options.add_arguments(cast)
+    cast.add_argument(
+        "--raw",
+        action="store_true",
+        help="cast codes and scales of quantised weights as if they were plain numbers, which "
+        "otherwise is refused",
+    )
+    cast.add_argument(
+        "--as-bytes",
+        action="store_true",
+        help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
+        "as bytes that castwise reads again",
+    )
+    cast.add_argument(
+        "--part",
+        metavar="K/N",
+        help="cast only this part of the bytes, such as 3/16, in a run of its own; castwise finish "
+        "makes DST of all parts",
+    )
+    cast.set_defaults(run=_cast, refuse=cast.error)
+
+
+def _map_argument(text: str) -> str | Path:
+    return text if is_map_name(text) else local_path_argument(text)
 
 
 def _cast(options: argparse.Namespace) -> int:
-    with ExitStack() as stack:
-        # Before the work, so that what can only fail does so while nothing is written.
-        file = _open_report(options, stack)
-        summary = _cast_file(options)
-        with _written(summary, f"the report {options.report}"):
-            if file is not None:
-                file.writelines(f"{line}\n".encode() for line in _json_lines(summary))
-            stack.close()
-    with _written(summary, "standard output"):
-        show(_json_lines(summary) if options.json else _lines(summary))
-        sys.stdout.flush()
-    for pattern in summary.unused_patterns:
-        say(f"warning: unused pattern {pattern!r} of {options.map or options.policy}")
-    return _findings(summary)
+    if (options.policy is None) == (options.dtype is None and options.map is None):
+        options.refuse("give --dtype, --map or --policy; only the first two go together")
+    if options.dry_run:
+        return _dry_run(options)
+    summary = shown(options, lambda: _cast_file(options))
+    _warn(summary, options)
+    if options.part is not None:
+        say(f"part {options.part} is cast; when all are: castwise finish {options.destination}")
+        return OK
+    return say_findings(summary, options)
 
 
-def _open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:
-    if options.report is None:
-        return None
-    _check_report(options)
-    try:
-        return stack.enter_context(replacing_file(options.report))
-    except checkpoint.CheckpointError as error:
-        raise checkpoint.CheckpointError(f"--report: {error}") from error
+def _dry_run(options: argparse.Namespace) -> int:
+    if options.report is not None:
+        raise checkpoint.CheckpointError(
+            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+        )
+    plan = _cast_file(options)
+    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
+    show(plan_lines(plan, as_json=options.json))
+    _warn(plan, options)
+    return OK
+
+
+def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
+    """Say what of a map or policy had no effect."""
+    for line in unused_lines(summary.unused_patterns):
+        say(f"warning: {options.map or options.policy}: {line}")
+    if options.policy is not None and not summary.changed:
+        _say_nothing_changed(options)
+
+
+def _say_nothing_changed(options: argparse.Namespace) -> None:
+    """Say why a policy changed no tensor, and which role would."""
+    remedy, other = "", DtypeMap.from_policy_argument(options.policy, "compute")
+    if options.role != "compute" and other != DtypeMap.from_policy_argument(options.policy):
+        what = f", {other.default}" if other.default is not None else ""
+        remedy = f"; for what it computes in{what}: --role compute"
+    say(
+        f"warning: nothing changed: the floating tensors already have what policy {options.policy} "
+        f"gives to role {options.role}{remedy}"
+    )
 
 
 def _cast_file(options: argparse.Namespace) -> CastSummary:
-    with ProgressLine(sys.stderr) as progress:
+    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
         return checkpoint.cast_file(
             options.source,
             options.destination,
-            options.dtype,
+            typed_format(options.dtype, "--dtype"),
             dtype_map=options.map,
             policy=options.policy,
             role=options.role,
@@ -185,146 +198,17 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             nan=options.nan,
             seed=options.seed,
             threads=options.threads,
-            assume=options.assume,
+            assume=typed_format(options.assume, "--assume"),
             overwrite=options.overwrite,
             resumable=options.resumable,
             resume=options.resume,
             keep_config=options.keep_config,
+            include=options.include,
+            exclude=options.exclude,
+            max_shard_size=options.max_shard_size,
+            dry_run=options.dry_run,
+            raw=options.raw,
+            as_bytes=options.as_bytes,
+            part=options.part,
             progress=progress.show if progress.visible else None,
         )
-
-
-@contextmanager
-def _written(summary: CastSummary, what: str) -> Iterator[None]:
-    """Say in the errors of the block that the checkpoint itself is complete."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if what == "standard output":
-            abandon_output()
-        raise checkpoint.CheckpointError(
-            f"{summary.destination} was written, but not {what}: {error.strerror or error}"
-        ) from error
-
-
-def _findings(summary: CastSummary) -> int:
-    """Say what no number of the table may hide; returns the exit code."""
-    for count, one, many, remedy in (
-        (
-            summary.out_of_range,
-            "value became infinite or NaN, or wrapped",
-            "values became infinite or NaN, or wrapped",
-            "--overflow saturate, a wider format",
-        ),
-        (
-            summary.nan_lost,
-            "NaN became a number",
-            "NaN became numbers",
-            "--nan raise, a format with NaN",
-        ),
-    ):
-        if count:
-            say(
-                f"{count:,} {one if count == 1 else many}; "
-                f"{summary.destination} was written. To avoid it: {remedy}"
-            )
-    return FINDINGS if summary.out_of_range or summary.nan_lost else OK
-
-
-def _check_report(options: argparse.Namespace) -> None:
-    """Refuse before the work what could only fail, or do harm, after it."""
-    report = options.report
-    path = Path(os.path.realpath(report))
-    for checkpoint_path in (options.source, options.destination):
-        other = Path(os.path.realpath(checkpoint_path))
-        if other == path or other in path.parents:
-            raise checkpoint.CheckpointError(f"--report {report} would replace the checkpoint")
-    if options.map is not None and Path(os.path.realpath(options.map)) == path:
-        raise checkpoint.CheckpointError(f"--report {report} would replace the map")
-    # Of the path as given: /dev/stdout leads to names that are none.
-    with suppress(FileNotFoundError):
-        found = os.stat(report)
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-            raise checkpoint.CheckpointError(f"--report {report} is not a regular file")
-        if _is_output(found):
-            raise checkpoint.CheckpointError(
-                f"--report {report} is standard output; for JSON there use --json"
-            )
-    if not path.parent.is_dir():
-        raise checkpoint.CheckpointError(f"--report {report}: there is no folder {report.parent}")
-
-
-def _is_output(found: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
-        return False
-
-
-def _lines(summary: CastSummary) -> Iterator[str]:
-    """Show the report: a row per tensor that was cast, a total, and what was kept."""
-    count = sum(row.report is not None for row in summary.rows)
-    kept = [row for row in summary.rows if row.report is None]
-    total = summary.total
-    if total is not None:
-        yield from table(
-            _CAST_HEADER,
-            lambda: (
-                _cast_cells(row, row.report) for row in summary.rows if row.report is not None
-            ),
-            text_columns=4,
-            total=("total", tensors_text(count), "", "", *_report_cells(total)),
-        )
-    before = sum(row.nbytes_before for row in summary.rows)
-    after = sum(row.nbytes_after for row in summary.rows)
-    yield (
-        f"{summary.source} -> {summary.destination}: {tensors_text(count)} cast, "
-        f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
-    )
-    if summary.options.get("seed") is not None:
-        yield f"seed {summary.options['seed']}"
-
-
-def _json_lines(summary: CastSummary) -> Iterator[str]:
-    """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
-    # In a string of JSON a quote follows a backslash, so this stands once.
-    before, _, after = json_text(summary_dict(summary, [])).partition('"tensors": []')
-    if not summary.rows:
-        yield f'{before}"tensors": []{after}'
-        return
-    yield f'{before}"tensors": ['
-    last = len(summary.rows) - 1
-    for index, row in enumerate(summary.rows):
-        text = json_text(row.to_dict()).replace("\n", "\n    ")
-        yield f"    {text}{',' if index < last else ''}"
-    yield f"  ]{after}"
-
-
-def _cast_cells(row: CastRow, report: castwise.CastReport) -> tuple[str, ...]:
-    shape = shape_text(row.shape)
-    return (row.name, shape, row.source, row.target or "", *_report_cells(report))
-
-
-def _report_cells(report: castwise.CastReport) -> tuple[str, ...]:
-    return (
-        _percent(report.exact, report.count),
-        f"{report.overflowed:,}",
-        f"{report.saturated:,}",
-        f"{report.underflowed:,}",
-        f"{report.nan_in:,}",
-        f"{report.nan_out:,}",
-        f"{report.max_rel_error:.2e}" if report.max_rel_error else "0",
-        "-" if math.isnan(report.sqnr_db) else f"{report.sqnr_db:.1f}",
-    )
-
-
-def _percent(part: int, whole: int) -> str:
-    """Rounded down, so that 100 % means all of them."""
-    return f"{math.floor(1000 * part / whole) / 10:.1f}%" if whole else "-"
-
-
-def _kinds(rows: Sequence[CastRow]) -> str:
-    counts = Counter(row.source for row in rows)
-    return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import castwise
 from castwise import checkpoint
-from castwise.checkpoint import Inspection, TensorInfo
+from castwise._spelling import typed_format
+from castwise.checkpoint import Inspection, Quantization, TensorInfo
 from castwise.cli._output import (
     OK,
+    group_name,
     json_text,
     path_argument,
     shape_text,
@@ -22,41 +25,132 @@ from castwise.cli._output import (
 
 def add(commands: Any) -> None:
     """Add the command to those of a parser."""
-    inspect = commands.add_parser("inspect", help="what a checkpoint holds, from its headers alone")
+    inspect = commands.add_parser(
+        "inspect",
+        help="what a checkpoint holds, from its headers alone",
+        description="Show the tensors of a checkpoint, from its headers alone, and which weights "
+        "are quantised: scheme, payload, scales, and what lacks its counterpart.",
+    )
     inspect.add_argument(
         "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
     )
-    inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.add_argument(
+        "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
+    )
+    shown = inspect.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    shown.add_argument(
+        "--all",
+        action="store_true",
+        help="a row for every tensor, not one for all layers (layers.*.weight)",
+    )
     inspect.set_defaults(run=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    inspection = checkpoint.inspect(options.file)
-    show([json_text(inspection.to_dict())] if options.json else _lines(inspection))
+    assume = typed_format(options.assume, "--assume")
+    inspection = checkpoint.inspect(options.file, assume=assume)
+    show(
+        [json_text(inspection.to_dict())] if options.json else _lines(inspection, every=options.all)
+    )
     return OK
 
 
-def _lines(inspection: Inspection) -> Iterator[str]:
-    """Show every tensor, a total for each format, and the metadata."""
+def _lines(inspection: Inspection, *, every: bool) -> Iterator[str]:
+    """Show the tensors, a total for each format, and the metadata."""
     nbytes = sum(info.nbytes for info in inspection.tensors)
     totals = [
         (label, f"{count:,}", f"{size:,}", size_text(size))
         for label, (count, size) in inspection.totals().items()
     ]
     totals.append(("total", f"{len(inspection.tensors):,}", f"{nbytes:,}", size_text(nbytes)))
+    groups = _groups(inspection.tensors, every=every)
+    counted = len(groups) < len(inspection.tensors)
     yield from table(
-        ("tensor", "dtype", "shape", "bytes"),
+        ("tensor", "dtype", "shape", *(["tensors"] if counted else []), "bytes"),
         lambda: (
-            (info.name, _stored_text(info), shape_text(info.shape), f"{info.nbytes:,}")
-            for info in inspection.tensors
+            (
+                group[0].name if len(group) == 1 else group_name(group[0].name),
+                _stored_text(group[0]),
+                shape_text(group[0].shape),
+                *([f"{len(group):,}"] if counted else []),
+                f"{sum(info.nbytes for info in group):,}",
+            )
+            for group in groups
         ),
         text_columns=3,
     )
     yield ""
     yield from table(("dtype", "tensors", "bytes", "size"), lambda: totals, text_columns=1)
+    if inspection.quantization is not None:
+        yield from _quantized_lines(inspection, inspection.quantization)
     if inspection.metadata:
         yield from ("", "metadata")
         yield from (f"  {key}: {text}" for key, text in inspection.metadata.items())
+
+
+def _quantized_lines(inspection: Inspection, found: Quantization) -> Iterator[str]:
+    """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
+    stated = f"stated in {', '.join(found.stated)}" if found.stated else "told by tensors alone"
+    yield from ("", f"quantised weights, {stated}")
+    yield from (f"  not readable: {reason}" for reason in found.unreadable)
+    if found.unknown is not None:
+        yield f"  {found.unknown!r} is not known to castwise: any tensor may be part of it"
+    bits = inspection.bits_per_weight()
+    groups = Counter(
+        (
+            group_name(weight.name),
+            weight.scheme or "unknown",
+            shape_text(weight.block) if weight.block else "-",
+            " or ".join(weight.recipes),
+            _suffix(weight.payload),
+            ", ".join(map(_suffix, weight.parts)),
+            _bits_text(bits[weight.payload]),
+            weight.problem,
+        )
+        for weight in found.weights
+    )
+    if groups:
+        yield from table(
+            ("weight", "scheme", "block", "producer", "payload", "with", "bits", "number"),
+            lambda: ((*texts, f"{count:,}") for (*texts, _), count in groups.items()),
+            text_columns=6,
+        )
+    elif found.stated and found.unknown is None:
+        yield "  no tensor is stored so"
+    for (pattern, problem), count in Counter(
+        (group_name(one.name), one.problem) for one in found.weights if one.problem is not None
+    ).items():
+        yield f"problem: {pattern}: {problem}{_times(count)}"
+    for (pattern, is_payload, missing), count in Counter(
+        (group_name(one.name), one.is_payload, group_name(one.missing[0])) for one in found.orphans
+    ).items():
+        what, lacks = ("payload", "scale") if is_payload else ("scale", "payload")
+        yield f"orphan: {pattern}: a {what} without its {lacks} {missing}{_times(count)}"
+    for pattern, count in Counter(map(group_name, found.others)).items():
+        yield f"other scale or marker: {pattern}{_times(count)}"
+
+
+def _bits_text(bits: float | None) -> str:
+    return "-" if bits is None else f"{bits:.2f}"
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f" ({count:,} times)"
+
+
+def _suffix(name: str) -> str:
+    """Return the last component of a name."""
+    return name.rpartition(".")[2]
+
+
+def _groups(tensors: Iterable[TensorInfo], *, every: bool) -> list[list[TensorInfo]]:
+    """Collect the tensors that differ in the numbers of their names only."""
+    groups: dict[tuple[Any, ...], list[TensorInfo]] = {}
+    for index, info in enumerate(tensors):
+        key = (index,) if every else (group_name(info.name), info.label, info.shape)
+        groups.setdefault(key, []).append(info)
+    return list(groups.values())
 
 
 def _stored_text(info: TensorInfo) -> str:

@@ -1,0 +1,136 @@
+"""What `castwise cast` prints: the report as a table or as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from castwise.checkpoint import CastRow, CastSummary
+from castwise.checkpoint.report import errors, summary_dict
+from castwise.cli._output import (
+    group_name,
+    json_text,
+    shape_text,
+    size_text,
+    table,
+    tensors_text,
+)
+
+GROUPS, TOTALS, ALL = "groups", "totals", "all"
+"""What a row of the table stands for."""
+
+_CAST_HEADER = (
+    "tensor",
+    "shape",
+    "from",
+    "to",
+    "exact",
+    "overflowed",
+    "saturated",
+    "underflowed",
+    "NaN in",
+    "NaN out",
+    "max rel error",
+    "SQNR dB",
+)
+_SPARE = ("shape", "max rel error", "from", "SQNR dB")
+"""Columns that may be left out on a narrow terminal, the first first."""
+
+
+def report_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
+    """Show the report: rows of what was cast, a total, and what was kept.
+
+    A row is for the tensors of all layers, for those of a pair of formats, or for one tensor.
+    """
+    cast = [row for row in summary.rows if row.report is not None]
+    kept = [row for row in summary.rows if row.report is None]
+    groups = _groups(cast, rows)
+    if groups:
+        counted = len(groups) < len(cast)
+        header = (*_CAST_HEADER[:4], *(["tensors"] if counted else []), *_CAST_HEADER[4:])
+        names = ("total", "" if counted else tensors_text(len(cast)), "", "")
+        yield from table(
+            header,
+            lambda: (_cells(group, _names(group, rows), counted=counted) for group in groups),
+            text_columns=4,
+            total=_cells(cast, names, counted=counted),
+            spare=[header.index(name) for name in _SPARE],
+        )
+    before = sum(row.nbytes_before for row in summary.rows)
+    after = sum(row.nbytes_after for row in summary.rows)
+    yield (
+        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} cast, "
+        f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
+    )
+    if summary.options.get("seed") is not None:
+        yield f"seed {summary.options['seed']}"
+
+
+def json_lines(summary: CastSummary, max_zeros: float) -> Iterator[str]:
+    """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
+    # In a string of JSON a quote follows a backslash, so this stands once.
+    before, _, after = json_text(summary_dict(summary, [], max_zeros=max_zeros)).partition(
+        '"tensors": []'
+    )
+    if not summary.rows:
+        yield f'{before}"tensors": []{after}'
+        return
+    yield f'{before}"tensors": ['
+    last = len(summary.rows) - 1
+    for index, row in enumerate(summary.rows):
+        text = json_text(row.to_dict()).replace("\n", "\n    ")
+        yield f"    {text}{',' if index < last else ''}"
+    yield f"  ]{after}"
+
+
+def _groups(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]:
+    """Collect the tensors of each row of the table."""
+    groups: dict[Any, list[CastRow]] = {}
+    for index, row in enumerate(cast):
+        key: Any = index if rows == ALL else (row.source, row.target)
+        if rows == GROUPS:
+            key = (group_name(row.name), row.shape, *key)
+        groups.setdefault(key, []).append(row)
+    return groups.values()
+
+
+def _names(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
+    """Return what a row of the table is called: name, shape and formats."""
+    first = group[0]
+    name, shape = first.name, shape_text(first.shape)
+    if rows == TOTALS:
+        name, shape = "*", ""
+    elif len(group) > 1:
+        name = group_name(name)
+    return (name, shape, first.source, first.target or "")
+
+
+def _cells(group: Sequence[CastRow], names: tuple[str, ...], *, counted: bool) -> tuple[str, ...]:
+    """Return a row of the table, with the number of tensors if `counted`."""
+    first, *others = (row.report for row in group if row.report is not None)
+    report = sum(others, first)
+    lost = errors(report, is_unbounded=any(row.is_unbounded for row in group))
+    return (
+        *names,
+        *([f"{len(group):,}"] if counted else []),
+        _percent(report.exact, report.count),
+        f"{report.overflowed:,}",
+        f"{report.saturated:,}",
+        f"{report.underflowed:,}",
+        f"{report.nan_in:,}",
+        f"{report.nan_out:,}",
+        f"{lost['max_rel_error']:.2e}" if lost["max_rel_error"] else "0",
+        "-" if math.isnan(lost["sqnr_db"]) else f"{lost['sqnr_db']:.1f}",
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    """Rounded down, so that 100 % means all of them."""
+    return f"{math.floor(1000 * part / whole) / 10:.1f}%" if whole else "-"
+
+
+def _kinds(rows: Sequence[CastRow]) -> str:
+    counts = Counter(row.source for row in rows)
+    return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""

@@ -1,0 +1,46 @@
+"""The options of all commands that write a folder: what is replaced, kept, copied, and divided."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
+    )
+    parser.add_argument(
+        "--resumable",
+        action="store_true",
+        help="if the conversion of a folder is interrupted, keep its complete shards beside DST",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what --resumable kept; the same result"
+    )
+    parser.add_argument(
+        "--include",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="copy files of a folder that are left out else: .git and .cache, states of optimizers "
+        "and trainers, the same weights in other formats and variants; as often as needed",
+    )
+    parser.add_argument(
+        "--exclude",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="leave files of a folder out, also those with tensors; as often as needed",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        metavar="SIZE",
+        help="divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
+        "then becomes a folder if DST is the name of one",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing; print what would become of each tensor, and the room for it",
+    )

@@ -1,0 +1,54 @@
+"""The file of `--report`: checked before the work, and complete when it appears."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from castwise import checkpoint
+from castwise.checkpoint._filesystem import real_path, replacing_file
+
+
+def open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:
+    if options.report is None:
+        return None
+    _check_report(options)
+    try:
+        return stack.enter_context(replacing_file(options.report))
+    except checkpoint.CheckpointError as error:
+        raise checkpoint.CheckpointError(f"--report: {error}") from error
+
+
+def _check_report(options: argparse.Namespace) -> None:
+    """Refuse before the work what could only fail, or do harm, after it."""
+    report = options.report
+    path = real_path(report)
+    for checkpoint_path in filter(None, (options.source, options.destination)):
+        other = real_path(checkpoint_path)
+        if other == path or other in path.parents:
+            raise checkpoint.CheckpointError(f"--report {report} would replace the checkpoint")
+    if isinstance(options.map, Path) and real_path(options.map) == path:
+        raise checkpoint.CheckpointError(f"--report {report} would replace the map")
+    # Of the path as given: /dev/stdout leads to names that are none.
+    with suppress(FileNotFoundError):
+        found = os.stat(report)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise checkpoint.CheckpointError(f"--report {report} is not a regular file")
+        if _is_output(found):
+            raise checkpoint.CheckpointError(
+                f"--report {report} is standard output; for JSON there use --json"
+            )
+    if not path.parent.is_dir():
+        raise checkpoint.CheckpointError(f"--report {report}: there is no folder {report.parent}")
+
+
+def _is_output(found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
+        return False

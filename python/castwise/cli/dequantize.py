@@ -1,0 +1,113 @@
+"""`castwise dequantize`: decode the quantised weights of a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from castwise import checkpoint
+from castwise._spelling import typed_format
+from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint._plain import ARITHMETIC, FORMATS
+from castwise.checkpoint.report import MAX_ZEROS
+from castwise.cli import _folder_options
+from castwise.cli._decode_table import decode_lines
+from castwise.cli._output import OK, path_argument, show
+from castwise.cli._plan_table import plan_lines
+from castwise.cli._progress import ProgressLine
+from castwise.cli._showing import add_arguments, shown
+
+_DEQUANTIZE = """\
+Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
+it as the plain model: names and shapes as of that, without scales, and without what
+states the quantisation (in config.json, hf_quant_config.json, quantize_config.json,
+quant_config.json and metadata). All other tensors stay as they are, byte for byte.
+
+DST appears, or is replaced, when it is complete, and may be SRC itself. Weights pass
+through memory in slabs of whole blocks; their scales may be in other shards.
+
+Read are FP8 of DeepSeek, AutoFP8, fbgemm and Mistral, compressed-tensors, ModelOpt,
+gpt-oss, DeepSeek-V4, ComfyUI, AWQ, GPTQ, bitsandbytes, MLX, Quark and GGUF, as far as
+the documentation says. Nothing is guessed: what is incomplete or contradicts itself is
+refused.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  the checkpoint was written, or it is a dry run
+  2  an error, such as a weight without its scale; DST is as it was, unless the message
+     says that it was written
+  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of a parser."""
+    parser = commands.add_parser(
+        "dequantize",
+        help="decode the quantised weights of a checkpoint",
+        description=_DEQUANTIZE,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
+    parser.add_argument(
+        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
+    )
+    parser.add_argument(
+        "--dtype",
+        metavar="D",
+        default=FORMATS[0],
+        help=f"what the weights become: {', '.join(FORMATS)} (default: {FORMATS[0]})",
+    )
+    parser.add_argument(
+        "--arithmetic",
+        choices=ARITHMETIC,
+        default=ARITHMETIC[0],
+        help="as the libraries do it that run such models, in steps of float32 (peer, the "
+        "default), or the product of real numbers, rounded once (exact)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="REGEX",
+        help="decode only the weights whose whole names, as of the plain model, match",
+    )
+    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
+    add_arguments(parser)
+    _folder_options.add_arguments(parser)
+    parser.set_defaults(run=_dequantize, map=None, max_zeros=MAX_ZEROS)
+
+
+def _dequantize(options: argparse.Namespace) -> int:
+    if not options.dry_run:
+        shown(options, lambda: _dequantize_file(options), decode_lines)
+        return OK
+    if options.report is not None:
+        raise checkpoint.CheckpointError(
+            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+        )
+    plan = _dequantize_file(options)
+    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
+    show(plan_lines(plan, as_json=options.json))
+    return OK
+
+
+def _dequantize_file(options: argparse.Namespace) -> CastSummary:
+    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+        return checkpoint.dequantize_file(
+            options.source,
+            options.destination,
+            typed_format(options.dtype, "--dtype"),
+            arithmetic=options.arithmetic,
+            only=options.only,
+            threads=options.threads,
+            overwrite=options.overwrite,
+            resumable=options.resumable,
+            resume=options.resume,
+            include=options.include,
+            exclude=options.exclude,
+            max_shard_size=options.max_shard_size,
+            dry_run=options.dry_run,
+            progress=progress.show if progress.visible else None,
+        )

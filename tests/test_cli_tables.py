@@ -1,0 +1,126 @@
+"""The tables of the command line: what a row stands for, and how wide they are."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.cli._output import group_name
+from checkpoint_samples import floats
+from processes import run_castwise as run
+from processes import run_on_terminal
+
+LAYERS = 12
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of layers, one of which has another shape and one that overflows."""
+    path = tmp_path / "model.safetensors"
+    arrays = {f"model.layers.{i}.mlp.up_proj.weight": floats(8, i) for i in range(LAYERS)}
+    arrays["model.layers.3.mlp.up_proj.weight"][0] = 1e6
+    arrays |= {f"model.layers.{i}.norm": floats(4, i) for i in range(LAYERS)}
+    arrays["model.layers.12.norm"] = floats(6)
+    checkpoint.save(path, {**arrays, "model.embed.weight": floats(8), "ids": np.arange(3)})
+    return path
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of a table, its header first and its total last."""
+    lines = text.splitlines()
+    rules = [index for index, line in enumerate(lines) if set(line) == {"-", " "}]
+    return [line.split() for line in lines[rules[0] - 1 : rules[-1] + 2] if "---" not in line]
+
+
+def test_a_row_is_for_all_layers(model: Path, tmp_path: Path) -> None:
+    arguments = ("cast", model, tmp_path / "out.safetensors", "--dtype", "float16")
+    header, *rows, total = table(run(*arguments, code=1).stdout)
+    assert header[:5] == ["tensor", "shape", "from", "to", "tensors"]
+    assert {row[0]: row[1:6] for row in rows} == {
+        "model.layers.*.mlp.up_proj.weight": ["8", "float32", "float16", "12", "0.0%"],
+        "model.layers.*.norm": ["4", "float32", "float16", "12", "0.0%"],
+        "model.layers.12.norm": ["6", "float32", "float16", "1", "0.0%"],
+        "model.embed.weight": ["8", "float32", "float16", "1", "0.0%"],
+    }
+    (up_proj,) = [row for row in rows if row[0].endswith("up_proj.weight")]
+    assert (up_proj[6], up_proj[-2:]) == ("1", ["inf", "-inf"])
+    assert total[:4] == ["total", "26", "0.0%", "1"]
+    every = table(run(*arguments, "--all", code=1).stdout)
+    assert len(every) == 2 + 26
+    assert every[0][4] == "exact"
+    assert every[-1][:3] == ["total", "26", "tensors"]
+
+
+def test_summary_and_quiet(model: Path, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.safetensors", tmp_path / "report.json"
+    (tmp_path / "map.toml").write_text("default = 'float16'\n'.*norm' = 'bf16'\nids = 'int8'")
+    arguments = ("cast", model, out, "--map", tmp_path / "map.toml")
+    result = run(*arguments, "--summary", code=1)
+    _, *rows, total = table(result.stdout)
+    assert sorted(row[:4] for row in rows) == [
+        ["*", "float32", "bfloat16", "13"],
+        ["*", "float32", "float16", "13"],
+        ["*", "int64", "int8", "1"],
+    ]
+    assert total[:2] == ["total", "27"]
+    quiet = run(*arguments, "--quiet", "--report", report, code=1)
+    assert quiet.stdout == ""
+    assert quiet.stderr == result.stderr
+    assert "1 value became infinite or NaN in 'model.layers.3.mlp.up_proj.weight'" in quiet.stderr
+    assert report.stat().st_size > 0
+    code, seen = run_on_terminal(*arguments, "--quiet")
+    assert code == 1
+    assert "%" not in seen
+    assert "usage: " in run(*arguments, "--quiet", "--json", code=2).stderr
+
+
+@pytest.mark.parametrize("columns", [80, 100, 300])
+def test_a_table_fits_the_terminal(model: Path, tmp_path: Path, columns: int) -> None:
+    out = tmp_path / "out.safetensors"
+    arguments = ("cast", model, out, "--dtype", "float16")
+    code, seen = run_on_terminal(*arguments, columns=columns, stream="stdout")
+    assert code == 1
+    header, *rows, _ = table(seen)
+    assert max(map(len, seen.splitlines()[:-1])) <= columns
+    assert "overflowed" in header  # what was lost is never left out
+    assert "saturated" in header or columns < 300
+    assert rows[1][0].endswith("weight")
+    code, seen = run_on_terminal("inspect", model, columns=columns, stream="stdout")
+    assert max(map(len, seen.splitlines())) <= columns
+    assert "model.layers.*.mlp.up_proj.weight" in seen
+
+
+def test_narrow_tables_leave_out_columns_of_zeros_first(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez(path, **{"w" * 30: np.array([1e6, 1e-9, np.nan])})
+    arguments = ("cast", path, tmp_path / "out.npz", "--dtype", "float16", "--exit-zero")
+    whole = table(run_on_terminal(*arguments, columns=200, stream="stdout")[1])[0]
+    assert "saturated" in whole
+    narrow = table(run_on_terminal(*arguments, columns=90, stream="stdout")[1])[0]
+    assert {"overflowed", "underflowed", "exact"} < set(narrow)
+    assert "saturated" not in narrow
+    assert "shape" not in narrow
+
+
+def test_inspect_has_a_row_for_all_layers(model: Path) -> None:
+    header, *rows, _ = table(run("inspect", model).stdout.split("\n\n")[0] + "\n--- ---\nend")
+    assert header == ["tensor", "dtype", "shape", "tensors", "bytes"]
+    assert ["model.layers.*.mlp.up_proj.weight", "float32", "8", "12", "384"] in rows
+    assert ["model.layers.12.norm", "float32", "6", "1", "24"] in rows
+    lines = run("inspect", model, "--all").stdout.splitlines()
+    assert sum(line.startswith("model.layers.") for line in lines) == 2 * LAYERS + 1
+    assert re.search(r"^model\.layers\.7\.norm +float32 +4 +16$", "\n".join(lines), re.MULTILINE)
+
+
+def test_names_are_grouped_by_the_numbers_between_their_parts() -> None:
+    for name, group in (
+        ("model.layers.10.mlp.experts.3.w1.weight", "model.layers.*.mlp.experts.*.w1.weight"),
+        ("encoder/layer_7/dense/kernel", "encoder/layer_*/dense/kernel"),
+        ("h.0.ln_1.weight", "h.*.ln_*.weight"),
+        ("conv1.weight", "conv1.weight"),
+        ("dense_12", "dense_*"),
+        ("7", "*"),
+        ("rank0.half", "rank0.half"),
+    ):
+        assert group_name(name) == group
