@@ -23,8 +23,11 @@ SEED = 2
 LAYOUTS = ("contiguous", "transposed", "channels", "strided")
 CHANNELS = 3
 DEFAULT_SIZES = (1, 256, 65_536, 16_777_216)
-LARGE = 4_194_304
-"""From here on memory is what is measured, and the pairs of LARGE_PAIRS show it."""
+IN_CACHE = 65_536
+PERIOD = 1_048_576
+"""Longer arrays repeat so many values: drawing and judging more would take longer than casting."""
+LARGE = 1_048_576
+"""From here on memory is measured: LARGE_PAIRS, and pairs of which a peer is close in cache."""
 FEW = 20
 QUICK_SIZES = (256, 65_536)
 
@@ -117,19 +120,17 @@ def select_pairs(patterns: str) -> list[tuple[str, str]]:
 def cases(
     pairs: list[tuple[str, str]], sizes: tuple[int, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
-    """Every combination, pair by pair; one element has one layout only.
-
-    From `LARGE` elements on `LARGE_PAIRS` only, unless all pairs are among few: all would take
-    hours.
-    """
-    large = pairs if len(pairs) <= FEW else select_pairs(LARGE_PAIRS)
+    """Every combination, pair by pair; one element has one layout only."""
     for source, target in pairs:
         for size in sizes:
-            if size >= LARGE and (source, target) not in large:
-                continue
             for layout in layouts:
                 if size > 1 or layout == layouts[0]:
                     yield Case(source, target, size, layout)
+
+
+def large_pairs(pairs: list[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Pairs to time at every size, whoever is close: all if they are few; more would take hours."""
+    return set(pairs if len(pairs) <= FEW else select_pairs(LARGE_PAIRS))
 
 
 def most_square(size: int) -> tuple[int, int]:
@@ -140,6 +141,8 @@ def most_square(size: int) -> tuple[int, int]:
 
 def values(source: str, target: str, size: int) -> NDArray[Any]:
     """Random finite values of `source` inside the normal range of both formats."""
+    if size > PERIOD:
+        return np.resize(values(source, target, PERIOD), size)
     rng = np.random.default_rng(SEED)
     from_, to = castwise.finfo(source), castwise.finfo(target)
     if "bool" in (from_.kind, to.kind):

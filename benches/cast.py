@@ -22,13 +22,17 @@ import record
 import report
 from cases import Case
 from expected import expected, wrong
-from measure import interleave, ratios
+from measure import Call, interleave, ratios
 from numpy.typing import NDArray
 from peers import CALLS, Astype, Castwise, Peer, Prepared
 from record import Record, Row
 
-REPEATS = 9
-QUICK_REPEATS = 3
+REPEATS = 15
+FEW_REPEATS = 3
+BEHIND = 1.5
+"""A peer that takes so many times as long as castwise is timed in few turns."""
+FAR_BEHIND = 3.0
+"""Pairs whose every peer takes so many times as long are not timed at larger sizes."""
 
 
 def arguments() -> argparse.Namespace:
@@ -98,8 +102,7 @@ def measure(case: Case, peers: Sequence[Peer], repeats: int) -> Iterator[Row]:
     for call in CALLS:
         calls = {name: found[call] for name, found in prepared.items() if call in found}
         errors = [check(ready, right) for ready in calls.values()]
-        times = interleave([ready.run for ready in calls.values()], repeats)
-        medians, relative = np.median(times, axis=1), ratios(times, reference=0)
+        medians, relative = timed([ready.run for ready in calls.values()], repeats)
         for name, ns, ratio, error in zip(calls, medians, relative, errors, strict=True):
             yield Row(
                 source=case.source,
@@ -115,6 +118,17 @@ def measure(case: Case, peers: Sequence[Peer], repeats: int) -> Iterator[Row]:
             )
 
 
+def timed(calls: Sequence[Call], repeats: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Median nanoseconds of each call, and its ratio to the first; more turns where it is close."""
+    times = interleave(calls, min(repeats, FEW_REPEATS))
+    medians, relative = np.median(times, axis=1), ratios(times, reference=0)
+    close = np.flatnonzero(relative < BEHIND).tolist()
+    if repeats > FEW_REPEATS and len(close) > 1:
+        times = interleave([calls[i] for i in close], repeats)
+        medians[close], relative[close] = np.median(times, axis=1), ratios(times, reference=0)
+    return medians, relative
+
+
 def check(ready: Prepared, right: NDArray[Any] | None) -> int | None:
     """Elements that one call gets wrong; None where there is nothing to compare."""
     if ready.result is None or right is None:
@@ -122,9 +136,11 @@ def check(ready: Prepared, right: NDArray[Any] | None) -> int | None:
     return wrong(ready.result(ready.run()), right)
 
 
-def case_repeats(case: Case, repeats: int) -> int:
-    """Fewer turns where each takes long, and varies little."""
-    return min(repeats, QUICK_REPEATS) if case.size >= cases.LARGE else repeats
+def is_close(rows: Sequence[Row]) -> bool:
+    """Whether a peer came near castwise in some call."""
+    return any(
+        row.ratio < FAR_BEHIND for row in rows if row.peer not in (Castwise.name, competitors.LIMIT)
+    )
 
 
 def run(options: argparse.Namespace) -> Record:
@@ -133,14 +149,19 @@ def run(options: argparse.Namespace) -> Record:
     facts = record.environment(peers, options.threads)
     others = [peer.name for peer in peers[1:]]
     sizes = options.sizes or (cases.QUICK_SIZES if options.quick else cases.DEFAULT_SIZES)
-    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    repeats = options.repeats or (FEW_REPEATS if options.quick else REPEATS)
     pairs = chosen_pairs(options)
     for name, value in facts.items():
         print(f"# {name}: {value}")
     print(report.heading(others))
     rows: list[Row] = []
+    large = cases.large_pairs(pairs)
     for case in cases.cases(pairs, sizes, options.layouts):
-        found = list(measure(case, peers, case_repeats(case, repeats)))
+        if case.size >= cases.LARGE and (case.source, case.target) not in large:
+            continue
+        found = list(measure(case, peers, repeats))
+        if case.size == cases.IN_CACHE and is_close(found):
+            large.add((case.source, case.target))
         for key, by_peer in Record(facts, found).by_peer().items():
             print(report.line(*key, by_peer, others), flush=True)
         rows += found

@@ -44,11 +44,17 @@ import os
 file = os.open(sys.argv[2], os.O_RDONLY)
 os.fsync(file)
 """
+TRANSFORMERS = "transformers, save_pretrained"
 PROGRAMS = {
     "castwise": """
 from castwise import checkpoint
 begin = perf_counter()
 checkpoint.cast_file(*sys.argv[1:])
+""",
+    "castwise, one thread": """
+from castwise import checkpoint
+begin = perf_counter()
+checkpoint.cast_file(*sys.argv[1:], threads=1)
 """,
     "torch, a tensor at a time": f"""
 import torch
@@ -70,8 +76,46 @@ with safe_open(sys.argv[1], "np") as file:
     tensors = {{name: file.get_tensor(name).astype(dtype) for name in file.keys()}}
 save_file(tensors, sys.argv[2])
 {SYNC}""",
+    TRANSFORMERS: f"""
+import os, tempfile
+import torch
+import transformers
+from safetensors import safe_open
+transformers.utils.logging.disable_progress_bar()
+class Config(transformers.PretrainedConfig):
+    model_type = "flat"
+class Layer(torch.nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(count))
+class Model(transformers.PreTrainedModel):
+    config_class = Config
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = torch.nn.ModuleList(Layer(config.count) for _ in range(config.tensors))
+        self.post_init()
+    def _init_weights(self, module):
+        pass
+begin = perf_counter()
+with safe_open(sys.argv[1], "pt") as file:
+    names = list(file.keys())
+    count = file.get_slice(names[0]).get_shape()[0]
+with tempfile.TemporaryDirectory(dir=os.path.dirname(sys.argv[2])) as folder:
+    os.symlink(sys.argv[1], folder + "/model.safetensors")
+    config = Config(tensors=len(names), count=count)
+    dtype = getattr(torch, sys.argv[3])
+    model = Model.from_pretrained(folder, config=config, dtype=dtype)
+    model.save_pretrained(folder + "/new", max_shard_size="1TB")
+    os.rename(folder + "/new/model.safetensors", sys.argv[2])
+{SYNC}""",
 }
-NEEDS = {"torch, a tensor at a time": ("torch",), "safetensors and ml_dtypes": ("safetensors",)}
+NEEDS = {
+    "torch, a tensor at a time": ("torch",),
+    "safetensors and ml_dtypes": ("safetensors",),
+    TRANSFORMERS: ("torch", "transformers"),
+}
+FLOATS_OF_MODELS = ("bfloat16",)  # transformers computes in these only
+MOST_LAYERS = 100  # of a model of transformers; 10,000 take it half a minute
 PROLOGUE = "import sys\nfrom time import perf_counter\n"
 EPILOGUE = """
 seconds = perf_counter() - begin
@@ -116,6 +160,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to measure; default: temporary")
     parser.add_argument("--csv", nargs="?", type=Path, const="", help="write a record")
     parser.add_argument("--from", dest="record", type=Path, help="show a record, measure nothing")
+    parser.add_argument("--picture", type=Path, help="draw the record as SVG")
     parser.add_argument("--readme", type=Path, help="refresh the table in this file")
     options = parser.parse_args()
     if options.record:
@@ -136,13 +181,15 @@ def main() -> None:
         )
     if options.readme:
         files.replace_in(options.readme, MARKER, markdown(environment, rows))
-    if any(row.wrong for row in rows if row.peer == "castwise"):
+    if options.picture:
+        draw(environment, rows).savefig(options.picture, metadata={"Date": None})
+    if any(row.wrong for row in rows if row.peer.startswith("castwise")):
         sys.exit("castwise is wrong")
 
 
 def facts(folder: Path, size: int, turns: int) -> dict[str, str]:
     """Where the numbers come from."""
-    packages = ("numpy", "ml_dtypes", "torch", "safetensors")
+    packages = ("numpy", "ml_dtypes", "torch", "safetensors", "transformers")
     versions = {name: version(name) for name in packages if find_spec(name)}
     kind = subprocess.run(
         ["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False
@@ -159,7 +206,15 @@ def measured(folder: Path, size: int, turns: int) -> Iterator[list[Row]]:
     for tensors in TENSORS:
         make(source, tensors, size)
         for target in TARGETS:
-            times: dict[str, list[Time]] = {LIMIT: [], **{peer: [] for peer in peers}}
+            times: dict[str, list[Time]] = {
+                LIMIT: [],
+                **{
+                    peer: []
+                    for peer in peers
+                    if peer != TRANSFORMERS
+                    or (target in FLOATS_OF_MODELS and tensors <= MOST_LAYERS)
+                },
+            }
             wrong: dict[str, int] = {}
             for _ in range(turns):
                 for peer, runs in times.items():
@@ -279,6 +334,38 @@ def markdown(environment: dict[str, str], rows: Iterable[Row]) -> str:
             f"| {peak} | {right} |"
         )
     return "\n".join(table)
+
+
+def draw(environment: dict[str, str], rows: list[Row]) -> Any:
+    """Draw a bar per peer and case: its time over the limit's."""
+    import matplotlib as mpl  # noqa: PLC0415  (only for pictures)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    mpl.rcParams["svg.hashsalt"] = "castwise"  # the same picture for the same record
+    cases = list(dict.fromkeys((row.tensors, row.target) for row in rows))
+    peers = list(dict.fromkeys(row.peer for row in rows if row.peer != LIMIT))
+    figure = Figure(figsize=(8, 0.8 + 0.9 * len(cases)), layout="constrained")
+    axes = figure.add_subplot()
+    height = 0.8 / len(peers)
+    for number, peer in enumerate(peers):
+        found = [
+            (cases.index((row.tensors, row.target)), row.ratio) for row in rows if row.peer == peer
+        ]
+        places = [place + (number - (len(peers) - 1) / 2) * height for place, _ in found]
+        axes.barh(places, [ratio for _, ratio in found], height=height, label=peer)
+    axes.axvline(1, color="#222222", linewidth=1, label=LIMIT)
+    axes.set_yticks(
+        range(len(cases)),
+        [f"{count:,} tensor{'s' * (count > 1)}\n→ {target}" for count, target in cases],
+    )
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel(
+        f"times the limit, {int(environment['bytes']) / 1e9:.1f} GB of float32 "
+        f"({environment['cpu']}, {environment['file_system']})"
+    )
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
 
 
 if __name__ == "__main__":

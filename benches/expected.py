@@ -11,13 +11,16 @@ from typing import Any
 
 import castwise
 import numpy as np
-from cases import component_dtype
+from cases import PERIOD, component_dtype
 from numpy.typing import NDArray
 
 
 def expected(x: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any] | None:
     """`x` cast to `target` with one rounding, C-contiguous; None where we cannot tell exactly."""
     x = np.ascontiguousarray(x)
+    if x.ndim == 1 and x.size > PERIOD:  # it repeats itself, see cases.py
+        first = expected(x[:PERIOD], target)
+        return None if first is None else np.resize(first, x.shape)
     to_complex = castwise.finfo(target).kind == "complex"
     if not to_complex:
         return expected_real(x, target)

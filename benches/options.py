@@ -1,7 +1,8 @@
 """What the options of `castwise.cast` cost: `python benches/options.py`.
 
 README.md in this folder says how it is measured. A row is one pair of formats with one option, into
-an existing array, beside the plain cast of the same array in the same turns. A result is right if
+an existing array, beside the plain cast of the same array in the same turns; for one element also
+`castwise.caster`, new arrays, and numpy's copy between two of its own types. A result is right if
 the `portable` level gives the same bits (and the same report).
 
 Exit code 1 if a result is wrong; 2 if a file cannot be read or written.
@@ -16,13 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from timeit import Timer
 from typing import Any
 
 import castwise
 import files
 import numpy as np
 from castwise import _core
-from measure import interleave, ratios
+from measure import Call, interleave, ratios
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "report": {"report": True},
@@ -48,11 +50,22 @@ PAIRS = (
     ("float8_e4m3fn", "float32"),
     ("float8_e4m3fn", "bfloat16"),
     ("float32", "float32"),
+    ("float32", "int8"),
     ("int8", "float32"),
 )
 SIZES = (1, 4096, 65_536, 1 << 20, 1 << 24)
-README_SIZES = (1, 4096, 1 << 20, 1 << 24)
-MARKER = "options"
+README_SIZES = (4096, 1 << 20, 1 << 24)
+COPY = "np.copyto"
+SMALL_CALLS = {
+    COPY: "copyto(half, numbers, casting='unsafe')",
+    "new array": "cast(x, out.dtype)",
+    "caster": "caster(x, out=out)",
+    "caster, new array": "caster(x)",
+    "saturating caster": "saturating(x, out=out)",
+}
+"""What is timed for one element beside the options; `numbers` are float32, and `half` float16."""
+SMALL_MARKER = "small-calls"
+CALLS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -75,34 +88,80 @@ def values(dtype: str, size: int) -> Any:
     return castwise.cast(numbers * 40 if dtype == "int8" else numbers, dtype)
 
 
-def right(x: Any, target: str, option: Mapping[str, Any]) -> bool:
-    """Whether the level in use gives what the portable one gives."""
-    level, x = castwise.cpu_level(), x[: 1 << 16]
-    found = []
+def scope(source: str, target: str, size: int) -> dict[str, Any]:
+    """Make the names of the statements that are timed."""
+    x, numbers = values(source, size), values("float32", size)
+    return {
+        "x": x,
+        "out": castwise.cast(x, target),
+        "numbers": numbers,
+        "half": np.empty(size, np.float16),
+        "cast": castwise.cast,
+        "copyto": np.copyto,
+        "caster": castwise.caster(source, target),
+        "saturating": castwise.caster(source, target, overflow="saturate"),
+    }
+
+
+def calls(names: dict[str, Any], size: int) -> tuple[dict[str, Call], int]:
+    """Make a call of each statement, and say how many times it runs it.
+
+    A short one runs in a loop of timeit's: a call around it would be most of what is timed.
+    """
+    statements = {"plain": "cast(x, out=out)"} | {
+        name: f"cast(x, out=out, {', '.join(f'{key}={value!r}' for key, value in option.items())})"
+        for name, option in OPTIONS.items()
+    }
+    if size > 1:
+        timed = {name: eval(f"lambda: {text}", names) for name, text in statements.items()}  # noqa: S307
+        return timed, 1
+    statements |= SMALL_CALLS
+    timers = {name: Timer(text, globals=names) for name, text in statements.items()}
+    return {name: partial(it.timeit, CALLS_AT_ONCE) for name, it in timers.items()}, CALLS_AT_ONCE
+
+
+def on_portable(x: Any, target: str, option: Mapping[str, Any]) -> Any:
+    """Cast on the portable level."""
+    level = castwise.cpu_level()
+    _core.set_cpu_level("portable")
     try:
-        for name in (level, "portable"):
-            _core.set_cpu_level(name)
-            found.append(castwise.cast(x, target, **option))
+        return castwise.cast(x, target, **option)
     finally:
         _core.set_cpu_level(level)
+
+
+def right(names: dict[str, Any], target: str, name: str) -> bool:
+    """Whether the level in use gives what the portable one gives."""
+    x, option = names["x"][: 1 << 16], dict(OPTIONS.get(name, {}))
+    if name in SMALL_CALLS:
+        got: Any = eval(SMALL_CALLS[name], names)  # noqa: S307
+        if name == COPY:
+            got, x, target = names["half"], names["numbers"], "float16"
+        if name == "saturating caster":
+            option = {"overflow": "saturate"}
+    else:
+        got = castwise.cast(x, target, **option)
+    wanted = on_portable(x, target, option)
     if "report" in option:
-        (got, report), (wanted, expected) = found
+        (got, report), (wanted, expected) = got, wanted
         return bool(got.tobytes() == wanted.tobytes() and report == expected)
-    return bool(found[0].tobytes() == found[1].tobytes())
+    return bool(got.tobytes() == wanted.tobytes())
 
 
 def rows(sizes: list[int], repeats: int) -> Iterator[Row]:
     """Measure everything asked for; the first row of a pair is the plain cast."""
     for size in sizes:
         for source, target in PAIRS:
-            x = values(source, size)
-            out = castwise.cast(x, target)
-            options = {"plain": {}, **OPTIONS}
-            calls = [partial(castwise.cast, x, out=out, **option) for option in options.values()]
-            times = interleave(calls, repeats)
-            found = zip(options, np.median(times, axis=1), ratios(times, 0), strict=True)
+            names = scope(source, target, size)
+            timed, at_once = calls(names, size)
+            times = interleave(list(timed.values()), repeats) / at_once
+            # What a short call takes beyond its least time is the machine's doing.
+            least = times.min(axis=1)
+            short = at_once > 1
+            taken = least if short else np.median(times, axis=1)
+            found = zip(timed, taken, least / least[0] if short else ratios(times, 0), strict=True)
             for name, ns, cost in found:
-                correct = right(x, target, options[name])
+                correct = right(names, target, name)
                 yield Row(source, target, size, name, float(ns / 1e3), float(cost), correct)
 
 
@@ -110,7 +169,7 @@ def line(row: Row) -> str:
     """One row for the terminal."""
     pair = f"{row.source} -> {row.target}"
     return (
-        f"{pair:<28}{row.size:>9} {row.option:<11}{row.us:>11.2f} us  cost {row.cost:>6.2f}"
+        f"{pair:<28}{row.size:>9} {row.option:<18}{row.us:>13.4f} us  cost {row.cost:>6.2f}"
         f"  {'correct' if row.correct else 'WRONG'}"
     )
 
@@ -149,6 +208,27 @@ def markdown(facts: dict[str, str], found: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def small_calls(facts: dict[str, str], found: list[Row]) -> str:
+    """Format the README's table of one element: a line for each pair."""
+    times = {(row.source, row.target, row.option): row for row in found if row.size == 1}
+    columns = ("plain", *(name for name in SMALL_CALLS if name != COPY))
+    lines = [
+        f"Times of one element over that of `np.copyto` from float32 to float16. {facts['cpu']}, "
+        f"{facts['level']}; {facts['versions']}; {facts['date']}.",
+        "",
+        f"| from | to | np.copyto | {' | '.join(columns)} | bits right |",
+        f"|---|---|--:|{'--:|' * len(columns)}---|",
+    ]
+    for source, target in dict.fromkeys(key[:2] for key in times):
+        copy = times[source, target, COPY]
+        cells = [times[source, target, name] for name in columns]
+        correct = "yes" if all(row.correct for row in (copy, *cells)) else "NO"
+        texts = [f"{row.us / copy.us:.2f}" for row in cells]
+        shown = (source, target, f"{copy.us * 1e3:.0f} ns", *texts, correct)
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Measure or load, then report as asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -167,12 +247,16 @@ def main() -> int:
             print("\n".join(map(line, found)))
         if options.csv:
             several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
-            default = files.default_path(facts, f"options{several}")
+            default = files.default_path(facts, f"{facts['level']}-options{several}")
             path = default if options.csv == Path() else options.csv
             files.write(path, facts, found)
             print(f"recorded in {path}")
         if options.readme:
-            files.replace_in(options.readme, MARKER, markdown(facts, found))
+            if any(row.size > 1 for row in found):
+                marker = f"options-{facts['level']}"
+                files.replace_in(options.readme, marker, markdown(facts, found))
+            if any(row.option == COPY for row in found):
+                files.replace_in(options.readme, SMALL_MARKER, small_calls(facts, found))
     except (OSError, ValueError) as error:
         print(f"options.py: {error}", file=sys.stderr)
         return 2
