@@ -24,7 +24,7 @@ import numpy as np
 import oracle
 from comparison import first_wrong, wrong
 from oracle import DETERMINISTIC, FORMATS, OVERFLOWS, ROUNDINGS, Array, Expected, Format
-from sources import turning_points
+from sources import distinct, turning_points
 from support import AVAILABLE, LEVELS, array_of, at_level, codes_of
 
 SOURCE = FORMATS["float32"]
@@ -41,9 +41,9 @@ def step_starts(target: Format) -> Array | None:
         points = turning_points(target).astype(np.float32)
     first = [0, SOURCE.infinity, SOURCE.infinity + 1, SOURCE.magnitude_mask]  # type: ignore[operator]
     codes = np.concatenate([points.view(np.uint32), -points.view(np.uint32), first])
-    magnitudes = np.unique(codes.astype(np.uint64) & np.uint64(SOURCE.magnitude_mask))
+    magnitudes = distinct(codes.astype(np.uint64) & np.uint64(SOURCE.magnitude_mask))
     starts = np.concatenate([magnitudes, magnitudes + np.uint64(1)])
-    return np.unique(np.concatenate([starts, starts | np.uint64(SOURCE.sign_bit)]))
+    return distinct(np.concatenate([starts, starts | np.uint64(SOURCE.sign_bit)]))
 
 
 def expectations(

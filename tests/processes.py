@@ -9,18 +9,23 @@ others find it imported.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
+import pty
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -47,17 +52,58 @@ def run_python(
             command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
         )
     (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
-    request = json.dumps([command, environment, os.getcwd()]).encode()
     connection = _server("castwise.cli" if env is None else "numpy")
-    length = len(request).to_bytes(8, "little")
-    socket.send_fds(connection, [length], [write_out, write_errors])
-    connection.sendall(request)
+    _request(connection, command, environment, (write_out, write_errors))
     os.close(write_out)
     os.close(write_errors)
     with os.fdopen(out) as out_file, os.fdopen(errors) as errors_file, ThreadPoolExecutor() as pool:
         texts = list(pool.map(lambda file: file.read(), (out_file, errors_file)))
-    code = int.from_bytes(connection.recv(8), "little", signed=True)
-    return subprocess.CompletedProcess(command, code, *texts)
+    return subprocess.CompletedProcess(command, _exit_code(connection), *texts)
+
+
+def _request(
+    connection: socket.socket, command: list[str], environment: dict[str, str], streams: Any
+) -> None:
+    """Have a program run with these streams for output and errors."""
+    request = json.dumps([command, environment, os.getcwd()]).encode()
+    socket.send_fds(connection, [len(request).to_bytes(8, "little")], streams)
+    connection.sendall(request)
+
+
+def _exit_code(connection: socket.socket) -> int:
+    """Wait for the end of the program that was requested last."""
+    return int.from_bytes(connection.recv(8), "little", signed=True)
+
+
+def run_castwise(*arguments: Any, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run castwise; the exit code is checked, and that no error shows a traceback."""
+    result = run_python("-m", "castwise", *arguments)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -> tuple[int, str]:
+    """Run castwise with one stream on a terminal; return the exit code and what that shows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "castwise", *map(str, arguments)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    streams = (theirs, nowhere) if stream == "stdout" else (nowhere, theirs)
+    if sys.platform == "linux":
+        connection = _server("castwise.cli")
+        _request(connection, command, dict(os.environ), streams)
+        end = partial(_exit_code, connection)
+    else:
+        end = subprocess.Popen(command, stdout=streams[0], stderr=streams[1]).wait
+    os.close(nowhere)
+    os.close(theirs)
+    seen = b""
+    with suppress(OSError):  # how Linux says that the other side is gone
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    return end(), seen.decode()
 
 
 @cache

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # What must be refused: both report a comment that is not needed.
     castwise.cast(F32, "float16", overflow="clip")  # type: ignore[call-overload]
     castwise.cast(F32, "float16", nan="ignore")  # type: ignore[call-overload]
+    castwise.caster("float32", "float16", seed=1)  # type: ignore[call-overload]
     castwise.cast_tree([F32], "float16", copy=False)  # type: ignore[call-overload]
     castwise.cast_tree([F32], "float16", role="output")  # type: ignore[call-overload]
     DTypePolicyMap("float32", match="prefix")  # type: ignore[arg-type]
@@ -37,6 +38,11 @@ def arrays() -> None:
     found = castwise.cast(F32, "bfloat16", overflow="saturate", report=True)
     assert_type(found, tuple[NDArray[Any], castwise.CastReport])
     assert_type(castwise.cast(F32, out=np.empty(2)), NDArray[Any])
+    caster = castwise.caster("float32", "bfloat16", overflow="saturate")
+    assert_type(caster(F32), NDArray[Any])
+    assert_type(caster(F32, out=caster(F32)), NDArray[Any])
+    reporting = castwise.caster("float32", "bfloat16", report=True)
+    assert_type(reporting(F32), tuple[NDArray[Any], castwise.CastReport])
     assert_type(castwise.finfo("bfloat16"), castwise.FormatInfo)
     assert_type(castwise.explain_cast(F32, "bfloat16"), str)
 

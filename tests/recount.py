@@ -77,6 +77,7 @@ def recount(
         "nan_in": int(before.nan.sum()),
         "nan_out": int(after.nan.sum()),
         "inf_in": int(before.infinite.sum()),
+        "zero_in": sum(x == 0 for x, _ in pairs),
         "amax": as_float(max(sizes, default=0)),
         "amin_nonzero": as_float(min(sizes, default=0)),
         "max_abs_error": as_float(max((error for error, _ in errors), default=0)),

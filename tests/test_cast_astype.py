@@ -25,7 +25,7 @@ def compared(source: Format, target: Format) -> tuple[Array, Array]:
         return codes, codes_of(array_of(codes, source).astype(target.dtype), target)
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(23)
 @pytest.mark.parametrize("target", AVAILABLE, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", AVAILABLE, ids=lambda row: row.name)
 def test_the_bits_of_astype(source: Format, target: Format) -> None:

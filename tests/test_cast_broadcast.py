@@ -65,6 +65,7 @@ def check(x: Array, target: str, out: Array | None = None, **options: Any) -> No
             assert same(got, want, target)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("repeated", list(itertools.product([False, True], repeat=3)))
 def test_every_position_of_axes(
@@ -77,7 +78,7 @@ def test_every_position_of_axes(
         check(x[:, ::-1], target)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("source", "target", "options"),
     [(*pair, {}) for pair in PAIRS] + [(*pair, some) for pair in PAIRS[:3] for some in OPTIONS[1:]],

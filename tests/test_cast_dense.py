@@ -109,6 +109,7 @@ def test_in_place(from_: str, to: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("from_", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize(
     "to",

@@ -59,7 +59,7 @@ def every_code(row: Format) -> Array:
     return codes[np.argsort(values, kind="stable")]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_level_says_what_flags_say(source: str, target: str) -> None:
@@ -81,7 +81,7 @@ def test_every_level_says_what_flags_say(source: str, target: str) -> None:
                     assert y.tobytes() == castwise.cast(x, target, **options).tobytes()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("source", ["float16", "bfloat16"])
 def test_a_recount_of_adjacent_values(source: str, target: str, level: str) -> None:

@@ -55,6 +55,7 @@ def neighbours(value: float, other: float, target: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("eighths", [1, 3, 4, 6, 7])
 @pytest.mark.parametrize(("source", "target", "low", "high"), GAPS)
 def test_the_odds_are_the_fraction_of_the_gap(
@@ -132,6 +133,7 @@ def test_draws_are_independent_of_each_other() -> None:
         assert abs(int((first * other).sum())) < SIGMAS * COUNT**0.5
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("source", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("target", ["bfloat16", "float8_e4m3fn", "float4_e2m1fn", "float16"])
 def test_nothing_but_seed_and_index_matters(source: str, target: str) -> None:

@@ -79,6 +79,7 @@ def test_the_first_offender_is_the_first_in_c_order() -> None:
     assert (out == 7).all()
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 8, 9])
 @pytest.mark.parametrize(
     "chosen",

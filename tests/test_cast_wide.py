@@ -20,7 +20,7 @@ from support import AVAILABLE, COMPLEX, array_of, codes_of
 WIDE = [row for row in AVAILABLE if row.bits > 16 and not row.part]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", AVAILABLE, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", WIDE, ids=lambda row: row.name)
 @SOME

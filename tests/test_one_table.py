@@ -9,8 +9,8 @@ import castwise
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "rust" / "core" / "src" / "format.rs"
-OTHER_TABLES = ("dialect.rs", "mode.rs")
-"""What other systems take for names, and the quantization modes: data of its own."""
+OTHER_TABLES = ("dialect.rs", "mode.rs", "element.rs", "_configs.py", "_torch_values.py")
+"""What other systems take for names, the quantization modes, and what schemes take for codes."""
 SOURCES = [
     path
     for folder, suffix in (("rust/core/src", "rs"), ("rust/bindings/src", "rs"), ("python", "py"))

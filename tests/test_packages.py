@@ -18,6 +18,7 @@ PACKAGES = (
     "castwise.compat.tf_keras.mixed_precision",
     "castwise.dtype_policies",
     "castwise.loss_scale",
+    "castwise.quantization",
 )
 FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
 ADAPTERS = ("castwise.adapters", *(f"castwise.adapters.{name}" for name in FRAMEWORKS))

@@ -41,11 +41,19 @@ def test_the_speeds_are_those_of_the_benchmark() -> None:
     )
 
 
+def test_the_checkpoint_is_that_of_the_benchmark() -> None:
+    measured = readme.files(section(readme.BENCHES, "checkpoints"))
+    assert section(readme.README, "files") == measured, HOW
+
+
 @pytest.mark.parametrize(
     ("page", "part"),
     [
         (readme.CHECKPOINTS, "accuracy"),
-        *((readme.BENCHES, part) for part in ("benchmark", "options", "unscale", "policies")),
+        *(
+            (readme.BENCHES, part)
+            for part in ("benchmark", "options-avx512", "options-avx2", "unscale", "policies")
+        ),
     ],
 )
 def test_measured_parts_are_filled_in(page: Path, part: str) -> None:

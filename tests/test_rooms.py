@@ -20,6 +20,7 @@ ROOMS = (
     # Above the policies, because `cast_tree` and checkpoints take those, too.
     ("_casting", "_dtype_map", "_seeding"),
     ("loss_scale",),
+    ("quantization",),
     ("checkpoint",),
     ("autocast",),
     ("compat",),

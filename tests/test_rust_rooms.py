@@ -29,6 +29,7 @@ ROOMS = [
     "plan",
     "exec",
     "cast",
+    "quantization",
     "unscale",
     "delayed_scaling",
     "loss_scale",

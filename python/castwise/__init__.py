@@ -16,6 +16,7 @@ from castwise._core import (
     FormatInfo,
     __version__,
     cast,
+    caster,
     cpu_level,
     cpu_levels,
     explain_cast,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         config,
         dtype_policies,
         loss_scale,
+        quantization,
     )
 
 _ON_DEMAND = (
@@ -47,6 +49,7 @@ _ON_DEMAND = (
     "config",
     "dtype_policies",
     "loss_scale",
+    "quantization",
 )
 """Submodules that are imported at their first use, because not every program needs them."""
 
@@ -61,6 +64,7 @@ __all__ = [
     "autocast",
     "cast",
     "cast_tree",
+    "caster",
     "checkpoint",
     "compat",
     "config",
@@ -72,6 +76,7 @@ __all__ = [
     "formats",
     "get_num_threads",
     "loss_scale",
+    "quantization",
     "restore",
     "set_kept_memory",
     "set_num_threads",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import (
     Any,
+    Generic,
     Literal,
     Protocol,
     Self,
@@ -43,21 +44,27 @@ __all__ = [
     "__version__",
     "accelerated_pairs",
     "arrays_finite",
+    "block_amax",
     "build_safetensors_header",
     "cast",
+    "caster",
     "convert_tensors",
     "cpu_level",
     "cpu_levels",
+    "decode_blocks",
     "dtype_word",
+    "encode_blocks",
     "environment_errors",
     "explain_cast",
     "finfo",
     "floatx_dtypes",
     "formats",
     "get_num_threads",
+    "global_scale",
     "in_default_environment",
     "mixed_compute_dtype",
     "nearest_texts",
+    "pack_codes",
     "parse_assignment",
     "parse_dtype",
     "parse_policy",
@@ -65,17 +72,22 @@ __all__ = [
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
+    "schemes",
     "set_accelerated",
     "set_cpu_level",
     "set_kept_memory",
     "set_num_threads",
+    "swizzle_scales",
+    "unpack_codes",
     "unscale_arrays",
+    "unswizzle_scales",
 ]
 
 __version__: str
 environment_errors: list[str]
 
 _Result = TypeVar("_Result")
+_Cast_co = TypeVar("_Cast_co", NDArray[Any], tuple[NDArray[Any], CastReport], covariant=True)
 
 _Entry = tuple[str, str, list[int], int, int]
 
@@ -236,6 +248,8 @@ class CastReport:
     @property
     def inf_in(self) -> int: ...
     @property
+    def zero_in(self) -> int: ...
+    @property
     def amax(self) -> float: ...
     @property
     def amin_nonzero(self) -> float: ...
@@ -251,6 +265,47 @@ class CastReport:
     def __reduce__(self) -> Any: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class caster(Generic[_Cast_co]):  # noqa: N801 - called like functools.partial
+    @overload
+    def __new__(
+        cls,
+        source: DTypeLike,
+        target: DTypeLike,
+        *,
+        rounding: Rounding | None = None,
+        overflow: Overflow = "ieee",
+        nan: Nan = "keep",
+        scale: ArrayLike | None = None,
+        order: Order = "K",
+        copy: bool = True,
+        report: Literal[False] = False,
+        threads: int | None = None,
+    ) -> caster[NDArray[Any]]: ...
+    @overload
+    def __new__(
+        cls,
+        source: DTypeLike,
+        target: DTypeLike,
+        *,
+        rounding: Rounding | None = None,
+        overflow: Overflow = "ieee",
+        nan: Nan = "keep",
+        scale: ArrayLike | None = None,
+        order: Order = "K",
+        copy: bool = True,
+        report: Literal[True],
+        threads: int | None = None,
+    ) -> caster[tuple[NDArray[Any], CastReport]]: ...
+    @property
+    def source(self) -> np.dtype[Any]: ...
+    @property
+    def target(self) -> np.dtype[Any]: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+    def __call__(self, x: _Numpy, *, out: NDArray[Any] | None = None) -> _Cast_co: ...
+    def __reduce__(self) -> Any: ...
 
 @final
 class FormatInfo:
@@ -345,7 +400,7 @@ class ElementCast:
 def convert_tensors(
     source: int,
     target: int,
-    jobs: Iterable[tuple[int, int, int, ElementCast | None]],
+    jobs: Iterable[tuple[int, int, tuple[int, int], ElementCast | None]],
     threads: int | None = None,
     poll: Callable[[int], object] | None = None,
 ) -> tuple[
@@ -382,6 +437,8 @@ class PolicyBase:
 @final
 class PolicyMap:
     def __new__(cls, match: Match = "fullmatch", on_overlap: OnOverlap = "raise") -> Self: ...
+    @property
+    def exact(self) -> dict[str, Any]: ...
     def insert(self, key: str, value: Any) -> None: ...
     def remove(self, key: str) -> Any: ...
     def pop_last(self) -> tuple[str, Any]: ...
@@ -533,3 +590,215 @@ def unscale_arrays(
 def arrays_finite(
     path: Callable[[int], str], sources: Sequence[Any], threads: int | None
 ) -> bool: ...
+def schemes() -> list[dict[str, Any]]:
+    """Return the table of schemes, one dict for each row.
+
+    Returns
+    -------
+    list of dict
+        "name"; "element", the format of a code, or "map" where a code is an index into a code map;
+        "bits" of a stored code; "block", the (rows, columns) that share a scale, 0 for a whole
+        axis; "scale", the format of stored scales, or "weight" for the dtype of the weight; "rule",
+        the default scale rule, or None; "global_scale" and "zero_point", whether there may be one;
+        "code_map", the values of codes as a list of floats, or None; "recipes", the names of the
+        producers whose arithmetic `encode_blocks` knows for it, the default one first.
+
+    """
+
+def decode_blocks(
+    data: NDArray[Any],
+    scale: NDArray[Any] | None,
+    out: NDArray[Any],
+    *,
+    element: str,
+    bits: int,
+    block: tuple[int, int],
+    layout: str = "dense",
+    high: NDArray[Any] | None = None,
+    scale_format: str | None = None,
+    scale_divides: bool = False,
+    global_scale: NDArray[Any] | None = None,
+    global_use: Literal["multiply", "divide", "after"] = "multiply",
+    offset: int = 0,
+    zero_point: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+    group_index: NDArray[Any] | None = None,
+    divisor: NDArray[Any] | None = None,
+    code_map: NDArray[np.float32] | None = None,
+    arithmetic: Literal["peer", "exact", "narrow"] = "peer",
+    threads: int | None = None,
+) -> None:
+    """Decode packed codes with their scales into `out`, in one pass.
+
+    The value of a code is `(element - offset - zero point) * scale + bias`, where "peer" takes
+    every operation in float32 and rounds the float32 result to the dtype of `out`, and "exact"
+    rounds the real value once; "narrow" is "peer" with products rounded to that dtype before the
+    bias is added. All arrays may have any strides: an array that is stored transposed is given as
+    its transposed view. Codes are packed along the last logical axis.
+
+    Parameters
+    ----------
+    data
+        (*stack, rows, ...): packed codes; the axes from the last logical one on are the containers
+        of a row, in C order (gpt-oss has two). Containers of 1 or 4 bytes of any dtype.
+    scale
+        (*stack, row blocks, ...), the axes from the last logical one on being the column blocks, in
+        C order. None: 1.
+    out
+        (*stack, rows, columns), any real float dtype.
+    element
+        The format of a code by name, of at most 8 bits; "map" for `code_map`. Codes of OCP MX's
+        int8 are "int8" with a `global_scale` of 1/64.
+    bits
+        Of a stored code, 1 to 8.
+    block
+        The (rows, columns) that share a scale; 0 is the whole axis. The last block may be shorter.
+    layout
+        Where codes stand in their containers: "dense" (a little-endian bit stream, low first),
+        "high-first" (as dense, with the nibbles of each byte swapped), "padded" (32 // bits codes
+        to a word of 32 bits), "awq" (nibbles of a word in AWQ's order), "halves-16", "halves-32"
+        (bytes of 4-bit codes, j low and j + half high, in blocks of so many codes: GGUF).
+    high
+        One more bit for each code, above its others: a dense stream, shaped as `data` (GGUF Q5).
+    scale_format
+        The format that the bytes of `scale` are in, if not its dtype ("float8_e8m0fnu" of uint8).
+    scale_divides
+        Codes are divided by the scale (Keras).
+    global_scale, global_use
+        float32 that broadcasts to the stack, and what it does: the scale is multiplied by it, or
+        divided by it; "after": the product with the scale is multiplied by its reciprocal rounded
+        to float32 ("exact": divided by it).
+    offset
+        An integer that is subtracted from every code: 8 for excess-8.
+    zero_point, bias
+        Shaped as `scale`; an integer dtype of up to 16 bits, and a float.
+    group_index
+        (columns,) int32 or int64: the block of each column, in place of `block[1]`.
+    divisor
+        (columns,): results are divided by it (Keras' AWQ).
+    code_map
+        2**bits values, for element "map".
+    arithmetic, threads
+        As above; the most threads that may be used.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit each other, an unknown name, or a group index without a block.
+    TypeError
+        For a dtype that an argument cannot have.
+
+    """
+
+def encode_blocks(
+    x: NDArray[Any],
+    data: NDArray[Any],
+    scale: NDArray[Any],
+    *,
+    scheme: str,
+    recipe: str | None = None,
+    block: tuple[int, int] | None = None,
+    layout: str = "dense",
+    offset: int = 0,
+    rule: str | None = None,
+    scale_format: str | None = None,
+    amax: float | None = None,
+    global_scale: NDArray[np.float32] | None = None,
+    global_max: float | None = None,
+    four_over_six: str | None = None,
+    zero_point: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+    code_map: NDArray[np.float32] | None = None,
+    rounding: Rounding | None = None,
+    seed: int = 0,
+    nonfinite: Literal["raise", "nan"] = "raise",
+    threads: int | None = None,
+) -> None:
+    """Quantise `x` into arrays that the caller has made: scales, codes and packing in one pass.
+
+    Parameters
+    ----------
+    x
+        (*stack, rows, columns), a real float dtype, any strides. With float64 the arithmetic is
+        float64's, and results are rounded once.
+    data
+        (*stack, rows, containers): packed codes are written here; bits that no code fills are 0.
+    scale
+        (*stack, row blocks, column blocks): written; its dtype is the format that scales are
+        rounded to. uint8 needs `scale_format`.
+    scheme, recipe
+        A row of `schemes()`, and whose arithmetic; None is the first that the row names.
+    block
+        In place of the scheme's, where it has none of its own.
+    layout, offset
+        As for `decode_blocks`; `offset` is added to each code before it is packed.
+    rule
+        In place of the recipe's scale rule, for scales that are powers of two.
+    amax
+        In place of the largest magnitude of each block, where one scale serves the whole array.
+    scale_format
+        The format of scales whose dtype does not say it, as for `decode_blocks`.
+    global_scale
+        As `global_scale()` returns it for this recipe; float32 that broadcasts to the stack.
+    global_max
+        The largest block scale of NVFP4: None is 448; 256 for four-over-six as some store it.
+    four_over_six
+        "mse", "mae" or "abs_max": each block of NVFP4 takes the scale with the smaller error of
+        two.
+    zero_point, bias
+        Shaped as `scale`, for asymmetric integers; written.
+    code_map
+        Sorted or not, 2**bits values, for schemes of element "map"; default the scheme's.
+    rounding, seed
+        Of codes; None is the recipe's. Draws of "stochastic" belong to the flat index in `x`.
+    nonfinite
+        "raise", or "nan": a block with an infinity or NaN gets a NaN scale (E8M0 255).
+    threads
+        The most that may be used.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, unknown names, and with "raise" for an infinite or NaN element,
+        whose index is named.
+
+    """
+
+def block_amax(x: NDArray[Any], *, threads: int | None = None) -> float:
+    """Return the largest magnitude of `x`; NaN if an element is NaN. 0.0 if there are none."""
+
+def global_scale(
+    amax: float, *, recipe: str, dtype: DTypeLike, global_max: float | None = None
+) -> float:
+    """Return NVFP4's second-level scale for a largest magnitude, as a recipe computes it.
+
+    The result is a float32. compressed-tensors divides by it, all others multiply. `dtype` is that
+    of the weight, in which compressed-tensors computes.
+    """
+
+def pack_codes(
+    codes: NDArray[Any], out: NDArray[Any], *, bits: int, layout: str = "dense", offset: int = 0
+) -> None:
+    """Pack the low bits of `codes + offset` along the last axis into containers, which are written.
+
+    `codes` is (..., columns) of a dtype of one byte, `out` (..., containers) of 1 or 4 bytes. Bits
+    that no code fills are 0.
+    """
+
+def unpack_codes(
+    packed: NDArray[Any], out: NDArray[Any], *, bits: int, layout: str = "dense", add: int = 0
+) -> None:
+    """Unpack codes along the last axis of `packed` into `out`, of a dtype of one byte.
+
+    `add` is added to each code, which keeps its low `bits` (1 for the zero points of GPTQ v1).
+    Codes are sign-extended if `out` is signed.
+    """
+
+def swizzle_scales(scales: NDArray[Any], out: NDArray[Any]) -> None:
+    """Reorder scales of one byte into tiles of 128x4, as cuBLAS reads them; padding is 0.
+
+    `scales` is (*stack, rows, columns), `out` (*stack, rows rounded up to 128, columns to 4).
+    """
+
+def unswizzle_scales(swizzled: NDArray[Any], out: NDArray[Any]) -> None:
+    """Undo `swizzle_scales`; the shape of `out` says which rows and columns are not padding."""

@@ -33,7 +33,7 @@ def run(roles: tuple[int, ...], communication: str, folder: Path) -> list[object
     return [json.loads((folder / f"trace-{role}.json").read_text()) for role in sorted(roles)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("communication", COMMUNICATIONS)
 @pytest.mark.parametrize("roles", ROLES, ids=str)
 def test_every_rank_takes_the_same_steps(

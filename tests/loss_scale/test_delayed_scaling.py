@@ -226,6 +226,7 @@ def test_parameters_that_are_not_ints(name: str, value: object) -> None:
 PRESETS = ("castwise", "keras", "transformer_engine")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("margin", [-100, 0, 100])
 @given(found=amaxes)

@@ -59,6 +59,7 @@ def check_equal(got: Array, wanted: Array, row: Format) -> None:
     np.testing.assert_array_equal(np.where(nans, 0, a), np.where(nans, 0, b))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "target",
     [

@@ -74,7 +74,7 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
         torch stores the dtype but does not compute in it.
 
     """
-    target, key = names.module(path)
+    target, key, _ = names.module(path)
     if key is not None or names.is_uniform or names.of_modules:
         dtype = None if target is None else torch_dtype(target)
     else:

@@ -161,7 +161,7 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
     chosen: dict[Any, tuple[str, Any]] = {}
     for named in tensors:
         refuse_lazy(named.path, named.tensor)
-        target, key = names.tensor(named)
+        target, key, _ = names.tensor(named)
         dtype = named.tensor.dtype if target is None else torch_dtype(target)
         place = _place(named.tensor)
         path, other = chosen.setdefault(place, (named.path, dtype))
