@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,11 +35,17 @@ def run(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_python(*arguments, env={**kept, "PYTHONPATH": path, **variables})
 
 
+@cache
+def by_default() -> str:
+    """What STATE prints without any variable."""
+    return run("-c", STATE).stdout
+
+
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
 def test_an_import_warns_and_uses_the_default(name: str, value: str, words: str) -> None:
     done = run("-c", STATE, **{name: value})
     assert done.returncode == 0, done.stderr
-    assert done.stdout == run("-c", STATE).stdout
+    assert done.stdout == by_default()
     assert done.stderr.count("RuntimeWarning") == 1
     assert "<string>:2: RuntimeWarning: environment variable" in done.stderr
     for part in (name, value, words, "It is ignored."):
@@ -52,7 +59,12 @@ def test_the_command_line_refuses(name: str, value: str, words: str) -> None:
     assert done.stderr.startswith(f"castwise: error: environment variable {name}")
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
-    assert run("-m", "castwise", "--version", **{name: value}).returncode == 0
+
+
+def test_the_version_is_told_nevertheless() -> None:
+    names = ("NUM_THREADS", "CPU_LEVEL", "LOG", "ACCELERATE", "KEPT_MEMORY")
+    wrong = {f"CASTWISE_{name}": "wrong" for name in names}
+    assert run("-m", "castwise", "--version", **wrong).returncode == 0
 
 
 def test_several_values_are_all_named() -> None:

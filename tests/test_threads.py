@@ -29,6 +29,7 @@ def threads_under(**variables: str) -> int:
         ({"OMP_NUM_THREADS": "many"}, CPUS),
         ({"OMP_NUM_THREADS": "0"}, CPUS),
         ({"OMP_NUM_THREADS": "1", "CASTWISE_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "1", "CASTWISE_NUM_THREADS": "abc"}, 1),
     ],
 )
 def test_the_environment_says_how_many(variables: dict[str, str], threads: int) -> None:

@@ -105,17 +105,19 @@ pub(crate) fn read_environment() -> Vec<String> {
     if topics.iter().any(|&topic| topic != "cast") {
         errors.push(format!("environment variable CASTWISE_LOG={text:?} is not valid; use \"cast\"."));
     }
-    if let Some(text) = variable("CASTWISE_NUM_THREADS") {
-        match text.trim().parse() {
-            Ok(threads) if threads > 0 => cast::set_num_threads(threads),
-            _ => errors.push(format!(
-                "environment variable CASTWISE_NUM_THREADS={text:?} is not valid; use a whole number of 1 or more."
-            )),
-        }
-    } else if let Some(threads) = variable("OMP_NUM_THREADS").and_then(|text| first_number(&text)) {
+    let asked = variable("CASTWISE_NUM_THREADS");
+    match asked.as_ref().map(|text| text.trim().parse()) {
+        Some(Ok(threads)) if threads > 0 => cast::set_num_threads(threads),
         // Set by job schedulers and worker pools to limit their processes. Invalid values are left for OpenMP to
         // report.
-        cast::set_num_threads(threads.min(cast::num_threads()));
+        _ => {
+            if let Some(threads) = variable("OMP_NUM_THREADS").and_then(|text| first_number(&text)) {
+                cast::set_num_threads(threads.min(cast::num_threads()));
+            }
+            errors.extend(asked.map(|text| {
+                format!("environment variable CASTWISE_NUM_THREADS={text:?} is not valid; use a whole number of 1 or more.")
+            }));
+        }
     }
     #[cfg(target_os = "linux")]
     if let Some(text) = variable("CASTWISE_KEPT_MEMORY") {
