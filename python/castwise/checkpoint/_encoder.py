@@ -313,22 +313,22 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
 
 
 def _measured(before: Array, after: Array) -> CastReport:
-    size = np.abs(before)
     error = np.abs(after - before)
     is_zero = before == 0
-    ratio = np.divide(error, size, out=np.zeros_like(error), where=~is_zero)
-    zeros = int(is_zero.sum())
+    zeros = int(np.count_nonzero(is_zero))
+    size = np.abs(before)
+    largest = float(size.max(initial=0))
+    size[is_zero] = np.inf  # so that nothing is divided by zero
     counts = [0] * 10
     counts[0] = before.size
-    counts[1] = before.size - int(np.count_nonzero(error))
-    counts[4] = int(np.count_nonzero((after == 0) & ~is_zero))
+    counts[1] = int(np.count_nonzero(before == after))
+    counts[4] = int(np.count_nonzero((after == 0) > is_zero))
     counts[9] = zeros
-    smallest = size.min(where=~is_zero, initial=np.inf)
     magnitudes = [
-        float(size.max(initial=0)),
-        0.0 if zeros == before.size else float(smallest),
+        largest,
+        0.0 if zeros == before.size else float(size.min()),
         float(error.max(initial=0)),
-        float(ratio.max(initial=0)),
+        float(np.divide(error, size, out=size).max(initial=0)),
     ]
     return restore_report(counts, magnitudes, _exact(before), _exact(error))
 
@@ -336,7 +336,8 @@ def _measured(before: Array, after: Array) -> CastReport:
 def _exact(rows: Array) -> tuple[int, list[int]]:
     """Return the sum of squares, each row's in float64, as the words of an exact sum."""
     total = 0
-    for one in np.einsum("ij,ij->i", rows, rows, dtype=np.float64).tolist():
+    wide = rows.astype(np.float64)
+    for one in np.einsum("ij,ij->i", wide, wide).tolist():
         above, below = one.as_integer_ratio()
         total += (above << _LOWEST) // below
     words = []
