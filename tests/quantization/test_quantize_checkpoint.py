@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CastPlan, CheckpointError, _encoder
+from castwise.checkpoint import CastPlan, CheckpointError, Progress, _encoder
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded
@@ -356,6 +356,28 @@ def test_in_place_and_again(tmp_path: Path) -> None:
             assert (source / path.name).read_bytes() == path.read_bytes()
     with pytest.raises(CheckpointError, match=r"quantised already .*: castwise dequantize"):
         checkpoint.quantize_file(source, source, "fp8_block")
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_an_interrupted_run(tmp_path: Path, resumable: bool) -> None:
+    """Nothing is left, or what goes on to the same bytes and the same report."""
+    source, out = write(tmp_path / "model"), tmp_path / "out"
+    whole = checkpoint.quantize_file(source, tmp_path / "whole", "nvfp4")
+    last = next(row.name for row in reversed(whole.rows) if row.report is not None)
+
+    def stop(progress: Progress) -> None:
+        if progress.name == last:
+            raise KeyboardInterrupt
+
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.quantize_file(source, out, "nvfp4", resumable=resumable, progress=stop)
+    assert not out.exists()
+    assert (set(tmp_path.rglob("*")) == before) is not resumable
+    summary = checkpoint.quantize_file(source, out, "nvfp4", resume=resumable)
+    assert summary.rows == whole.rows
+    for path in (tmp_path / "whole").rglob("*.*"):
+        assert (out / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()
 
 
 def test_what_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

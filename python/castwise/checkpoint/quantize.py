@@ -71,9 +71,8 @@ def quantize_file(
         What linear layers become: one of `castwise.quantization.schemes()`. None: only what the map
         says.
     recipe
-        The producer: "compressed-tensors", "deepseek", "transformers", "modelopt", "gpt-oss",
-        "comfy" or "mlx". By default the first of these that stores the scheme; of fp8_block,
-        deepseek.
+        The producer: "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss",
+        "comfy" or "mlx". By default the first of these that stores the scheme.
     block
         The (rows, columns) that share a scale, where the scheme has a choice; one number is
         columns. By default the producer's.

@@ -63,8 +63,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--recipe",
         metavar="R",
-        help=f"whose checkpoint it is: {', '.join(recipes())} (default: deepseek for fp8_block, "
-        "else the first that stores the scheme of compressed-tensors and mlx)",
+        help=f"whose checkpoint it is: {', '.join(recipes())} (default: the first of them "
+        "that stores the scheme)",
     )
     parser.add_argument(
         "--block",
