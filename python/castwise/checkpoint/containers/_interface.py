@@ -19,7 +19,7 @@ from itertools import accumulate
 from operator import mul
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Generic, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ _BYTE_BITS = 8
 _File = TypeVar("_File", bound=SourceFile | RemoteSource)
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(NamedTuple):
     """How the elements of one tensor stand in a file.
 
     Attributes

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +46,7 @@ _NIBBLE_BITS = 4
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLayout:
+class StoredLayout(NamedTuple):
     """How one tensor stands in the file; `tag` is its format if the code does not say it."""
 
     code: str
@@ -85,7 +83,7 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
 
     def _read_header(
         self,
-    ) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
+    ) -> tuple[list[tuple[str, str, tuple[int, ...], int, int]], dict[str, str], int]:
         """Return the entries, the metadata, and where the data starts."""
         prefix = self._file.read(0, _LENGTH_BYTES)
         length = int.from_bytes(prefix, "little")
@@ -106,7 +104,7 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
 
     def _describe_all(
         self,
-        entries: list[tuple[str, str, list[int], int, int]],
+        entries: list[tuple[str, str, tuple[int, ...], int, int]],
         tags_text: str | None,
         start: int,
     ) -> None:
@@ -184,12 +182,13 @@ class SafetensorsWriter:
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        tags = {name: tag for name in self.planned if (tag := self._layout(name).tag) is not None}
+        self._layouts = {name: self._layout(plan) for name, plan in self.planned.items()}
+        tags = {name: one.tag for name, one in self._layouts.items() if one.tag is not None}
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, entries = _core.build_safetensors_header(
-                ((name, *self._layout(name).stated) for name in self.planned), pairs or None
+                ((name, *one.stated) for name, one in self._layouts.items()), pairs or None
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
@@ -198,9 +197,8 @@ class SafetensorsWriter:
         file.write(header)
         self._at = len(header)
 
-    def _layout(self, name: str) -> StoredLayout:
+    def _layout(self, plan: Planned) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
-        plan = self.planned[name]
         info = plan.info
         if plan.target is None and self._source is not None:
             return self._source.layout(info.name)
@@ -217,7 +215,7 @@ class SafetensorsWriter:
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
-        plan, layout = self.planned[name], self._layout(name)
+        plan, layout = self.planned[name], self._layouts[name]
         tagged = layout.tag is not None
         elements = _elements(plan.target or plan.info.format, layout.code, tagged=tagged)
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
@@ -236,7 +234,7 @@ class SafetensorsWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
-        packed = _packed_bits(self._layout(name).code) is not None  # in nibbles, by `_layout_for`
+        packed = _packed_bits(self._layouts[name].code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if packed else to_bytes(array)
         self._go_to(name)
         self._at += raw.size
