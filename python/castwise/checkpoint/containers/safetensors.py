@@ -109,11 +109,16 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
         start: int,
     ) -> None:
         tags = _formats_by_name(tags_text)
-        for name, code, shape, begin, end in entries:
-            self.tensors[name], layout = _describe(name, code, shape, end - begin, tags.get(name))
+        for name, code, stored, begin, end in entries:
+            shape = check_shape(name, stored)
+            format_name, kind, code = _described(code)
+            # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
+            # the metadata.
+            if name in tags and code == _raw_code():
+                self._tagged[name] = StoredLayout(code, shape, tags[name])
+                format_name, kind, shape = _tagged(name, tags[name], shape)
+            self.tensors[name] = TensorInfo(name, format_name, kind, code, shape, end - begin)
             self._begins[name] = start + begin
-            if layout.tag is not None:
-                self._tagged[name] = layout
 
     def layout(self, name: str) -> StoredLayout:
         """Return code, shape and tag of a tensor in this file."""
@@ -321,29 +326,21 @@ def _writing(name: str) -> tuple[str | None, int | None, int]:
     return code, None if code is None else _packed_bits(code), row.itemsize
 
 
-def _describe(
-    name: str, code: str, stored: Sequence[int], nbytes: int, tag: str | None
-) -> tuple[TensorInfo, StoredLayout]:
-    """Tell what a tensor is that stands in a header with this code and shape, and with this tag.
-
-    A tag counts only for raw bytes: another tool may have replaced the tensor and kept the
-    metadata.
+def _tagged(
+    name: str, tag: str, stored: tuple[int, ...]
+) -> tuple[str | None, str, tuple[int, ...]]:
+    """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format.
 
     Raises
     ------
     CheckpointError
-        Numpy cannot hold the shape, or it does not fit the tag's format.
+        Its shape does not fit the format.
 
     """
-    shape = check_shape(name, stored)
-    format_name, kind, code = _described(code)
-    layout = StoredLayout(code, shape, tag if code == _raw_code() else None)
-    if layout.tag is not None:
-        row = format_named(layout.tag)
-        format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
-        if row is not None and row.itemsize > 1:
-            shape = _without_byte_axis(name, row, shape)
-    return TensorInfo(name, format_name, kind, code, shape, nbytes), layout
+    row = format_named(tag)
+    if row is None:
+        return None, UNKNOWN, stored
+    return row.name, row.kind, _without_byte_axis(name, row, stored) if row.itemsize > 1 else stored
 
 
 @lru_cache
