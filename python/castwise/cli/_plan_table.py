@@ -1,10 +1,11 @@
-"""What `castwise cast --dry-run` prints: what would become of every tensor, and the room for it."""
+"""What `--dry-run` prints: what would become of every tensor, and the room for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from castwise.checkpoint import CastPlan, CastRow
+from castwise.cli._cast_output import sizes_text
 from castwise.cli._output import json_text, shape_text, size_text, table, tensors_text
 
 _HEADER = ("tensor", "file", "shape", "from", "to", "by", "before", "after")
@@ -22,12 +23,10 @@ def plan_lines(plan: CastPlan, *, as_json: bool) -> Iterator[str]:
         lambda: ([_cells(row)[column] for column in columns] for row in plan.rows),
         text_columns=len(columns) - 2,
     )
-    before = sum(row.nbytes_before for row in plan.rows)
-    after = sum(row.nbytes_after for row in plan.rows)
     count = sum(row.target is not None for row in plan.rows)
     yield (
         f"{plan.source} -> {plan.destination}: {tensors_text(count)} would be cast, "
-        f"{len(plan.rows) - count:,} kept, {size_text(before)} -> {size_text(after)}"
+        f"{len(plan.rows) - count:,} kept, {sizes_text(plan.rows)}"
     )
     free = "unknown" if plan.free_bytes is None else size_text(plan.free_bytes)
     yield f"to be written: {size_text(plan.needed_bytes)}; free: {free}"
