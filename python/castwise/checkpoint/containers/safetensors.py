@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -169,7 +168,7 @@ class JoinedShards(SafetensorsReader):
         return self._shards[name].layout(name)
 
 
-class SafetensorsWriter:
+class SafetensorsWriter(Writer):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
     def __init__(
@@ -246,17 +245,6 @@ class SafetensorsWriter:
         """Seek only if the engine wrote what stands before: an upload goes from end to end."""
         if self._at != self._begins[name]:
             self._at = self._file.seek(self._begins[name])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do: everything is stated in the header."""
 
 
 def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
