@@ -58,9 +58,11 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
             total=_cells(cast, names, counted=counted),
             spare=[header.index(name) for name in _SPARE],
         )
+    before = sum(row.nbytes_before for row in summary.rows)
+    after = sum(row.nbytes_after for row in summary.rows)
     yield (
         f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} cast, "
-        f"{len(kept)} kept{_kinds(kept)}, {sizes_text(summary.rows)}"
+        f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
     )
     if summary.options.get("seed") is not None:
         yield f"seed {summary.options['seed']}"
@@ -81,12 +83,6 @@ def json_lines(summary: CastSummary, max_zeros: float) -> Iterator[str]:
         text = json_text(row.to_dict()).replace("\n", "\n    ")
         yield f"    {text}{',' if index < last else ''}"
     yield f"  ]{after}"
-
-
-def sizes_text(rows: Sequence[CastRow]) -> str:
-    """Write the bytes of tensors before and after."""
-    before, after = (sum(row.nbytes_before for row in rows), sum(row.nbytes_after for row in rows))
-    return f"{size_text(before)} -> {size_text(after)}"
 
 
 def grouped(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]:

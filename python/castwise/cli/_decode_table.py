@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from castwise.checkpoint import CastRow, CastSummary
-from castwise.cli._cast_output import GROUPS, group_names, grouped, sizes_text
-from castwise.cli._output import table, tensors_text
+from castwise.cli._cast_output import GROUPS, group_names, grouped
+from castwise.cli._output import size_text, table, tensors_text
 
 
 def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
@@ -19,9 +19,11 @@ def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
             lambda: (_cells(group, rows) for group in groups),
             text_columns=4,
         )
+    before = sum(row.nbytes_before for row in summary.rows)
+    after = sum(row.nbytes_after for row in summary.rows)
     yield (
         f"{summary.source} -> {summary.destination}: {tensors_text(len(decoded))} decoded, "
-        f"{len(summary.rows) - len(decoded):,} kept, {sizes_text(summary.rows)}"
+        f"{len(summary.rows) - len(decoded):,} kept, {size_text(before)} -> {size_text(after)}"
     )
 
 

@@ -1,12 +1,13 @@
-"""What `--dry-run` prints: what would become of every tensor, and the room for it."""
+"""What `castwise cast --dry-run` prints: what would become of every tensor, and the room for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Callable, Iterator
 
-from castwise.checkpoint import CastPlan, CastRow
-from castwise.cli._cast_output import sizes_text
-from castwise.cli._output import json_text, shape_text, size_text, table, tensors_text
+from castwise import checkpoint
+from castwise.checkpoint import CastPlan, CastRow, CastSummary
+from castwise.cli._output import json_text, shape_text, show, size_text, table, tensors_text
 
 _HEADER = ("tensor", "file", "shape", "from", "to", "by", "before", "after")
 
@@ -23,15 +24,29 @@ def plan_lines(plan: CastPlan, *, as_json: bool) -> Iterator[str]:
         lambda: ([_cells(row)[column] for column in columns] for row in plan.rows),
         text_columns=len(columns) - 2,
     )
+    before = sum(row.nbytes_before for row in plan.rows)
+    after = sum(row.nbytes_after for row in plan.rows)
     count = sum(row.target is not None for row in plan.rows)
     yield (
         f"{plan.source} -> {plan.destination}: {tensors_text(count)} would be cast, "
-        f"{len(plan.rows) - count:,} kept, {sizes_text(plan.rows)}"
+        f"{len(plan.rows) - count:,} kept, {size_text(before)} -> {size_text(after)}"
     )
     free = "unknown" if plan.free_bytes is None else size_text(plan.free_bytes)
     yield f"to be written: {size_text(plan.needed_bytes)}; free: {free}"
     if plan.left_out:
         yield f"left out: {', '.join(plan.left_out)}"
+
+
+def show_plan(options: argparse.Namespace, convert: Callable[[], CastSummary]) -> CastPlan:
+    """Show what a dry run returns; refuse the file of a report."""
+    if options.report is not None:
+        raise checkpoint.CheckpointError(
+            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+        )
+    plan = convert()
+    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
+    show(plan_lines(plan, as_json=options.json))
+    return plan
 
 
 def _has_files(plan: CastPlan) -> bool:

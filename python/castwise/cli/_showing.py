@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from castwise import checkpoint
-from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint import CastSummary
 from castwise.cli._cast_output import ALL, GROUPS, TOTALS, json_lines, report_lines
 from castwise.cli._output import abandon_output, local_path_argument, show
-from castwise.cli._plan_table import plan_lines
+from castwise.cli._plan_table import show_plan
 from castwise.cli._report_file import open_report
 
 
@@ -42,7 +42,7 @@ def shown(
 ) -> CastSummary:
     """Convert, and show what became of the tensors; for a dry run, what would become of them."""
     if options.dry_run:
-        return _planned(options, convert)
+        return show_plan(options, convert)
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
         file = open_report(options, stack)
@@ -60,17 +60,6 @@ def shown(
             rows = ALL if options.all else TOTALS if options.summary else GROUPS
             show(lines(summary, rows=rows))
         sys.stdout.flush()
-    return summary
-
-
-def _planned(options: argparse.Namespace, plan: Callable[[], CastSummary]) -> CastSummary:
-    if options.report is not None:
-        raise checkpoint.CheckpointError(
-            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
-        )
-    summary = plan()
-    assert isinstance(summary, CastPlan), "by dry_run"  # noqa: S101
-    show(plan_lines(summary, as_json=options.json))
     return summary
 
 
