@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Callable, Iterator
 
-from castwise.checkpoint import CastPlan, CastRow
-from castwise.cli._output import json_text, shape_text, size_text, table, tensors_text
+from castwise import checkpoint
+from castwise.checkpoint import CastPlan, CastRow, CastSummary
+from castwise.cli._output import json_text, shape_text, show, size_text, table, tensors_text
 
 _HEADER = ("tensor", "file", "shape", "from", "to", "by", "before", "after")
 
@@ -33,6 +35,18 @@ def plan_lines(plan: CastPlan, *, as_json: bool) -> Iterator[str]:
     yield f"to be written: {size_text(plan.needed_bytes)}; free: {free}"
     if plan.left_out:
         yield f"left out: {', '.join(plan.left_out)}"
+
+
+def show_plan(options: argparse.Namespace, convert: Callable[[], CastSummary]) -> CastPlan:
+    """Show what a dry run returns; refuse the file of a report."""
+    if options.report is not None:
+        raise checkpoint.CheckpointError(
+            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+        )
+    plan = convert()
+    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
+    show(plan_lines(plan, as_json=options.json))
+    return plan
 
 
 def _has_files(plan: CastPlan) -> bool:

@@ -12,8 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -111,7 +110,7 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
         tags = _formats_by_name(tags_text)
         for name, code, stored, begin, end in entries:
             shape = check_shape(name, stored)
-            format_name, kind, code = _described(code)
+            format_name, kind = _described(code)
             # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
             # the metadata.
             if name in tags and code == _raw_code():
@@ -172,7 +171,7 @@ class JoinedShards(SafetensorsReader):
         return self._shards[name].layout(name)
 
 
-class SafetensorsWriter:
+class SafetensorsWriter(Writer):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
     def __init__(
@@ -249,17 +248,6 @@ class SafetensorsWriter:
         """Seek only if the engine wrote what stands before: an upload goes from end to end."""
         if self._at != self._begins[name]:
             self._at = self._file.seek(self._begins[name])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do: everything is stated in the header."""
 
 
 def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
@@ -344,10 +332,10 @@ def _tagged(
 
 
 @lru_cache
-def _described(code: str) -> tuple[str | None, str, str]:
-    """Return format, kind and code: the same strings for every tensor."""
+def _described(code: str) -> tuple[str | None, str]:
+    """Return format and kind: the same strings for every tensor."""
     row = _format_of_code().get(code)
-    return (row.name, row.kind, code) if row is not None else (None, UNKNOWN, code)
+    return (row.name, row.kind) if row is not None else (None, UNKNOWN)
 
 
 def _packed_bits(code: str) -> int | None:
