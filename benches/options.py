@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import castwise
+import command
 import files
 import numpy as np
 from castwise import _core
@@ -229,38 +229,19 @@ def small_calls(facts: dict[str, str], found: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def tables(facts: dict[str, str], found: list[Row]) -> Iterator[tuple[str, str]]:
+    """Give the README's tables, those of which something was measured, with their markers."""
+    if any(row.size > 1 for row in found):
+        yield f"options-{facts['level']}", markdown(facts, found)
+    if any(row.option == COPY for row in found):
+        yield SMALL_MARKER, small_calls(facts, found)
+
+
 def main() -> int:
     """Measure or load, then report as asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--threads", type=int, default=1, help="threads (default 1)")
-    add("--repeats", type=int, default=9, help="turns per case (default 9)")
-    add("--sizes", type=lambda text: [int(size) for size in text.split(",")])
-    add("--quick", action="store_true", help="small arrays: does it work at all")
-    add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
-    add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
-    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
-    options = parser.parse_args()
-    try:
-        facts, found = files.read(options.source, Row) if options.source else run(options)
-        if options.source:
-            print("\n".join(map(line, found)))
-        if options.csv:
-            several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
-            default = files.default_path(facts, f"{facts['level']}-options{several}")
-            path = default if options.csv == Path() else options.csv
-            files.write(path, facts, found)
-            print(f"recorded in {path}")
-        if options.readme:
-            if any(row.size > 1 for row in found):
-                marker = f"options-{facts['level']}"
-                files.replace_in(options.readme, marker, markdown(facts, found))
-            if any(row.option == COPY for row in found):
-                files.replace_in(options.readme, SMALL_MARKER, small_calls(facts, found))
-    except (OSError, ValueError) as error:
-        print(f"options.py: {error}", file=sys.stderr)
-        return 2
-    return int(not all(row.correct for row in found))
+    parser = command.parser(__doc__)
+    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")])
+    return command.carry_out(parser.parse_args(), Row, run, line, tables)
 
 
 if __name__ == "__main__":

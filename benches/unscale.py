@@ -20,10 +20,10 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import castwise
+import command
 import files
 import numpy as np
 from castwise.loss_scale import unscale
@@ -238,31 +238,13 @@ def markdown(facts: dict[str, str], found: list[Row]) -> str:
 
 def main() -> int:
     """Measure or load, then report as asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--threads", type=int, default=1, help="threads for castwise and torch (default 1)")
-    add("--repeats", type=int, default=9, help="turns per case (default 9)")
-    add("--quick", action="store_true", help="small arrays: does it work at all")
-    add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
-    add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
-    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
-    options = parser.parse_args()
-    try:
-        facts, found = files.read(options.source, Row) if options.source else run(options)
-        if options.source:
-            print("\n".join(map(line, found)))
-        if options.csv:
-            kind = f"{facts['level']}-{facts['threads']}-unscale"
-            default = files.default_path(facts, kind)
-            path = default if options.csv == Path() else options.csv
-            files.write(path, facts, found)
-            print(f"recorded in {path}")
-        if options.readme:
-            files.replace_in(options.readme, MARKER, markdown(facts, found))
-    except (OSError, ValueError) as error:
-        print(f"unscale.py: {error}", file=sys.stderr)
-        return 2
-    return int(any(row.correct is False for row in found))
+    return command.carry_out(
+        command.parser(__doc__).parse_args(),
+        Row,
+        run,
+        line,
+        lambda facts, found: [(MARKER, markdown(facts, found))],
+    )
 
 
 if __name__ == "__main__":

@@ -287,8 +287,8 @@ def test_ranges_are_cut_at_tiles() -> None:
         for one in ranges:
             mine = [piece for piece in pieces if piece.name == one.name]
             assert [piece.first for piece in mine] == [
-                sum(before.count for before in mine[:index]) for index in range(len(mine))
+                sum(before.length for before in mine[:index]) for index in range(len(mine))
             ]
-            assert sum(piece.count for piece in mine) == one.count
+            assert sum(piece.length for piece in mine) == one.length
             assert all(piece.first % 1024 == 0 for piece in mine)
         assert all(sum(piece.nbytes for piece in pieces) <= step + 6144 for pieces in lists[:-1])

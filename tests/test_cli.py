@@ -155,7 +155,7 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
         (("cast", tmp_path / "none.safetensors", out, "--dtype", "bf16"), "No such file"),
         (("cast", tmp_path / "bad.safetensors", out, "--dtype", "bf16"), "JSON"),
         (("cast", tmp_path / "text.txt", out, "--dtype", "bf16"), "no container"),
-        (("cast", model, tmp_path / "none" / "x.npz", "--dtype", "bf16"), "No such file"),
+        (("cast", model, tmp_path / "none" / "x.npz", "--dtype", "bf16"), f"{tmp_path}/none\n"),
         (("cast", model, out, "--dtype", "bfloat61"), "bfloat16"),
         (("cast", model, out, "--dtype", "bf16", "--seed", "1"), "seed"),
         (("cast", model, out, "--map", tmp_path / "none.json"), "No such file"),
@@ -414,6 +414,25 @@ def test_empty_paths_and_missing_files(model: Path, tmp_path: Path) -> None:
         assert "path is empty" in run(*arguments, code=2).stderr
     result = run("inspect", tmp_path / "none", code=2)
     assert result.stderr == f"castwise: error: {tmp_path / 'none'}: No such file or directory\n"
+    result = run("inspect", tmp_path / "none" / "x.npy", code=2)
+    assert result.stderr.endswith(
+        f"No such file or directory; there is no folder {tmp_path}/none\n"
+    )
+
+
+def test_a_folder_that_is_gone_is_named(model: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    cast = [sys.executable, "-m", "castwise", "cast", model, "out.npz", "--dtype", "bf16"]
+    result = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && "$@"', "sh", *cast],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "runs in is gone" in result.stderr
 
 
 def test_version() -> None:

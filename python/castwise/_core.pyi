@@ -89,7 +89,7 @@ environment_errors: list[str]
 _Result = TypeVar("_Result")
 _Cast_co = TypeVar("_Cast_co", NDArray[Any], tuple[NDArray[Any], CastReport], covariant=True)
 
-_Entry = tuple[str, str, list[int], int, int]
+_Entry = tuple[str, str, tuple[int, ...], int, int]
 
 _Array = TypeVar("_Array", bound=_Foreign)
 

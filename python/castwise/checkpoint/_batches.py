@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import CastReport, ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
@@ -23,8 +23,7 @@ TILE = 1024
 """Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Casting:
+class Casting(NamedTuple):
     """How the elements of a tensor are cast.
 
     `options` are those of `castwise.cast`, by name; None if only their order or packing changes,
@@ -52,8 +51,7 @@ def element_cast(casting: Casting) -> ElementCast:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRange:
+class TensorRange(NamedTuple):
     """Elements of one tensor, or its bytes if they are copied unchanged.
 
     Attributes
@@ -66,8 +64,8 @@ class TensorRange:
         Where they begin in the target.
     first
         The first element of the range, at a whole tile.
-    count
-        Elements of the range.
+    length
+        Elements of the range; its bytes if they are copied.
     casting
         How they are cast; None if they are copied.
 
@@ -77,7 +75,7 @@ class TensorRange:
     source: int
     target: int
     first: int
-    count: int
+    length: int
     casting: Casting | None
 
     @property
@@ -88,24 +86,24 @@ class TensorRange:
     @property
     def source_nbytes(self) -> int:
         """Bytes that are read."""
-        return self.count if self.casting is None else self.casting.source.nbytes(self.count)
+        return self.length if self.casting is None else self.casting.source.nbytes(self.length)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
         if self.casting is None:
-            return 2 * self.count
-        return self.source_nbytes + self.casting.target.nbytes(self.count)
+            return 2 * self.length
+        return self.source_nbytes + self.casting.target.nbytes(self.length)
 
     def cut(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
         if nbytes >= self.nbytes:
             return self, None
-        count = nbytes // replace(self, count=TILE).nbytes * TILE
+        count = nbytes // self._replace(length=TILE).nbytes * TILE
         if not count:
             return None, self
-        rest = replace(self, first=self.first + count, count=self.count - count)
-        return replace(self, count=count), rest
+        rest = self._replace(first=self.first + count, length=self.length - count)
+        return self._replace(length=count), rest
 
 
 def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
@@ -217,4 +215,4 @@ def named(error: Exception, name: str) -> Exception:
 
 def _job(one: TensorRange) -> tuple[int, int, tuple[int, int], ElementCast | None]:
     cast = None if one.casting is None else element_cast(one.casting)
-    return one.source, one.target, (one.first, one.count), cast
+    return one.source, one.target, (one.first, one.length), cast

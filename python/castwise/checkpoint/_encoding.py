@@ -382,14 +382,19 @@ class _Plan:
                 metadata={**reader.metadata, **metadata},
                 threads=threads,
             )
+        made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
         index = dict(component.index)
         if "weight_map" in index:
             index["weight_map"] = {
                 new: shard
                 for name, shard in index["weight_map"].items()
-                for new in ([one.info.name for one in parts[name]] if name in parts else [name])
+                for new in made_of.get(name, [name])
             }
-        return replace(component, index=index, shards=shards)
+        indexed = {
+            path: tuple(new for name in names for new in made_of.get(name, [name]))
+            for path, names in component.indexed.items()
+        }
+        return replace(component, index=index, shards=shards, indexed=indexed)
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""

@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
@@ -302,7 +302,7 @@ def _row(
 ) -> CastRow:
     row = conversion.row(one.name, report, shard)
     nbytes = one.source_nbytes
-    return replace(row, nbytes_before=nbytes, nbytes_after=one.nbytes - nbytes)
+    return row._replace(nbytes_before=nbytes, nbytes_after=one.nbytes - nbytes)
 
 
 _Reports = dict[tuple[str, str], CastReport]

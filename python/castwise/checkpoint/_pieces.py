@@ -69,6 +69,7 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
+        self._placed: dict[str, TensorRange] | None = None
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -79,11 +80,14 @@ class Conversion:
     @property
     def is_placed(self) -> bool:
         """True if the engine can convert all tensors where they lie."""
-        return all(map(self._is_placed, self._order))
+        return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors that the engine can convert where they lie, in the writer's order."""
-        return [self._range(name) for name in self._order if self._is_placed(name)]
+        if self._placed is None:
+            found = map(self._range, self._order)
+            self._placed = {one.name: one for one in found if one is not None}
+        return list(self._placed.values())
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
         """Let the engine convert `ranges` in this process, then convert the others.
@@ -115,7 +119,8 @@ class Conversion:
             if error is not None:
                 raise error
             watch.finish()
-        others = [name for name in self._order if not self._is_placed(name)]
+        placed = {one.name for one in ranges}
+        others = [name for name in self._order if name not in placed]
         self.reader.expect(others)
         for name in others:
             if self._is_rearranged(name):
@@ -141,10 +146,6 @@ class Conversion:
             )
             for name in self._order
         ]
-
-    def _is_placed(self, name: str) -> bool:
-        places = (self.reader.place(name), self._writer.place(name))
-        return None not in places and not self._is_rearranged(name)
 
     def _passed_through(self, name: str, meter: ProgressMeter) -> CastReport | None:
         """Convert a tensor whose pieces pass through Python."""
@@ -205,7 +206,7 @@ class Conversion:
 
     def _is_rearranged(self, name: str) -> bool:
         """Return True if the tensor must be in C order, and is not."""
-        if self._writer.keeps(name) or self.reader.arrangement(name) is None:
+        if self.reader.arrangement(name) is None or self._writer.keeps(name):
             return False
         old = self.reader.elements(name)
         assert old is not None, "writers refuse what is of no format"  # noqa: S101
@@ -223,18 +224,20 @@ class Conversion:
         new, asked = self._writer.elements(name), self._plans[name].is_cast
         if not asked and old == new:
             return None
-        if self._options.seed is not None or (old, new, asked) not in self._castings:
+        casting = self._castings.get((old, new, asked))
+        if casting is None or self._options.seed is not None:
             options = tuple(self._options.for_tensor(name).items()) if asked else None
-            self._castings[old, new, asked] = Casting(old, new, options)
-        return self._castings[old, new, asked]
+            casting = self._castings[old, new, asked] = Casting(old, new, options)
+        return casting
 
-    def _range(self, name: str) -> TensorRange:
+    def _range(self, name: str) -> TensorRange | None:
+        """Return where a tensor lies in both files; None if the engine cannot convert it there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        assert source is not None, "by `_is_placed`"  # noqa: S101
-        assert target is not None, "by `_is_placed`"  # noqa: S101
+        if source is None or target is None or self._is_rearranged(name):
+            return None
         casting, info = self._casting(name), self._plans[name].info
-        count = info.nbytes if casting is None else math.prod(info.shape)
-        return TensorRange(name, source[1], target[1], 0, count, casting)
+        length = info.nbytes if casting is None else math.prod(info.shape)
+        return TensorRange(name, source[1], target[1], 0, length, casting)
 
 
 class _Watch:

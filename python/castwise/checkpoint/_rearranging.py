@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from io import FileIO
 from itertools import product
 from pathlib import Path
@@ -43,7 +42,7 @@ class Rearranged:
         self.path = reader.path
         self.tensors: dict[str, TensorInfo] = {name: reader.tensors[name]}
         elements = reader.elements(name)
-        self._elements = None if elements is None else replace(elements, fortran=False)
+        self._elements = None if elements is None else elements._replace(fortran=False)
         self._file = file
 
     def elements(self, _name: str) -> Elements | None:
@@ -71,7 +70,7 @@ class InCOrder:
     def __init__(self, writer: Writer, name: str, file: BinaryIO) -> None:
         self.planned: dict[str, Planned] = {name: writer.planned[name]}
         self.order = [name]
-        self._elements = replace(writer.elements(name), fortran=False)
+        self._elements = writer.elements(name)._replace(fortran=False)
         self._file = file
 
     def keeps(self, _name: str) -> bool:

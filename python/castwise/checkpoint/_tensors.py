@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ _MAX_AXES = 64  # numpy's own limit
 _MAX_ELEMENTS = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """Name, format and size of one tensor, as its container states them.
 
     Attributes
@@ -69,8 +67,7 @@ class TensorInfo:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """One tensor and what becomes of it.
 
     Attributes
@@ -151,7 +148,7 @@ def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     if len(checked) > _MAX_AXES:
         raise CheckpointError(f"tensor {name!r} has {len(checked)} axes; numpy allows {_MAX_AXES}")
     # Axes of length 0 do not help: numpy multiplies the others, so that strides cannot overflow.
-    if math.prod(axis or 1 for axis in checked) > _MAX_ELEMENTS:
+    if math.prod(filter(None, checked)) > _MAX_ELEMENTS:
         raise CheckpointError(f"tensor {name!r} has shape {checked}, too large for numpy")
     return checked
 
@@ -195,12 +192,12 @@ def check_assume(assume: Any) -> None:
 def check_texts(names: Any, metadata: Any) -> None:
     """CheckpointError unless tensor names and metadata are strings that a file can hold."""
     for name in names:
-        _check_text(name, f"tensor name {name!r}")
+        _check_text(name, "tensor name {!r}", name)
     if not isinstance(metadata, Mapping):
         raise CheckpointError(f"metadata must be a mapping of str to str, not {metadata!r}")
     for key, text in metadata.items():
-        _check_text(key, f"metadata key {key!r}")
-        _check_text(text, f"metadata key {key!r}: the value {text!r}")
+        _check_text(key, "metadata key {!r}", key)
+        _check_text(text, "metadata key {!r}: the value {!r}", key, text)
 
 
 def _check_format(value: Any, what: str) -> None:
@@ -210,10 +207,10 @@ def _check_format(value: Any, what: str) -> None:
         raise TypeError(f"{what}: {error}") from error
 
 
-def _check_text(text: Any, what: str) -> None:
+def _check_text(text: Any, what: str, *named: Any) -> None:
     if not isinstance(text, str):
-        raise CheckpointError(f"{what} must be a str, not {type(text).__name__}")
+        raise CheckpointError(f"{what.format(*named)} must be a str, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(f"{what} has no UTF-8 form: {error.reason}") from error
+        raise CheckpointError(f"{what.format(*named)} has no UTF-8 form: {error.reason}") from error

@@ -6,7 +6,6 @@ import logging
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -81,8 +80,7 @@ class ToFile:
         }
         self._target = one_file(self._destination.name, component.shards, self.plans)
         self.planned = self._target.planned
-        needed = self._target.least_nbytes()
-        if self._limit is not None and needed > self._limit:
+        if self._limit is not None and (needed := self._target.least_nbytes()) > self._limit:
             raise CheckpointError(
                 f"{self._destination} would be one file of {needed:,} bytes, and max_shard_size "
                 f"is {self._limit:,}; name a folder to divide it"
@@ -102,7 +100,7 @@ class ToFile:
         self, new: Path, rows_of: Callable[[Target], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has the file; yields the rows before that."""
-        yield [replace(row, shard=None) for row in rows_of(self._target)]
+        yield [row._replace(shard=None) for row in rows_of(self._target)]
         put_file(new / self._target.name, self._destination)
         self._tell_others()
 

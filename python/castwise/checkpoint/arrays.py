@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def inspect(
             with shard as reader:
                 for info in reader.tensors.values():
                     name = component.prefix + info.name
-                    tensors.append(replace(info, name=name) if component.prefix else info)
+                    tensors.append(info._replace(name=name) if component.prefix else info)
                 pairs = {**reader.metadata, **pairs}
     return Inspection(str(where), tuple(tensors), pairs, quantization_of(source))
 

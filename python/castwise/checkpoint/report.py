@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._core import CastReport
 from castwise.checkpoint._tensors import Planned, format_named
@@ -95,8 +95,7 @@ MAX_ZEROS = 0.01
 """The share of a tensor's nonzero values that may become zero before that is a finding."""
 
 
-@dataclass(frozen=True, slots=True)
-class CastRow:
+class CastRow(NamedTuple):
     """One tensor of a checkpoint that was cast.
 
     Attributes

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import castwise
@@ -86,9 +87,16 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error) or type(error).__name__
+    name, missing = error.filename, isinstance(error, FileNotFoundError)
+    if not name:
+        gone = "; the folder that castwise runs in is gone, so change to another"
+        return f"{error.strerror}{gone if missing else ''}"
+    text = f"{name}: {error.strerror}"
+    if missing and "://" not in str(name) and not (folder := Path(str(name)).parent).is_dir():
+        text += f"; there is no folder {folder}"
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:

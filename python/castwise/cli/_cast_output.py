@@ -46,14 +46,14 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS, done: str = "cast"
     """
     cast = [row for row in summary.rows if row.report is not None]
     kept = [row for row in summary.rows if row.target is None]
-    groups = _groups(cast, rows)
+    groups = grouped(cast, rows)
     if groups:
         counted = len(groups) < len(cast)
         header = (*_CAST_HEADER[:4], *(["tensors"] if counted else []), *_CAST_HEADER[4:])
         names = ("total", "" if counted else tensors_text(len(cast)), "", "")
         yield from table(
             header,
-            lambda: (_cells(group, _names(group, rows), counted=counted) for group in groups),
+            lambda: (_cells(group, group_names(group, rows), counted=counted) for group in groups),
             text_columns=4,
             total=_cells(cast, names, counted=counted),
             spare=[header.index(name) for name in _SPARE],
@@ -85,7 +85,7 @@ def json_lines(summary: CastSummary, max_zeros: float) -> Iterator[str]:
     yield f"  ]{after}"
 
 
-def _groups(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]:
+def grouped(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]:
     """Collect the tensors of each row of the table."""
     groups: dict[Any, list[CastRow]] = {}
     for index, row in enumerate(cast):
@@ -96,7 +96,7 @@ def _groups(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]
     return groups.values()
 
 
-def _names(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
+def group_names(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
     """Return what a row of the table is called: name, shape and formats."""
     first = group[0]
     name, shape = first.name, shape_text(first.shape)

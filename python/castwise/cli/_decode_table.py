@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from castwise.checkpoint import CastRow, CastSummary
-from castwise.cli._cast_output import ALL, GROUPS
-from castwise.cli._output import group_name, shape_text, size_text, table, tensors_text
+from castwise.cli._cast_output import GROUPS, group_names, grouped
+from castwise.cli._output import size_text, table, tensors_text
 
 
 def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
     """Show the decoded weights, a row for those of all layers, a scheme, or each; a total."""
     decoded = [row for row in summary.rows if row.target is not None]
-    groups: dict[Any, list[CastRow]] = {}
-    for index, row in enumerate(decoded):
-        key: Any = index if rows == ALL else (row.source, row.target)
-        if rows == GROUPS:
-            key = (group_name(row.name), row.shape, *key)
-        groups.setdefault(key, []).append(row)
+    groups = grouped(decoded, rows)
     if groups:
         yield from table(
             ("weight", "shape", "from", "to", "tensors", "before", "after"),
-            lambda: (_cells(group, rows) for group in groups.values()),
+            lambda: (_cells(group, rows) for group in groups),
             text_columns=4,
         )
     before = sum(row.nbytes_before for row in summary.rows)
@@ -34,13 +28,8 @@ def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
 
 
 def _cells(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
-    first = group[0]
-    whole = rows not in (GROUPS, ALL)
     return (
-        "*" if whole else group_name(first.name) if len(group) > 1 else first.name,
-        "" if whole else shape_text(first.shape),
-        first.source,
-        first.target or "",
+        *group_names(group, rows),
         f"{len(group):,}",
         f"{sum(row.nbytes_before for row in group):,}",
         f"{sum(row.nbytes_after for row in group):,}",

@@ -1,12 +1,38 @@
-"""The options of all commands that write a folder: what is replaced, kept, copied, and divided."""
+"""What commands that write a checkpoint share: SRC, DST, what is replaced, copied, and divided."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
+
+from castwise.cli._output import path_argument
+
+_NAMES = (
+    "overwrite",
+    "resumable",
+    "resume",
+    "include",
+    "exclude",
+    "max_shard_size",
+    "dry_run",
+)
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Add SRC and DST."""
+    parser.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
+    parser.add_argument(
+        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
+    )
+
+
+def folder_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options as arguments of the functions of `castwise.checkpoint`."""
+    return {name: getattr(options, name) for name in _NAMES}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the options."""
     parser.add_argument(
         "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
     )

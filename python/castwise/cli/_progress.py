@@ -1,7 +1,6 @@
 """One line on a terminal that says how far a run is."""
 
 import time
-from types import TracebackType
 from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
@@ -26,12 +25,7 @@ class ProgressLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self.visible:
             self._stream.write(_CLEAR)
             self._stream.flush()

@@ -11,6 +11,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.cli._cast_output import ALL, GROUPS, TOTALS, json_lines, report_lines
 from castwise.cli._output import abandon_output, local_path_argument, show
+from castwise.cli._plan_table import show_plan
 from castwise.cli._report_file import open_report
 
 
@@ -39,7 +40,9 @@ def shown(
     convert: Callable[[], CastSummary],
     lines: Callable[..., Iterator[str]] = report_lines,
 ) -> CastSummary:
-    """Convert, and show what became of the tensors."""
+    """Convert, and show what became of the tensors; for a dry run, what would become of them."""
+    if options.dry_run:
+        return show_plan(options, convert)
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
         file = open_report(options, stack)

@@ -12,12 +12,11 @@ from castwise._dtype_map import DtypeMap
 from castwise._options import Rounding
 from castwise._spelling import checkpoint_format, typed_format
 from castwise._tables import unused_lines
-from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint import CastSummary
 from castwise.checkpoint.maps import is_map_name
 from castwise.cli import _findings, _folder_options
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, local_path_argument, path_argument, say, show
-from castwise.cli._plan_table import plan_lines
+from castwise.cli._output import OK, local_path_argument, say
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -55,10 +54,7 @@ def add(commands: Any) -> None:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cast.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
-    cast.add_argument(
-        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
-    )
+    _folder_options.add_paths(cast)
     cast.add_argument(
         "--dtype",
         metavar="D",
@@ -142,26 +138,14 @@ def _map_argument(text: str) -> str | Path:
 def _cast(options: argparse.Namespace) -> int:
     if (options.policy is None) == (options.dtype is None and options.map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
-    if options.dry_run:
-        return _dry_run(options)
     summary = shown(options, lambda: _cast_file(options))
     _warn(summary, options)
+    if options.dry_run:
+        return OK
     if options.part is not None:
         say(f"part {options.part} is cast; when all are: castwise finish {options.destination}")
         return OK
     return say_findings(summary, options)
-
-
-def _dry_run(options: argparse.Namespace) -> int:
-    if options.report is not None:
-        raise checkpoint.CheckpointError(
-            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
-        )
-    plan = _cast_file(options)
-    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
-    show(plan_lines(plan, as_json=options.json))
-    _warn(plan, options)
-    return OK
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
@@ -199,16 +183,10 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             seed=options.seed,
             threads=options.threads,
             assume=typed_format(options.assume, "--assume"),
-            overwrite=options.overwrite,
-            resumable=options.resumable,
-            resume=options.resume,
             keep_config=options.keep_config,
-            include=options.include,
-            exclude=options.exclude,
-            max_shard_size=options.max_shard_size,
-            dry_run=options.dry_run,
             raw=options.raw,
             as_bytes=options.as_bytes,
             part=options.part,
             progress=progress.show if progress.visible else None,
+            **_folder_options.folder_options(options),
         )

@@ -8,13 +8,12 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise._spelling import typed_format
-from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint import CastSummary
 from castwise.checkpoint._plain import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines
-from castwise.cli._output import OK, path_argument, show
-from castwise.cli._plan_table import plan_lines
+from castwise.cli._output import OK
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -51,10 +50,7 @@ def add(commands: Any) -> None:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
-    parser.add_argument(
-        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
-    )
+    _folder_options.add_paths(parser)
     parser.add_argument(
         "--dtype",
         metavar="D",
@@ -80,16 +76,7 @@ def add(commands: Any) -> None:
 
 
 def _dequantize(options: argparse.Namespace) -> int:
-    if not options.dry_run:
-        shown(options, lambda: _dequantize_file(options), decode_lines)
-        return OK
-    if options.report is not None:
-        raise checkpoint.CheckpointError(
-            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
-        )
-    plan = _dequantize_file(options)
-    assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
-    show(plan_lines(plan, as_json=options.json))
+    shown(options, lambda: _dequantize_file(options), decode_lines)
     return OK
 
 
@@ -102,12 +89,6 @@ def _dequantize_file(options: argparse.Namespace) -> CastSummary:
             arithmetic=options.arithmetic,
             only=options.only,
             threads=options.threads,
-            overwrite=options.overwrite,
-            resumable=options.resumable,
-            resume=options.resume,
-            include=options.include,
-            exclude=options.exclude,
-            max_shard_size=options.max_shard_size,
-            dry_run=options.dry_run,
             progress=progress.show if progress.visible else None,
+            **_folder_options.folder_options(options),
         )

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
     )
     add_arguments(finish)
     _findings.add_arguments(finish)
-    finish.set_defaults(run=_finish, source=None, map=None)
+    finish.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:

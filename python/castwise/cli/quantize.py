@@ -14,8 +14,7 @@ from castwise.checkpoint._written import expected_zeros, recipes, scheme_names
 from castwise.cli import _findings, _folder_options
 from castwise.cli._cast_output import report_lines
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, local_path_argument, path_argument, say
-from castwise.cli._plan_table import show_plan
+from castwise.cli._output import OK, local_path_argument, say
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -51,10 +50,7 @@ def add(commands: Any) -> None:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SRC", type=path_argument, help="the checkpoint to read")
-    parser.add_argument(
-        "destination", metavar="DST", type=path_argument, help="the checkpoint to write"
-    )
+    _folder_options.add_paths(parser)
     parser.add_argument(
         "--scheme",
         metavar="S",
@@ -106,20 +102,12 @@ def _block_argument(text: str) -> int | tuple[int, int]:
 def _quantize(options: argparse.Namespace) -> int:
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
-    if options.dry_run:
-        _warn(show_plan(options, lambda: _quantize_file(options)), options)
-        return OK
     summary = shown(
         options, lambda: _quantize_file(options), partial(report_lines, done="quantised")
     )
-    _warn(summary, options)
-    return say_findings(summary, options)
-
-
-def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
-    """Say what of a map had no effect."""
     for line in unused_lines(summary.unused_patterns):
         say(f"warning: {options.map}: {line}")
+    return OK if options.dry_run else say_findings(summary, options)
 
 
 def _quantize_file(options: argparse.Namespace) -> CastSummary:
@@ -133,14 +121,8 @@ def _quantize_file(options: argparse.Namespace) -> CastSummary:
             dtype_map=options.map,
             ignore=options.ignore,
             threads=options.threads,
-            overwrite=options.overwrite,
-            resumable=options.resumable,
-            resume=options.resume,
-            include=options.include,
-            exclude=options.exclude,
-            max_shard_size=options.max_shard_size,
-            dry_run=options.dry_run,
             progress=progress.show if progress.visible else None,
+            **_folder_options.folder_options(options),
         )
     if options.max_zeros is None:
         options.max_zeros = expected_zeros(row.target for row in summary.rows)

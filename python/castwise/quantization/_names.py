@@ -60,7 +60,7 @@ def lasts(names: Iterable[str]) -> set[str]:
         {tail(part.name) for recipe in RECIPES for one in recipe.layouts for part in one.parts}
         | {one.payload for recipe in RECIPES for one in recipe.layouts if one.payload}
     )
-    return {last for name in names if (last := tail(name)).endswith(parts)}
+    return {tail(name) for name in names if name.endswith(parts)}
 
 
 def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:

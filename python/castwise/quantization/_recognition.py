@@ -107,7 +107,7 @@ class _Search:
         others = [
             info.name
             for name, info in self._tensors.items()
-            if tail(name) in KERAS_FLOAT8
+            if (name.endswith(KERAS_FLOAT8) and tail(name) in KERAS_FLOAT8)
             or (active and tail(name) in MODEL_TENSORS and info.name not in used)
         ]
         orphans = self._orphans(active, used.union(others))

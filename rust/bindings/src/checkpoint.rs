@@ -5,17 +5,20 @@ use std::collections::HashMap;
 use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
-
-/// `(name, dtype code, shape, begin, end)`; the offsets count bytes from the start of the data.
-type Entry = (String, String, Vec<usize>, usize, usize);
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// A tensor's name, and where its data begins.
 type Place<'py> = (Bound<'py, PyString>, usize);
 
-fn entries(tensors: Vec<TensorEntry>) -> Vec<Entry> {
-    let fields = |entry: TensorEntry| (entry.name, entry.dtype, entry.shape, entry.begin, entry.end);
-    tensors.into_iter().map(fields).collect()
+/// `(name, dtype code, shape, begin, end)` of each; the offsets count bytes from the start of the data. Codes are the
+/// same objects, and all is immutable, so that the garbage collector has nothing to visit.
+fn entries(py: Python<'_>, tensors: Vec<TensorEntry>) -> PyResult<Bound<'_, PyList>> {
+    let fields = |entry: TensorEntry| {
+        let shape = PyTuple::new(py, entry.shape)?;
+        (entry.name, PyString::intern(py, &entry.dtype), shape, entry.begin, entry.end).into_pyobject(py)
+    };
+    let all = tensors.into_iter().map(fields).collect::<PyResult<Vec<_>>>()?;
+    PyList::new(py, all)
 }
 
 /// For headers of more tensors than this, memory that was freed on the way is given back to the system.
@@ -43,11 +46,11 @@ pub(crate) fn parse_safetensors_header<'py>(
     py: Python<'py>,
     header: &[u8],
     data_len: u64,
-) -> PyResult<(Bound<'py, PyAny>, Option<Metadata>)> {
+) -> PyResult<(Bound<'py, PyList>, Option<Metadata>)> {
     let parsed = py.detach(|| checkpoint::parse(header, data_len)).map_err(|error| refused(&error))?;
     // As objects of Python before what they are made of is given back.
-    let result = entries(parsed.tensors).into_pyobject(py)?;
-    give_back(result.len()?);
+    let result = entries(py, parsed.tensors)?;
+    give_back(result.len());
     Ok((result, parsed.metadata))
 }
 

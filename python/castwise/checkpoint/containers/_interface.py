@@ -18,8 +18,7 @@ from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Generic, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,7 @@ _BYTE_BITS = 8
 _File = TypeVar("_File", bound=SourceFile | RemoteSource)
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(NamedTuple):
     """How the elements of one tensor stand in a file.
 
     Attributes
@@ -126,12 +124,7 @@ class Reader(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...
 
 
 class FileReader(Generic[_File]):
@@ -194,12 +187,7 @@ class FileReader(Generic[_File]):
         self._file.reopen()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._file.close()
 
 
@@ -225,14 +213,12 @@ class Writer(Protocol):
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Complete the container unless there was an error; some are complete as they are."""
+        del kind, error, trace
 
 
 @lru_cache

@@ -17,8 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -51,7 +50,7 @@ from castwise.checkpoint.containers._hdf5 import (
     walk,
 )
 from castwise.checkpoint.containers._hdf5_trial import try_reading
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
@@ -184,17 +183,12 @@ class Hdf5Reader(FileReader[SourceFile]):
         order = order_of(self._datasets[name].dtype)
         return from_bytes(raw, numpy_dtype(info.format), info.shape, order)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.tree.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*error)
 
 
-class Hdf5Writer:
+class Hdf5Writer(Writer):
     """Writes an HDF5 file: all but the data at once, the data at its places."""
 
     def __init__(
@@ -323,17 +317,6 @@ class Hdf5Writer:
         """Write an array of the planned format and shape."""
         self._file.seek(self._begins[name])
         self._file.write(to_bytes(array).data)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do: HDF5's own part was written first."""
 
 
 def _new_group(tree: Any, name: str, old: Any) -> Any:

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PureWindowsPath
-from types import TracebackType
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
@@ -107,12 +106,7 @@ class KerasWriter(Hdf5Writer):
         with suppress(OSError, ValueError):
             self._zip.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
                 self._add_weights()

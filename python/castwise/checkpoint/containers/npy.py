@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, BinaryIO, Self
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,13 @@ from castwise.checkpoint._filesystem import SourceFile, source_file
 from castwise.checkpoint._remote import RemoteSource, Upload
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import NATIVE_ORDER
-from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import (
+    Arrangement,
+    Elements,
+    FileReader,
+    Reader,
+    Writer,
+)
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
     npy_header,
@@ -87,7 +92,7 @@ class NpyReader(FileReader[SourceFile | RemoteSource]):
         return self._file.stream.read(self._header.nbytes)
 
 
-class NpyWriter:
+class NpyWriter(Writer):
     """Writes one array."""
 
     def __init__(
@@ -139,17 +144,6 @@ class NpyWriter:
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of any layout, with its header."""
         write_npy(self._file, array, name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do."""
 
 
 def new_elements(plan: Planned, source: Reader | None) -> Elements:

@@ -12,8 +12,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -21,7 +20,13 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile, source_file
 from castwise.checkpoint._remote import RemoteSource
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import (
+    Arrangement,
+    Elements,
+    FileReader,
+    Reader,
+    Writer,
+)
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers._zip import check_members, copy_member, explained, like
 from castwise.checkpoint.containers.npy import (
@@ -64,14 +69,9 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         }
         self.others = [name for name in self._members if name not in self.tensors]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._zip.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*error)
 
     def elements(self, name: str) -> Elements | None:
         """Return how an array stands in its member; None if castwise cannot read its elements."""
@@ -150,7 +150,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         return pairs
 
 
-class NpzWriter:
+class NpzWriter(Writer):
     """Writes an `.npz` file member by member."""
 
     def __init__(
@@ -215,15 +215,7 @@ class NpzWriter:
             compression = self._archive.entry(name).compress_type
         return _new_entry(name + _SUFFIX, compression)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
                 self._write_others()

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +33,7 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader
+from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -47,8 +45,7 @@ _NIBBLE_BITS = 4
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLayout:
+class StoredLayout(NamedTuple):
     """How one tensor stands in the file; `tag` is its format if the code does not say it."""
 
     code: str
@@ -85,7 +82,7 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
 
     def _read_header(
         self,
-    ) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
+    ) -> tuple[list[tuple[str, str, tuple[int, ...], int, int]], dict[str, str], int]:
         """Return the entries, the metadata, and where the data starts."""
         prefix = self._file.read(0, _LENGTH_BYTES)
         length = int.from_bytes(prefix, "little")
@@ -106,16 +103,21 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
 
     def _describe_all(
         self,
-        entries: list[tuple[str, str, list[int], int, int]],
+        entries: list[tuple[str, str, tuple[int, ...], int, int]],
         tags_text: str | None,
         start: int,
     ) -> None:
         tags = _formats_by_name(tags_text)
-        for name, code, shape, begin, end in entries:
-            self.tensors[name], layout = _describe(name, code, shape, end - begin, tags.get(name))
+        for name, code, stored, begin, end in entries:
+            shape = check_shape(name, stored)
+            format_name, kind = _described(code)
+            # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
+            # the metadata.
+            if name in tags and code == _raw_code():
+                self._tagged[name] = StoredLayout(code, shape, tags[name])
+                format_name, kind, shape = _tagged(name, tags[name], shape)
+            self.tensors[name] = TensorInfo(name, format_name, kind, code, shape, end - begin)
             self._begins[name] = start + begin
-            if layout.tag is not None:
-                self._tagged[name] = layout
 
     def layout(self, name: str) -> StoredLayout:
         """Return code, shape and tag of a tensor in this file."""
@@ -169,7 +171,7 @@ class JoinedShards(SafetensorsReader):
         return self._shards[name].layout(name)
 
 
-class SafetensorsWriter:
+class SafetensorsWriter(Writer):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
     def __init__(
@@ -184,12 +186,13 @@ class SafetensorsWriter:
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        tags = {name: tag for name in self.planned if (tag := self._layout(name).tag) is not None}
+        self._layouts = {name: self._layout(plan) for name, plan in self.planned.items()}
+        tags = {name: one.tag for name, one in self._layouts.items() if one.tag is not None}
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, entries = _core.build_safetensors_header(
-                ((name, *self._layout(name).stated) for name in self.planned), pairs or None
+                ((name, *one.stated) for name, one in self._layouts.items()), pairs or None
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
@@ -198,9 +201,8 @@ class SafetensorsWriter:
         file.write(header)
         self._at = len(header)
 
-    def _layout(self, name: str) -> StoredLayout:
+    def _layout(self, plan: Planned) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
-        plan = self.planned[name]
         info = plan.info
         if plan.target is None and self._source is not None:
             return self._source.layout(info.name)
@@ -217,7 +219,7 @@ class SafetensorsWriter:
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
-        plan, layout = self.planned[name], self._layout(name)
+        plan, layout = self.planned[name], self._layouts[name]
         tagged = layout.tag is not None
         elements = _elements(plan.target or plan.info.format, layout.code, tagged=tagged)
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
@@ -236,7 +238,7 @@ class SafetensorsWriter:
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
-        packed = _packed_bits(self._layout(name).code) is not None  # in nibbles, by `_layout_for`
+        packed = _packed_bits(self._layouts[name].code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if packed else to_bytes(array)
         self._go_to(name)
         self._at += raw.size
@@ -246,17 +248,6 @@ class SafetensorsWriter:
         """Seek only if the engine wrote what stands before: an upload goes from end to end."""
         if self._at != self._begins[name]:
             self._at = self._file.seek(self._begins[name])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do: everything is stated in the header."""
 
 
 def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
@@ -323,36 +314,28 @@ def _writing(name: str) -> tuple[str | None, int | None, int]:
     return code, None if code is None else _packed_bits(code), row.itemsize
 
 
-def _describe(
-    name: str, code: str, stored: Sequence[int], nbytes: int, tag: str | None
-) -> tuple[TensorInfo, StoredLayout]:
-    """Tell what a tensor is that stands in a header with this code and shape, and with this tag.
-
-    A tag counts only for raw bytes: another tool may have replaced the tensor and kept the
-    metadata.
+def _tagged(
+    name: str, tag: str, stored: tuple[int, ...]
+) -> tuple[str | None, str, tuple[int, ...]]:
+    """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format.
 
     Raises
     ------
     CheckpointError
-        Numpy cannot hold the shape, or it does not fit the tag's format.
+        Its shape does not fit the format.
 
     """
-    shape = check_shape(name, stored)
-    format_name, kind, code = _described(code)
-    layout = StoredLayout(code, shape, tag if code == _raw_code() else None)
-    if layout.tag is not None:
-        row = format_named(layout.tag)
-        format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
-        if row is not None and row.itemsize > 1:
-            shape = _without_byte_axis(name, row, shape)
-    return TensorInfo(name, format_name, kind, code, shape, nbytes), layout
+    row = format_named(tag)
+    if row is None:
+        return None, UNKNOWN, stored
+    return row.name, row.kind, _without_byte_axis(name, row, stored) if row.itemsize > 1 else stored
 
 
 @lru_cache
-def _described(code: str) -> tuple[str | None, str, str]:
-    """Return format, kind and code: the same strings for every tensor."""
+def _described(code: str) -> tuple[str | None, str]:
+    """Return format and kind: the same strings for every tensor."""
     row = _format_of_code().get(code)
-    return (row.name, row.kind, code) if row is not None else (None, UNKNOWN, code)
+    return (row.name, row.kind) if row is not None else (None, UNKNOWN)
 
 
 def _packed_bits(code: str) -> int | None:

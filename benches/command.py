@@ -1,0 +1,57 @@
+"""The command line of a benchmark: measure or load, record, and put tables into a README."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import files
+
+Facts = dict[str, str]
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """Take the options of every benchmark; the first line of its docstring describes it."""
+    made = argparse.ArgumentParser(description=doc.splitlines()[0])
+    add = made.add_argument
+    add("--threads", type=int, default=1, help="threads (default 1)")
+    add("--repeats", type=int, default=9, help="turns per case (default 9)")
+    add("--quick", action="store_true", help="small arrays: does it work at all")
+    add("--csv", type=Path, nargs="?", const=Path(), help="record to FILE (default record/...)")
+    add("--from", type=Path, dest="source", metavar="CSV", help="show a record, measure nothing")
+    add("--readme", type=Path, metavar="FILE", help="put the table into FILE, at its markers")
+    return made
+
+
+def carry_out(
+    options: argparse.Namespace,
+    row: type[Any],
+    run: Callable[[argparse.Namespace], tuple[Facts, list[Any]]],
+    line: Callable[[Any], str],
+    tables: Callable[[Facts, list[Any]], Iterable[tuple[str, str]]],
+) -> int:
+    """Measure or load, then report as asked; returns the exit code.
+
+    `run` prints a `line` for each row itself; `tables` gives the README's, each with its marker.
+    """
+    name = Path(sys.argv[0]).name
+    try:
+        facts, found = files.read(options.source, row) if options.source else run(options)
+        if options.source:
+            print("\n".join(map(line, found)))
+        if options.csv:
+            several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
+            kind = f"{facts['level']}-{Path(name).stem}{several}"
+            path = files.default_path(facts, kind) if options.csv == Path() else options.csv
+            files.write(path, facts, found)
+            print(f"recorded in {path}")
+        if options.readme:
+            for marker, table in tables(facts, found):
+                files.replace_in(options.readme, marker, table)
+    except (OSError, ValueError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    return int(any(each.correct is False for each in found))
