@@ -20,6 +20,7 @@ from castwise.checkpoint.maps import map_names
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.quantize import quantize_file
 from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
+from castwise.checkpoint.transcode import transcode_file
 from castwise.checkpoint.verify import Difference, Verification, verify
 from castwise.quantization import Orphan, Quantization, QuantizedWeight
 
@@ -48,6 +49,7 @@ __all__ = [
     "quantize_file",
     "save",
     "tensor_seed",
+    "transcode_file",
     "verify",
 ]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap
@@ -16,6 +17,7 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._decoded import DecodedWeight, decoded_reader
 from castwise.checkpoint._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._plain_config import without_quantization
 from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
@@ -41,7 +43,7 @@ _MATRIX, _STACK = 2, 3
 _BYTE_BITS = 8
 _WEIGHT = ".weight"
 _HEAD = "lm_head"
-_KIND = "float"
+KIND = "float"
 """Kind of the tensors that a weight becomes; their format as stored is None."""
 
 
@@ -88,6 +90,13 @@ class Encode:
         return encoding(row, self.block if scheme == self.scheme else None)
 
 
+class Part(NamedTuple):
+    """The format of a tensor that is made, and what reports call it."""
+
+    format: str
+    label: str
+
+
 @dataclass(slots=True)
 class Encoded:
     """A checkpoint as it is with quantised weights.
@@ -96,10 +105,8 @@ class Encoded:
     ----------
     source
         The readers that encode.
-    weights
-        What is encoded, by the full name of the payload.
     parts
-        The formats of what they are stored as, by full names.
+        What is made, by full names.
     stated
         What states it, by the prefix of the component.
     recipe
@@ -111,26 +118,22 @@ class Encoded:
 
     source: Reader | CheckpointFolder
     recipe: str
-    weights: dict[str, EncodedWeight] = field(default_factory=dict)
-    parts: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
     unused: dict[str, str | None] = field(default_factory=dict)
 
-    def decide(self, how: Encode, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
-        """Plan what becomes of tensors: parts of weights, those to be cast, and all others."""
+    def decide(self, dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+        """Plan what becomes of tensors: what is made, what a map casts, and all others."""
         found: dict[str, Planned] = {}
         others = []
         for info in tensors:
-            name = prefix + info.name
-            if name not in self.parts:
+            if (part := self.parts.get(prefix + info.name)) is None:
                 others.append(info)
                 continue
-            payload = self.weights.get(name)
-            label = self.parts[name] if payload is None else payload.encoding.written.scheme
             found[info.name] = Planned(
-                info, self.parts[name], None, "dtype", is_decoded=True, label=label
+                info, part.format, None, "dtype", is_decoded=True, label=part.label
             )
-        kept = {one.info.name: one for one in plan(others, how.dtypes, prefix)}
+        kept = {one.info.name: one for one in plan(others, dtypes, prefix)}
         return [found.get(info.name) or kept[info.name] for info in tensors]
 
     def added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
@@ -164,11 +167,30 @@ class QuantizedConfig(Config):
         del rows
         if not (self._sections and self._text):
             return None
-        end = self._text.rindex("}")
-        head, rest = self._text[:end].rstrip(), self._text[end:]
+        text = without_quantization(self._text)
+        end = text.rindex("}")
+        head, rest = text[:end].rstrip(), text[end:]
         comma = "" if head.endswith("{") else ","
         members = json.dumps(self._sections, indent=2)[2:-2]
         return f"{head}{comma}\n{members}\n{rest}"
+
+
+def is_matrix(info: TensorInfo) -> bool:
+    """Return True for what may be the weight of a linear layer, or those of experts."""
+    if info.kind != "float" or not all(info.shape):
+        return False
+    if len(info.shape) == _STACK:
+        return is_experts(info.name)
+    return len(info.shape) == _MATRIX and info.name.endswith(_WEIGHT)
+
+
+def kept_modules(left: Iterable[str], modules: Container[str]) -> list[str]:
+    """Return the modules that a configuration excepts, given the weights that are left."""
+    names = (name.removesuffix(_WEIGHT) for name in left)
+    kept = [module for module in names if not is_embedding(module)]
+    if _HEAD not in modules and _HEAD not in kept:
+        kept.append(_HEAD)  # tied to the embedding
+    return kept
 
 
 def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Encoded:
@@ -272,8 +294,8 @@ class _Plan:
         ]
         self.used |= {*hits, *([key] if key else [])}
         scheme = self._how.schemes.get(key or "")
-        if scheme is None and key is None and not hits and self._is_linear(info):
-            scheme = self._how.scheme
+        if scheme is None and key is None and not hits and is_matrix(info):
+            scheme = None if is_left(info.name) else self._how.scheme
         if scheme is not None and not hits:
             encoding = self._how.encoding(scheme)
             if key is None and encoding.written.transposed and not is_experts(info.name):
@@ -281,19 +303,8 @@ class _Plan:
             else:
                 self._check(info, encoding, is_named=key is not None)
                 self.chosen[info.name] = encoding
-        if info.name not in self.chosen and self._is_matrix(info):
+        if info.name not in self.chosen and is_matrix(info):
             self._left.append(info.name)
-
-    def _is_matrix(self, info: TensorInfo) -> bool:
-        """Return True for what may be the weight of a linear layer, or those of experts."""
-        if info.kind != "float" or not all(info.shape):
-            return False
-        if len(info.shape) == _STACK:
-            return is_experts(info.name)
-        return len(info.shape) == _MATRIX and info.name.endswith(_WEIGHT)
-
-    def _is_linear(self, info: TensorInfo) -> bool:
-        return self._is_matrix(info) and not is_left(info.name)
 
     def _check(self, info: TensorInfo, one: Encoding, *, is_named: bool) -> None:
         """Refuse a weight that the recipe cannot hold."""
@@ -366,8 +377,9 @@ class _Plan:
         parts = {name: self._parts(one) for name, one in weights.items()}
         self._check_names(stored, parts)
         for name, some in parts.items():
-            made.weights[prefix + some[0].info.name] = weights[name]
-            made.parts |= {prefix + one.info.name: one.format for one in some}
+            labels = [weights[name].encoding.written.scheme, *(one.format for one in some[1:])]
+            for one, label in zip(some, labels, strict=True):
+                made.parts[prefix + one.info.name] = Part(one.format, label)
         shards: dict[str, Reader] = {}
         for path, reader in component.shards.items():
             own = {name: some for name, some in parts.items() if name in reader.tensors}
@@ -413,12 +425,7 @@ class _Plan:
 
     def _stated(self) -> Statements:
         modules = {name.removesuffix(_WEIGHT): one for name, one in self.chosen.items()}
-        kept = [
-            module for name in self._left if not is_embedding(module := name.removesuffix(_WEIGHT))
-        ]
-        if _HEAD not in modules and _HEAD not in kept:
-            kept.append(_HEAD)  # tied to the embedding
-        return statements(modules, kept)
+        return statements(modules, kept_modules(self._left, modules))
 
     def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:
         """Describe the tensors that a weight becomes, the payload first."""
@@ -428,7 +435,7 @@ class _Plan:
             info = TensorInfo(
                 _part_name(weight, part.key),
                 None,
-                _KIND,
+                KIND,
                 weight.info.label,
                 part.shape,
                 0 if number else weight.info.nbytes,

@@ -86,6 +86,32 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a producer lays a scheme that others lay otherwise, with the same codes and scales.
+
+    Attributes
+    ----------
+    recipe, scheme
+        The producer, and what it stores.
+    payload, level, inputs
+        Its names of the codes, the global scale and the scale of inputs; empty if it has none.
+    scalar
+        The shape of the latter two.
+    divides
+        The global scale divides.
+
+    """
+
+    recipe: str
+    scheme: str
+    payload: str = "weight"
+    level: str = ""
+    inputs: str = ""
+    scalar: tuple[int, ...] = ()
+    divides: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Statements:
     """What states how the weights of a component are stored.
 
@@ -194,6 +220,35 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
     found = set(targets)
     bits = [one.bits for one in schemes() if one.name in found]
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
+
+
+_FORMS = (
+    Form(
+        "compressed-tensors",
+        "nvfp4",
+        "weight_packed",
+        "weight_global_scale",
+        "input_global_scale",
+        (1,),
+        divides=True,
+    ),
+    Form(_MODELOPT, "nvfp4", "weight", "weight_scale_2", "input_scale"),
+    Form("compressed-tensors", "mxfp8_e4m3"),
+    Form(_MODELOPT, "mxfp8_e4m3"),
+)
+_WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
+"""What ModelOpt calls an algorithm when inputs have scales, too."""
+
+
+def form_of(recipe: str, scheme: str | None) -> Form | None:
+    """Return how a producer lays a scheme; None if nobody lays the same otherwise."""
+    found = (one for one in _FORMS if (one.recipe, one.scheme) == (recipe, scheme))
+    return next(found, None)
+
+
+def form_names() -> tuple[str, ...]:
+    """Return the producers between whose forms checkpoints can be laid anew."""
+    return tuple(dict.fromkeys(one.recipe for one in _FORMS))
 
 
 def is_scheme(name: Any) -> bool:
@@ -312,8 +367,12 @@ def fused_with(name: str) -> tuple[str, ...]:
 # What configurations state
 
 
-def statements(encodings: Mapping[str, Encoding], kept: Sequence[str]) -> Statements:
+def statements(
+    encodings: Mapping[str, Encoding], kept: Sequence[str], *, inputs: bool = False
+) -> Statements:
     """Return what states how modules are stored, given those that are kept.
+
+    `inputs` says that there are scales of their inputs, too.
 
     Raises
     ------
@@ -330,7 +389,8 @@ def statements(encodings: Mapping[str, Encoding], kept: Sequence[str]) -> Statem
             f"(ignore, --ignore), or use {', '.join(_SEVERAL)}"
         )
     found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
-    return _STATED[recipe](found, encodings, kept)
+    more = {"inputs": True} if inputs else {}
+    return _STATED[recipe](found, encodings, kept, **more)
 
 
 def _only_section(section: dict[str, Any], **files: str) -> Statements:
@@ -339,7 +399,11 @@ def _only_section(section: dict[str, Any], **files: str) -> Statements:
 
 
 def _compressed(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
 ) -> Statements:
     groups = {}
     for number, one in enumerate(found):
@@ -351,7 +415,7 @@ def _compressed(
         groups[f"group_{number}"] = {
             "targets": targets,
             "weights": _arguments(one),
-            "input_activations": None,
+            "input_activations": {**_arguments(one), "dynamic": "local"} if inputs else None,
             "output_activations": None,
             "format": one.written.code,
         }
@@ -392,20 +456,26 @@ def _arguments(one: Encoding) -> dict[str, Any]:
 
 
 def _of_modelopt(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
 ) -> Statements:
     del encodings
     (one,) = found
     group = {"group_size": one.block[1]} if min(one.block) else {}
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
-    algorithm = {"quant_algo": one.written.code, "kv_cache_quant_algo": None, **group}
+    code = _WITH_INPUTS[one.written.code] if inputs else one.written.code
+    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
     weights = {"dynamic": False, "num_bits": one.bits, "type": "float", **group}
+    stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
     own = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
     return _only_section(
         {
             "quant_method": _MODELOPT,
             **algorithm,
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
             "ignore": list(kept),
             "producer": producer,
         },

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,21 +11,15 @@ from typing import Any
 from castwise._core import get_num_threads
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._spelling import checkpoint_format
-from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._encoding import Encode, QuantizedConfig, encoded
+from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
 from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._request import PlannedRun, becomes_file, new_run
+from castwise.checkpoint._quantizing import Request
 from castwise.checkpoint._targets import shard_bytes
-from castwise.checkpoint._to_folder import Keeping
 from castwise.checkpoint._written import is_scheme, written
-from castwise.checkpoint.containers import container_of, open_source
-from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
-
-_SUFFIX = ".safetensors"
 
 
 def quantize_file(
@@ -103,9 +96,20 @@ def quantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = _Request(
+    how = _encode(scheme, recipe, block, dtype_map, ignore=ignore, threads=threads)
+    options = EncodeOptions(
+        scheme=how.scheme,
+        recipe=how.recipe,
+        block=how.block,
+        mapping=how.mapping,
+        ignore=how.ignore,
+        threads=how.threads,
+    )
+    request = Request(
         source=source,
-        how=_encode(scheme, recipe, block, dtype_map, ignore=ignore, threads=threads),
+        make=partial(encoded, how=how),
+        dtypes=how.dtypes,
+        options=options,
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
@@ -141,59 +145,6 @@ class EncodeOptions(CastOptions):
             "map": dict(self.mapping),
             "ignore": list(self.ignore),
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """All that decides what is made of the source."""
-
-    source: str | os.PathLike[str]
-    how: Encode
-    overwrite: bool
-    resumable: bool
-    resume: bool
-    patterns: Patterns
-    limit: int | None
-
-    @contextmanager
-    def planned(self, destination: str | os.PathLike[str]) -> Iterator[PlannedRun]:
-        """Open the source for a block, and plan what becomes of every tensor."""
-        old, new = checked_path(self.source), checked_path(destination)
-        opened = open_source(old, None, self.patterns.excludes)
-        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            is_file = becomes_file(opened, new, self.limit)
-            if is_file and container_of(new) != _SUFFIX:
-                raise CheckpointError(
-                    f"{new}: a quantised checkpoint is a folder or a {_SUFFIX} file; name one"
-                )
-            made = encoded(opened, self.how, is_file=is_file)
-            configured = {
-                one.prefix: (old / one.prefix / CONFIG).is_file()
-                for one in components_of(opened)
-                if isinstance(opened, CheckpointFolder)
-            }
-            sections = {prefix + CONFIG: one.sections for prefix, one in made.stated.items()}
-            keeping = Keeping(
-                resumable=self.resumable or self.resume,
-                resume=self.resume,
-                config=partial(QuantizedConfig, stated=sections),
-                added={} if is_file else made.added(configured),
-            )
-            run = new_run(
-                made.source, new, self.limit, self.patterns, keeping, overwrite=self.overwrite
-            )
-            run.plan(partial(made.decide, self.how))
-            how = self.how
-            options = EncodeOptions(
-                scheme=how.scheme,
-                recipe=made.recipe,
-                block=how.block,
-                mapping=how.mapping,
-                ignore=how.ignore,
-                threads=how.threads,
-            )
-            about = (str(old), str(new), options.to_dict())
-            yield PlannedRun(run, options, about, made.unused)
 
 
 def _encode(
