@@ -34,6 +34,9 @@ _FLIGHT_ELEMENTS = 4 << 20
 _WORD_BITS, _LOWEST = 64, 2 * 1074
 """The words of exact sums, and the power of two of the lowest bit, negated; see the core."""
 
+_PRECISION = 53
+"""Bits of the significand of float64."""
+
 Array = NDArray[Any]
 
 
@@ -304,42 +307,46 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
     decoded = dequantize(quantized, dtype, threads=1)
     if turned:
         array, decoded = array.T, decoded.T
-    high = max(_MEASURED_ELEMENTS // max(array.shape[1], 1), 1)
-    reports = [
-        _measured(array[first : first + high].astype(dtype), decoded[first : first + high])
-        for first in range(0, len(array), high)
-    ]
-    return sum(reports, CastReport())
+    rows, columns = array.shape
+    high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
+    value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
+    wide, sums = np.empty((high, columns)), np.empty((2, rows))
+    exact = zeroed = zeros = 0
+    amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
+    for first in range(0, rows, high):
+        after = decoded[first : first + high]
+        there = slice(first, first + len(after))
+        before, err, mag, square = (one[: len(after)] for one in (value, error, size, wide))
+        np.copyto(before, array[there])
+        np.abs(np.subtract(after, before, out=err), out=err)
+        is_zero = np.equal(before, 0)
+        np.abs(before, out=mag)
+        amax = max(amax, float(mag.max()))
+        mag[is_zero] = np.inf  # so that nothing is divided by zero
+        amin = min(amin, float(mag.min()))
+        zeros += int(np.count_nonzero(is_zero))
+        zeroed += int(np.count_nonzero(np.equal(after, 0) > is_zero))
+        exact += int(np.count_nonzero(np.equal(before, after)))
+        largest = max(largest, float(err.max()))
+        worst = max(worst, float(np.divide(err, mag, out=mag).max()))
+        for one, out in zip((before, err), sums, strict=True):
+            np.copyto(square, one)
+            np.einsum("ij,ij->i", square, square, out=out[there])
+    counts = [array.size, exact, 0, 0, zeroed, 0, 0, 0, 0, zeros]
+    magnitudes = [amax, 0.0 if zeros == array.size else amin, largest, worst]
+    return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
 
 
-def _measured(before: Array, after: Array) -> CastReport:
-    error = np.abs(after - before)
-    is_zero = before == 0
-    zeros = int(np.count_nonzero(is_zero))
-    size = np.abs(before)
-    largest = float(size.max(initial=0))
-    size[is_zero] = np.inf  # so that nothing is divided by zero
-    counts = [0] * 10
-    counts[0] = before.size
-    counts[1] = int(np.count_nonzero(before == after))
-    counts[4] = int(np.count_nonzero((after == 0) > is_zero))
-    counts[9] = zeros
-    magnitudes = [
-        largest,
-        0.0 if zeros == before.size else float(size.min()),
-        float(error.max(initial=0)),
-        float(np.divide(error, size, out=size).max(initial=0)),
-    ]
-    return restore_report(counts, magnitudes, _exact(before), _exact(error))
-
-
-def _exact(rows: Array) -> tuple[int, list[int]]:
-    """Return the sum of squares, each row's in float64, as the words of an exact sum."""
+def _exact_sum(values: Array) -> tuple[int, list[int]]:
+    """Return the sum of numbers that are not negative, as the words of an exact sum."""
+    fractions, exponents = np.frexp(values)
+    units = np.ldexp(fractions, _PRECISION).astype(np.uint64)
     total = 0
-    wide = rows.astype(np.float64)
-    for one in np.einsum("ij,ij->i", wide, wide).tolist():
-        above, below = one.as_integer_ratio()
-        total += (above << _LOWEST) // below
+    for exponent in np.unique(exponents):
+        # In two halves, so that none of so many overflows.
+        some = units[exponents == exponent]
+        above, below = int((some >> 32).sum()), int((some & 0xFFFFFFFF).sum())
+        total += ((above << 32) + below) << (int(exponent) - _PRECISION + _LOWEST)
     words = []
     while total:
         words.append(total & ((1 << _WORD_BITS) - 1))
