@@ -17,6 +17,7 @@ import peers
 import pytest
 import support
 from hypothesis import settings
+from process_state import changes, end_command_line, environment_kept, process_state
 from recorded import SESSION, TESTS, Records, read, write
 from support import at_level
 
@@ -47,6 +48,7 @@ FRAMEWORKS = {
 }
 RECORDED: dict[Path, dict[str, list[str]]] = {}
 PASSED = pytest.StashKey[bool]()
+STATE = pytest.StashKey[dict[str, object]]()
 MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
 
 
@@ -184,7 +186,8 @@ def _in_one_line(report: pytest.CollectReport | pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    report = yield
+    with environment_kept():  # distributed sets OMP_NUM_THREADS
+        report = yield
     _in_one_line(report)
     return report
 
@@ -198,6 +201,21 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[PASSED] = report.passed
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[STATE] = process_state()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test that leaves the process in another state, in which others would run."""
+    yield
+    end_command_line()
+    if left := changes(item.stash[STATE]):
+        pytest.fail("\n".join(["the process was left in another state:", *left]), pytrace=False)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import castwise
 import numpy as np
 import pytest
+from castwise import _global_state
 
 PACKAGE = Path(castwise.__file__).parent
 MODULES = sorted(
@@ -48,7 +49,8 @@ def test_examples_run(name: str, request: pytest.FixtureRequest) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for test in doctest.DocTestFinder().find(module, extraglobs=names):
         if test.examples:  # each run looks at every file that Python has quoted lines of
-            runner.run(test)
+            with _global_state.policy_scope(None):  # an example may set the policy of the thread
+                runner.run(test)
     assert runner.failures == 0
 
 
