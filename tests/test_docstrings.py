@@ -17,8 +17,9 @@ PACKAGE = Path(castwise.__file__).parent
 MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
-    if path.name != "__main__.py"
+    if path.name != "__main__.py" and ">>> " in path.read_text("utf-8")
 )
+"""The modules with examples."""
 FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
 
 
