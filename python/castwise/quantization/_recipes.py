@@ -64,7 +64,8 @@ class Part:
         No tensor of another meaning is named so, whatever the parameter is called.
     use
         What decoding does with a part whose role is "other": "bias", "shape", "group index",
-        "code map", "state", "divisor", or "nested " before a use.
+        "code map", "state", "divisor", or "nested " before a use; "marker" if it tells how codes
+        are stored, "inputs" if it is only for inputs. "" if castwise cannot decode with it.
 
     """
 
@@ -238,7 +239,7 @@ _FP8_SCALE = Layout(
     "fp8_{}",
     "",
     _FP8,
-    (_scale("_scale"), *_INPUTS, Part("input_scale_ub"), _PRE),
+    (_scale("_scale"), *_INPUTS, Part("input_scale_ub", use="inputs"), _PRE),
     storage=_PLAIN,
 )
 _FP8_INVERSE = Layout(
@@ -496,7 +497,7 @@ RECIPES = (
                 "int8_channel",
                 "",
                 _I8,
-                (_scale("SCB"), Part("weight_format")),
+                (_scale("SCB"), Part("weight_format", use="marker")),
                 parameters=_WEIGHT,
                 storage=Storage(after=127.0),
             ),
@@ -577,7 +578,10 @@ RECIPES = (
             *(
                 replace(
                     layout,
-                    parts=(*layout.parts, Part("comfy_quant", required=True, distinct=True)),
+                    parts=(
+                        *layout.parts,
+                        Part("comfy_quant", required=True, distinct=True, use="marker"),
+                    ),
                     parameters=_WEIGHT,
                 )
                 for layout in _COMFY
@@ -588,7 +592,7 @@ RECIPES = (
                 (*_U8, *_I8),
                 (
                     Part("_scale", SCALE),
-                    Part("comfy_quant", required=True, distinct=True),
+                    Part("comfy_quant", required=True, distinct=True, use="marker"),
                     Part("_s_rel", SCALE),
                     Part("_s_channel", SCALE),
                     Part("_codebook"),
