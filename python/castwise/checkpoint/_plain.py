@@ -26,7 +26,7 @@ from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._recipes import BF16
+from castwise.quantization._layouts import BF16
 from castwise.quantization._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)

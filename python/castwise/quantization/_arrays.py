@@ -17,8 +17,8 @@ from castwise.quantization._checks import check
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import Arithmetic, decoded
 from castwise.quantization._from_parts import recognized_parts
+from castwise.quantization._layouts import Layout
 from castwise.quantization._parts import named_parts
-from castwise.quantization._recipes import Layout
 from castwise.quantization._report import QuantizationReport, compared
 from castwise.quantization._schemes import find_scheme, written_layout
 from castwise.quantization._views import Array, pair, views_of

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._from_parts import json_of
+from castwise.quantization._layouts import ACTIVATION
 from castwise.quantization._lazy import LazyArray, Range
-from castwise.quantization._recipes import ACTIVATION
 from castwise.quantization._views import dtype_of
 
 MATRIX = 2

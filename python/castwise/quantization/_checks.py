@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from castwise._core import finfo
+from castwise.quantization._layouts import E4M3, E8M0
 from castwise.quantization._lazy import LazyArray
-from castwise.quantization._recipes import E4M3, E8M0
 from castwise.quantization._views import Array, Views, ceil_div, views_of
 
 _BYTE = 8

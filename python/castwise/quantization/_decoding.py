@@ -17,8 +17,8 @@ from castwise.quantization._case import Case, Given, Read, Tensor, Undecodable
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import decoded
 from castwise.quantization._found import QuantizedWeight
+from castwise.quantization._gguf import GGUF
 from castwise.quantization._lazy import LazyArray
-from castwise.quantization._recipes import GGUF
 from castwise.quantization._rules import NOT_DECODED, RULES, usual
 
 

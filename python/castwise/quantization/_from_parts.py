@@ -11,11 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._lazy import LazyArray
-from castwise.quantization._matching import Match, matched
-from castwise.quantization._names import beside
-from castwise.quantization._parts import bare, stem_of
-from castwise.quantization._recipes import (
+from castwise.quantization._layouts import (
     ACTIVATION,
     GLOBAL,
     OTHER,
@@ -25,6 +21,10 @@ from castwise.quantization._recipes import (
     Recipe,
     Storage,
 )
+from castwise.quantization._lazy import LazyArray
+from castwise.quantization._matching import Match, matched
+from castwise.quantization._names import beside
+from castwise.quantization._parts import bare, stem_of
 from castwise.quantization._schemes import Scheme, find_recipe, find_scheme, may_hold, schemes
 from castwise.quantization._views import Views, fields_of, pair, views_of
 

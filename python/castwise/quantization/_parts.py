@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from castwise.quantization._layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
 from castwise.quantization._names import beside
-from castwise.quantization._recipes import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
 from castwise.quantization._schemes import Scheme, find_recipe
 from castwise.quantization._views import Array, Views, views_of
 

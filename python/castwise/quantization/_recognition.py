@@ -10,18 +10,10 @@ from typing import Any, Protocol
 
 from castwise.quantization._configs import Stated, Statement, statements
 from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
 from castwise.quantization._matching import Match, matched
 from castwise.quantization._names import KERAS_FLOAT8, beside, lasts, owner, plain_names, tail
-from castwise.quantization._recipes import (
-    BYTES,
-    FLOAT8,
-    MODEL_TENSORS,
-    OTHER,
-    RECIPES,
-    WIDE,
-    Layout,
-    Recipe,
-)
+from castwise.quantization._recipes import MODEL_TENSORS, RECIPES
 from castwise.quantization._schemes import may_hold
 
 _WEIGHT = "weight"

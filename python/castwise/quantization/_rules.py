@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._recipes import FLOAT8, I8, U8
+from castwise.quantization._configs import COMFY
+from castwise.quantization._layouts import FLOAT8, I8, U8
 from castwise.quantization._schemes import schemes
 from castwise.quantization._views import TILE, ceil_div
 
@@ -144,13 +145,6 @@ def bitsandbytes(case: Case) -> Given:
     return Given(case.scheme, (1, 0), case.matrix())
 
 
-_COMFY_FORMATS = {
-    "float8_e4m3fn": "fp8_tensor",
-    "float8_e5m2": "fp8_tensor",
-    "nvfp4": "nvfp4",
-    "mxfp8": "mxfp8_e4m3",
-}
-
 _COMFY_PADDING = {"nvfp4": 16, "mxfp8_e4m3": 32}
 """Rows and columns are padded to multiples of so many."""
 
@@ -161,7 +155,7 @@ def comfy(case: Case) -> Given:
     if marker is not None:
         state = case.json(marker)
         form = state.get("format")
-        if _COMFY_FORMATS.get(str(form)) != scheme or state.get("convrot"):
+        if COMFY.get(str(form)) != scheme or state.get("convrot"):
             raise Undecodable(f"castwise cannot decode the format {form!r} of ComfyUI yet")
     if scheme == "fp8_tensor":
         return usual(case)

@@ -10,7 +10,9 @@ import numpy as np
 
 from castwise import _core
 from castwise._spelling import nearest
-from castwise.quantization._recipes import GGUF, RECIPES, Layout, Recipe, Storage
+from castwise.quantization._gguf import GGUF
+from castwise.quantization._layouts import Layout, Recipe, Storage
+from castwise.quantization._recipes import RECIPES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

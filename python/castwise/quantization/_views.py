@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.quantization._recipes import E4M3, E8M0, Layout, Recipe, Storage
+from castwise.quantization._layouts import E4M3, E8M0, Layout, Recipe, Storage
 from castwise.quantization._schemes import Scheme, find_scheme, known_recipe
 
 Array = NDArray[Any]
