@@ -21,13 +21,13 @@ from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
-from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
-from castwise.quantization._decoding import decoding
-from castwise.quantization._recipes import BF16
-from castwise.quantization._slabs import Decoding
-from castwise.quantization._slabs import Slab as Cut
+from castwise.quantization._decoding import Decoding, decode_rows, decoding
+from castwise.quantization._decoding import Slab as Cut
+from castwise.quantization._layouts import BF16
+from castwise.quantization._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN = "config.json", "metadata"
@@ -37,7 +37,7 @@ _SLAB_ELEMENTS = 2 << 20
 _METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
 """Keys of metadata that tell how tensors are quantised."""
 
-_Check = Callable[[Mapping[str, NDArray[Any]]], None]
+_Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
 
 _DECODED = "float"
@@ -45,8 +45,6 @@ _DECODED = "float"
 
 _OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral"))
 """Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
-
-_NOT_DECODED = frozenset(("keras", "torchao", "transformer-engine"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,7 @@ class _Plain:
         for weight in found.weights:
             if weight.problem is not None:
                 raise self._refusal(f"{weight.payload!r}: {weight.problem}")
-            if _NOT_DECODED.issuperset(weight.recipes):
+            if NOT_DECODED.issuperset(weight.recipes):
                 made = " or ".join(weight.recipes)
                 raise self._refusal(
                     f"{weight.payload!r} is {weight.scheme or 'quantised'} as {made} stores it, "
@@ -313,13 +311,7 @@ class _Plain:
             (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
         )
         try:
-            plan = decoding(
-                weight,
-                self._stored,
-                self._stored.read,
-                section,
-                arithmetic=self._how.arithmetic,
-            )
+            plan = decoding(weight, self._stored, self._stored.read, section)
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
@@ -330,8 +322,8 @@ class _Plain:
             info,
             self._how.format,
             weight.payload,
-            [part.name for part in plan.parts],
-            partial(_slabs, self._stored, plan, self._check_of(weight, section)),
+            plan.parts,
+            partial(_slabs, plan, self._check_of(weight, section), self._how.arithmetic),
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
@@ -342,8 +334,8 @@ class _Plain:
         if self._stored[scale].format not in FORMATS:
             return lambda _: None
 
-        def check(arrays: Mapping[str, NDArray[Any]]) -> None:
-            significands, _ = np.frexp(np.abs(arrays[scale].astype(np.float32)))
+        def check(q: QuantizedArray) -> None:
+            significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
             if not self._has_warned and not np.isin(significands, (0, 0.5)).all():
                 self._has_warned = True
                 _LOGGER.warning(
@@ -422,17 +414,15 @@ def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
     )
 
 
-def _slabs(stored: StoredTensors, plan: Decoding, check: _Check, name: str) -> Iterator[Slab]:
+def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
     for cut in plan.slabs(_SLAB_ELEMENTS):
-        yield partial(_decoded_slab, stored, plan, check, cut, dtype)
+        yield partial(_decoded_slab, plan, check, arithmetic, cut, dtype)
 
 
 def _decoded_slab(
-    stored: StoredTensors, plan: Decoding, check: _Check, cut: Cut, dtype: np.dtype[Any]
+    plan: Decoding, check: _Check, arithmetic: str, cut: Cut, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    arrays = {name: stored.box(name, ranges) for name, ranges in cut.boxes.items()}
-    check(arrays)
-    out = np.empty(cut.shape, dtype)
-    plan.decode(arrays, out)
-    return out
+    q = plan.rows(cut)
+    check(q)
+    return decode_rows(q, dtype, arithmetic)

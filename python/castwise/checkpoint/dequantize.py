@@ -20,7 +20,7 @@ from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
-from castwise.quantization._recipes import BF16
+from castwise.quantization._layouts import BF16
 
 
 def dequantize_file(

@@ -24,7 +24,7 @@ from castwise.checkpoint.containers._elements import from_bytes
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization._recipes import BF16
+from castwise.quantization._layouts import BF16
 
 _PIECE_ELEMENTS = 1 << 18
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
