@@ -355,13 +355,18 @@ def test_the_report_survives_a_full_standard_output(
     assert checkpoint.load(out)["dense/bias"].dtype.itemsize == 2
 
 
-def test_closed_streams(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["cast", pytest.param("inspect", marks=pytest.mark.exhaustive)])
+def test_closed_standard_output(model: Path, tmp_path: Path, command: str) -> None:
     out = tmp_path / "out.safetensors"
-    for arguments in (("inspect", model), ("cast", model, out, "--dtype", "bf16")):
-        result = _sh('"$@" >&-', *arguments)
-        assert result.returncode == 2
-        assert re.fullmatch(r"castwise: error: standard output is closed[^\n]+\n", result.stderr)
+    options = (out, "--dtype", "bf16") if command == "cast" else ()
+    result = _sh('"$@" >&-', command, model, *options)
+    assert result.returncode == 2
+    assert re.fullmatch(r"castwise: error: standard output is closed[^\n]+\n", result.stderr)
     assert not out.exists()
+
+
+def test_closed_standard_error(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
     result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf61")
     assert (result.returncode, result.stdout) == (2, "")
     result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf16")
