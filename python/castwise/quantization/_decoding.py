@@ -115,7 +115,7 @@ def _given(case: Case) -> tuple[str, Given]:
 
 def _of_array(q: Any, given: Given) -> Decoding:
     """Plan how a quantised array of lazy parts is decoded."""
-    plain = given.plain or q.shape
+    plain = q.shape if given.plain is None else given.plain
     if given.scheme.startswith("bnb_"):
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
