@@ -24,6 +24,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
+from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
 from castwise.quantization._layouts import BF16
@@ -196,7 +197,7 @@ class _Plain:
         self.shards: dict[str, Reader] = dict(component.shards)
         self._weights: dict[str, DecodedWeight] = {}
         self._left_out: dict[str, str] = {}
-        self._has_warned = False
+        self._warned: set[str] = set()
         if unreadable:
             raise self._refusal(
                 f"what states how its tensors are stored cannot be read: {unreadable[0]}"
@@ -327,25 +328,37 @@ class _Plain:
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
-        """Return what warns if scales are not the powers of two that `scale_fmt` states."""
+        """Return what warns, once, if scales or zero points are not what is stated of them.
+
+        That is powers of two as `scale_fmt` has it, and zero points that decoders agree on.
+        """
         scale = weight.scale
-        if section.get("scale_fmt") != "ue8m0" or scale is None:
-            return lambda _: None
-        if self._stored[scale].format not in FORMATS:
-            return lambda _: None
+        is_stated = section.get("scale_fmt") == "ue8m0" and scale is not None
+        are_powers = is_stated and self._stored[scale or ""].format in FORMATS
 
         def check(q: QuantizedArray) -> None:
-            significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
-            if not self._has_warned and not np.isin(significands, (0, 0.5)).all():
-                self._has_warned = True
-                _LOGGER.warning(
-                    "%s: scale_fmt says ue8m0, but the scales of %r are not powers of two; they "
-                    "are taken as they are",
-                    self._path,
-                    weight.payload,
+            if are_powers and "scales" not in self._warned:
+                significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
+                if not np.isin(significands, (0, 0.5)).all():
+                    self._warn(
+                        "scales",
+                        f"scale_fmt says ue8m0, but the scales of {weight.payload!r} are not "
+                        "powers of two; they are taken as they are",
+                    )
+            if "zero points" not in self._warned and wrapped_zeros(q):
+                self._warn(
+                    "zero points",
+                    f"zero points of {weight.payload!r} are stored as the largest code, one less "
+                    "than 0; they are taken as 0, as GPTQModel and exllamav2 do, while AutoGPTQ's "
+                    "torch code takes them for the largest code plus one",
                 )
 
         return check
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Warn once of each kind."""
+        self._warned.add(kind)
+        _LOGGER.warning("%s: %s", self._path, text)
 
     def _stand_in(self) -> None:
         """Let readers stand for the shards."""

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._by_type import gguf
-from castwise.quantization._case import Case, Given, Read, Tensor, Undecodable
+from castwise.quantization._case import Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import decoded
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._gguf import GGUF
 from castwise.quantization._lazy import LazyArray
+from castwise.quantization._names import Described
 from castwise.quantization._rules import NOT_DECODED, RULES, usual
 
 
@@ -71,7 +72,10 @@ def decode_rows(q: QuantizedArray, dtype: np.dtype[Any], arithmetic: Any) -> NDA
 
 
 def decoding(
-    weight: QuantizedWeight, tensors: Mapping[str, Tensor], read: Read, section: Mapping[str, Any]
+    weight: QuantizedWeight,
+    tensors: Mapping[str, Described],
+    read: Read,
+    section: Mapping[str, Any],
 ) -> Decoding:
     """Plan how a weight is decoded.
 
