@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import PolicyMap, finfo, get_num_threads
-from castwise._spelling import checkpoint_format, nearest
+from castwise._core import PolicyMap
+from castwise._spelling import nearest
+from castwise.checkpoint._decode import FORMATS, Decode
 from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._plain_config import Exceptions
@@ -27,7 +28,6 @@ from castwise.quantization._configs import CONFIGS, Statement, statements, undec
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._layouts import BF16
 from castwise.quantization._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
@@ -46,68 +46,6 @@ _DECODED = "float"
 
 _OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral"))
 """Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """What is decoded, and to what.
-
-    Attributes
-    ----------
-    format
-        The format of decoded weights.
-    arithmetic
-        "peer" or "exact".
-    only
-        A regular expression that matches the whole names of the weights; None for all.
-    threads
-        How many threads may decode.
-    may_be_plain
-        Whether a checkpoint without quantised weights is taken as it is.
-
-    """
-
-    format: str
-    arithmetic: str
-    only: str | None
-    threads: int
-    may_be_plain: bool = False
-
-
-FORMATS = (BF16, "float16", "float32")
-"""What weights can be decoded to."""
-
-ARITHMETIC = ("peer", "exact")
-
-
-def decoding_of(
-    dtype: Any,
-    arithmetic: str,
-    only: str | None,
-    threads: int | None,
-    *,
-    may_be_plain: bool = False,
-) -> Decode:
-    """Check how weights are to be decoded.
-
-    Raises
-    ------
-    ValueError, TypeError
-        One of the arguments is wrong.
-
-    """
-    name = finfo(checkpoint_format(dtype)).name
-    if name not in FORMATS:
-        raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
-    if arithmetic not in ARITHMETIC:
-        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
-    if only is not None and not isinstance(only, str):
-        raise TypeError(f"only must be a regular expression, not {only!r}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
-        raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads is not None and threads <= 0:
-        raise ValueError(f"threads must be positive, not {threads}")
-    return Decode(name, arithmetic, only, threads or get_num_threads(), may_be_plain)
 
 
 _EXCEPTIONS = {
