@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +14,13 @@ from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._from_parts import json_of
 from castwise.quantization._layouts import ACTIVATION
 from castwise.quantization._lazy import LazyArray, Range
+from castwise.quantization._names import Described
 from castwise.quantization._views import dtype_of
 
 MATRIX = 2
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
 """Reads of a tensor, given its name, what is within ranges, one for each axis."""
-
-
-class Tensor(Protocol):
-    """A stored tensor."""
-
-    @property
-    def format(self) -> str | None:
-        """The name of its format, None if the table has none for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its elements along each axis."""
 
 
 class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
@@ -58,7 +47,7 @@ class Case:
     def __init__(
         self,
         weight: QuantizedWeight,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Described],
         read: Read,
         section: Mapping[str, Any],
     ) -> None:

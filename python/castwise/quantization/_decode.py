@@ -145,9 +145,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
         level = np.asarray(q.global_scale, np.float32).reshape(())
         found |= {"global_scale": level, "global_use": storage.global_use}
     if q.zero_point is not None:
-        adds = dict(storage.zeros_add)
-        add = adds.get(q.variant or next(iter(adds), ""), 0)
-        found["zero_point"] = views.zeros_to_core(q.zero_point, add)
+        found["zero_point"] = views.zeros_to_core(q.zero_point, _added(q, views))
     if "bias" in q.extras:
         found["bias"] = views.to_core(q.extras["bias"])
     if "group index" in q.extras:
@@ -159,6 +157,21 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
     elif storage.positive_zero and own:
         found |= {"element": "map", "code_map": _positive(scheme.element)}
     return found
+
+
+def wrapped_zeros(q: Any) -> int:
+    """Count zero points that are 0 only because what is added to them wraps."""
+    views = views_of(q)
+    add = _added(q, views)
+    if q.zero_point is None or not add:
+        return 0
+    return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
+
+
+def _added(q: Any, views: Views) -> int:
+    """Return what is added to stored zero points."""
+    adds = dict(views.storage.zeros_add)
+    return adds.get(q.variant or next(iter(adds), ""), 0)
 
 
 def _element(scheme: Scheme) -> str:

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._by_type import gguf
-from castwise.quantization._case import Case, Given, Read, Tensor, Undecodable
+from castwise.quantization._case import Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import decoded
 from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._gguf import GGUF
+from castwise.quantization._gguf import GGUF, layout_of
 from castwise.quantization._lazy import LazyArray
+from castwise.quantization._names import Described
 from castwise.quantization._rules import NOT_DECODED, RULES, usual
+from castwise.quantization._schemes import find_scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ def decode_rows(q: QuantizedArray, dtype: np.dtype[Any], arithmetic: Any) -> NDA
 
 
 def decoding(
-    weight: QuantizedWeight, tensors: Mapping[str, Tensor], read: Read, section: Mapping[str, Any]
+    weight: QuantizedWeight,
+    tensors: Mapping[str, Described],
+    read: Read,
+    section: Mapping[str, Any],
 ) -> Decoding:
     """Plan how a weight is decoded.
 
@@ -94,8 +98,7 @@ def decoding(
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (GGUF.name,):
-        shape, rows = gguf(case)
-        return Decoding(shape, shape if len(shape) > 1 else (1, *shape), 1, (case.payload,), rows)
+        return _of_blocks(case)
     recipe, given = _given(case)
     try:
         q = case.quantized(given, recipe)
@@ -115,7 +118,7 @@ def _given(case: Case) -> tuple[str, Given]:
 
 def _of_array(q: Any, given: Given) -> Decoding:
     """Plan how a quantised array of lazy parts is decoded."""
-    plain = given.plain or q.shape
+    plain = q.shape if given.plain is None else given.plain
     if given.scheme.startswith("bnb_"):
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
@@ -131,3 +134,24 @@ def _of_array(q: Any, given: Given) -> Decoding:
 
 def _rows(q: QuantizedArray, slab: Slab) -> Any:
     return rows_of(q, slab.start, slab.stop, slab.place)
+
+
+def _of_blocks(case: Case) -> Decoding:
+    """Plan how blocks of bytes, each with its scales, are decoded."""
+    payload, scheme = case.lazy(case.payload), find_scheme(case.scheme)
+    *leading, blocks, size = payload.shape
+    second = case.payload.removesuffix("weight") + "scale"
+    if scheme.global_scale and second in case.tensors:
+        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
+    layout, fields = layout_of(case.scheme, size)
+    columns = blocks * (fields["data"] * 8 // (scheme.bits - int("high" in fields)))
+    seen = payload if leading else payload.reshape((1, blocks, size))
+
+    def rows(slab: Slab) -> QuantizedArray:
+        raw = seen[*slab.place, slab.start : slab.stop]
+        parts = {layout.payload: raw.reshape(len(raw), blocks * size)}
+        return QuantizedArray.from_parts(
+            parts, GGUF.name, (len(raw), columns), scheme=case.scheme, block=layout.block
+        )
+
+    return Decoding((*leading, columns), (*seen.shape[:-2], columns), 1, (payload.name,), rows)

@@ -26,7 +26,7 @@ from castwise.quantization._matching import Match, matched
 from castwise.quantization._names import beside
 from castwise.quantization._parts import bare, stem_of
 from castwise.quantization._schemes import Scheme, find_recipe, find_scheme, may_hold, schemes
-from castwise.quantization._views import Views, fields_of, pair, views_of
+from castwise.quantization._views import fields_of, geometry, pair, views_of
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -306,17 +306,10 @@ def _split(
 ) -> dict[str, Any] | None:
     """Return the fields of blocks of bytes as arguments; None if they are not whole blocks."""
     layout, data = made["layout"], made["data"]
-    packings, variant = layout.storage.packing, made["variant"]
     if not layout.storage.fields:
         return {}
-    views = Views(
-        find_scheme(made["scheme"]),
-        recipe,
-        layout,
-        shape,
-        made["axis"],
-        made["block"],
-        variant if variant in packings else packings[0],
+    views = geometry(
+        made["scheme"], recipe.name, layout, shape=shape, axis=made["axis"], block=made["block"]
     )
     each = sum(size for _, size in views.storage.fields)
     if data.ndim == 0 or data.shape[-1] % each:

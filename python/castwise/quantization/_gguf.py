@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._layouts import OF_U8, Layout, Recipe, Storage
 
 
@@ -47,3 +48,19 @@ TYPES: Mapping[str, Layout] = {
 
 GGUF = Recipe("gguf", (), tuple(TYPES.values()), scales="float16")
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""
+
+
+def weight_of(name: str, stored: str) -> QuantizedWeight:
+    """Describe a tensor of a type, which is all of its weight."""
+    layout = TYPES[stored]
+    return QuantizedWeight(name, layout.scheme, layout.block, (GGUF.name,), name, {})
+
+
+def layout_of(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:
+    """Return the layout of blocks of so many bytes, and the bytes of their fields."""
+    fields = {one: dict(one.storage.fields) for one in GGUF.layouts if one.storage is not None}
+    return next(
+        (one, sizes)
+        for one, sizes in fields.items()
+        if one.scheme == scheme and sum(sizes.values()) == size
+    )

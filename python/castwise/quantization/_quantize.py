@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,6 @@ from castwise.quantization._schemes import (
     find_recipe,
     find_scheme,
     has_bias,
-    known_recipe,
     written_layout,
 )
 from castwise.quantization._views import (
@@ -25,6 +25,7 @@ from castwise.quantization._views import (
     Views,
     fields_of,
     format_of_bytes,
+    geometry,
     pair,
     scale_dtype,
 )
@@ -105,6 +106,8 @@ def quantize(
     array = np.asarray(x)
     if finfo(array.dtype).kind != "float":
         raise TypeError(f"x has dtype {array.dtype}; give an array of a real float dtype.")
+    if not row.recipes:
+        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
     producer = row.recipes[0] if recipe is None else recipe
     if producer not in row.recipes:
         find_recipe(producer)
@@ -119,9 +122,7 @@ def quantize(
     if layout.block is not None and layout.storage is not None and layout.storage.fields:
         size = pair(layout.block)
     stored = (1, size[1]) if row.global_scale else size
-    recipe_row = known_recipe(producer)
-    packing = layout.storage.packing[0] if layout.storage is not None else "dense"
-    views = Views(row, recipe_row, layout, array.shape, axis, stored, packing)
+    views = geometry(scheme, producer, layout, shape=array.shape, axis=axis, block=stored)
     return _encoded(
         array,
         views,
@@ -172,7 +173,7 @@ def _encoded(
     """Allocate the parts and have the core fill them."""
     storage, scheme = views.storage, views.scheme
     weight = views.of_weight(x)
-    grid = Views(*_with_block(views, block)).grid
+    grid = replace(views, block=block).grid
     dtype = scale_dtype(views, x.dtype, powers=powers and scheme.rule is None)
     scale = np.empty(grid, dtype)
     if views.storage.fields:
@@ -247,18 +248,6 @@ def _encoded(
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Take the place of the core where there are no elements."""
-
-
-def _with_block(views: Views, block: tuple[int, int]) -> tuple[Any, ...]:
-    return (
-        views.scheme,
-        views.recipe,
-        views.layout,
-        views.shape,
-        views.axis,
-        block,
-        views.packing,
-    )
 
 
 def _whole_amax(x: Array, weight: Array) -> float | None:

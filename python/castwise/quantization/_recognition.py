@@ -6,33 +6,25 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from castwise.quantization._configs import Stated, Statement, statements
 from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
 from castwise.quantization._matching import Match, matched
-from castwise.quantization._names import KERAS_FLOAT8, beside, lasts, owner, plain_names, tail
+from castwise.quantization._names import (
+    KERAS_FLOAT8,
+    Described,
+    beside,
+    lasts,
+    owner,
+    plain_names,
+    tail,
+)
 from castwise.quantization._recipes import MODEL_TENSORS, RECIPES
 from castwise.quantization._schemes import may_hold
 
 _WEIGHT = "weight"
-
-
-class Described(Protocol):
-    """A tensor as the headers of its container state it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def format(self) -> str | None:
-        """The name of its format, None if the table has none for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its elements along each axis."""
 
 
 def recognized(

@@ -13,7 +13,7 @@ import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
 from castwise.quantization._configs import COMFY
-from castwise.quantization._layouts import FLOAT8, I8, U8
+from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, U8
 from castwise.quantization._schemes import schemes
 from castwise.quantization._views import TILE, ceil_div
 
@@ -45,11 +45,11 @@ def usual(case: Case) -> Given:
 
 def _of_float8(case: Case) -> str:
     """Return the scheme of one float8 per byte; "{}" stands for what shares a scale."""
-    if case.scheme.startswith("mxfp8_") and case.weight.scale is not None:
+    if case.scheme.startswith("mxfp8_") and case.tensors[case.scale()].format in OF_E8M0:
         own = [one.name for one in schemes() if one.element == case.format and one.name[:2] == "mx"]
         if own:
             return own[0]
-    if not case.scheme.startswith("fp8"):
+    if not case.scheme.startswith(("fp8", "mxfp8_")):
         raise case.unknown()
     return "fp8_{}"
 

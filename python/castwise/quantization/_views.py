@@ -300,7 +300,7 @@ def views_of(q: Stored) -> Views:
     """Return the geometry of a quantised array."""
     if q.layout is None or q.shape is None or q.block is None:
         raise ValueError("the quantised array has no geometry yet.")
-    return _views(
+    return geometry(
         q.scheme,
         q.recipe,
         q.layout,
@@ -312,7 +312,7 @@ def views_of(q: Stored) -> Views:
 
 
 @lru_cache(1 << 10)
-def _views(
+def geometry(
     scheme: str,
     recipe: str | None,
     layout: Layout,
@@ -320,8 +320,9 @@ def _views(
     shape: tuple[int, ...],
     axis: int,
     block: tuple[int, int],
-    variant: str | None,
+    variant: str | None = None,
 ) -> Views:
+    """Return the geometry of arrays of a layout; variants that are no packing change nothing."""
     packings = (layout.storage or Storage()).packing
     packing = variant if variant in packings else packings[0]
     return Views(find_scheme(scheme), known_recipe(recipe), layout, shape, axis, block, packing)
