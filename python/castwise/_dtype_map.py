@@ -217,19 +217,7 @@ class DtypeMap:
             It cannot be read.
 
         """
-        parse = _PARSERS.get(path.suffix.lower())
-        if parse is None:
-            raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
-        try:
-            mapping = parse(path.read_text("utf-8-sig"))
-        except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
-            raise ValueError(f"{path}: {error}") from error
-        if not isinstance(mapping, dict):
-            raise TypeError(f"{path}: a map is one object of pattern to format")
-        formats = {
-            key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()
-        }
-        return cls.from_mapping(formats, str(path))
+        return cls.from_mapping(mapping_in(path), str(path))
 
     def with_default(self, dtype: Any) -> DtypeMap:
         """Return the map with a dtype as the default, which it must not have yet.
@@ -271,6 +259,20 @@ class DtypeMap:
             return Decision(target, None, None if target is None else self.default_by)
         key, target = found
         return Decision(target, key, MAP if self.all_kinds else POLICY)
+
+
+def mapping_in(path: Path) -> dict[str, Any]:
+    """Read the mapping in a `.json` or `.toml` file; raises as `DtypeMap.from_file`."""
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None:
+        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
+    try:
+        mapping = parse(path.read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(mapping, dict):
+        raise TypeError(f"{path}: a map is one object of pattern to format")
+    return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
 
 
 def _is_like_default(key: str) -> bool:

@@ -18,7 +18,9 @@ from castwise.checkpoint.convert import cast_file, finish
 from castwise.checkpoint.dequantize import dequantize_file
 from castwise.checkpoint.maps import map_names
 from castwise.checkpoint.preview import CastPlan
+from castwise.checkpoint.quantize import quantize_file
 from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
+from castwise.checkpoint.transcode import transcode_file
 from castwise.checkpoint.verify import Difference, Verification, verify
 from castwise.quantization import Orphan, Quantization, QuantizedWeight
 
@@ -44,8 +46,10 @@ __all__ = [
     "load",
     "map_names",
     "metadata",
+    "quantize_file",
     "save",
     "tensor_seed",
+    "transcode_file",
     "verify",
 ]
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import CastReport
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
@@ -30,7 +31,7 @@ Slab = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class DecodedWeight:
-    """A weight that is decoded as it is read.
+    """A tensor that is decoded as it is read, or encoded.
 
     Attributes
     ----------
@@ -44,6 +45,8 @@ class DecodedWeight:
         All tensors that it is made of.
     slabs
         Lists the slabs that make it, in a format.
+    measured
+        Tells, when all slabs are made, what encoding lost; None for others.
 
     """
 
@@ -52,6 +55,7 @@ class DecodedWeight:
     payload: str
     parts: Collection[str]
     slabs: Callable[[str], Iterable[Slab]]
+    measured: Callable[[], CastReport] | None = None
 
 
 class DecodedReader:
@@ -64,7 +68,8 @@ class DecodedReader:
     stored
         The tensors of all shards.
     weights
-        What is decoded, by the names of payloads in this shard.
+        What tensors of this shard become, by their names: a payload one weight, a weight that is
+        encoded several parts.
     left_out
         Tensors of the quantisation, which a plain model does not have.
     metadata
@@ -78,7 +83,7 @@ class DecodedReader:
         self,
         reader: Reader,
         stored: StoredTensors,
-        weights: Mapping[str, DecodedWeight],
+        weights: Mapping[str, Sequence[DecodedWeight]],
         *,
         left_out: Collection[str],
         metadata: dict[str, str],
@@ -89,15 +94,15 @@ class DecodedReader:
         self.others = reader.others
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
-        self._weights = {one.info.name: one for one in weights.values()}
+        self._weights = {one.info.name: one for some in weights.values() for one in some}
         self._stored = stored
         self._threads = threads
         for name, info in reader.tensors.items():
             if name in weights:
-                self.tensors[weights[name].info.name] = weights[name].info
+                self.tensors |= {one.info.name: one.info for one in weights[name]}
             elif name not in left_out:
                 self.tensors[name] = info
-        parts = {part for one in weights.values() for part in one.parts}
+        parts = {part for one in self._weights.values() for part in one.parts}
         others = [one for one in stored.readers(parts) if one is not reader]
         self._files: Sequence[Reader] = [reader, *others]
         self._open = ExitStack()
@@ -116,6 +121,11 @@ class DecodedReader:
     def decoded(self, name: str) -> DecodedWeight | None:
         """Return the weight of this name if it is decoded."""
         return self._weights.get(name)
+
+    def report(self, name: str) -> CastReport | None:
+        """Return what encoding a tensor lost, when it has been read; None for others."""
+        one = self._weights.get(name)
+        return None if one is None or one.measured is None else one.measured()
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor comes."""

@@ -21,6 +21,7 @@ from castwise.checkpoint._batches import (
     element_cast,
     named,
 )
+from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._rearranging import (
     InCOrder,
     Rearranged,
@@ -151,7 +152,7 @@ class Conversion:
         casting = self._casting(name)
         if casting is None:
             self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return None
+            return self.reader.report(name) if isinstance(self.reader, DecodedReader) else None
         old, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (old, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE

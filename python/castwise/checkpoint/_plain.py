@@ -303,7 +303,7 @@ class _Plain:
         removed = _METADATA if len(self._weights) == len(self.names) else ()
         for path, reader in self._component.shards.items():
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
-            weights = {name: one for name, one in self._weights.items() if name in reader.tensors}
+            weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
             stays = not weights and self._left_out.keys().isdisjoint(reader.tensors)
             if stays and metadata == reader.metadata:
                 continue

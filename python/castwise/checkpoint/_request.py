@@ -67,6 +67,12 @@ class PlannedRun:
         return CastSummary(*self.about, rows, self.unused)
 
 
+def becomes_file(source: Reader | CheckpointFolder, new: Path, limit: int | None) -> bool:
+    """Return True if a source becomes one file, as the destination names one."""
+    is_file = is_container(new) and not new.is_dir()
+    return is_file or (limit is None and not isinstance(source, CheckpointFolder))
+
+
 def new_run(
     source: Reader | CheckpointFolder,
     new: Path,
@@ -77,8 +83,7 @@ def new_run(
     overwrite: bool,
 ) -> ToFile | ToFolder:
     """Make the run that writes a file or a folder, as the destination names one."""
-    is_file = is_container(new) and not new.is_dir()
-    if is_file or (limit is None and not isinstance(source, CheckpointFolder)):
+    if becomes_file(source, new, limit):
         return ToFile(source, new, limit, patterns, resumable=keeping.resumable)
     return ToFolder(source, new, limit, patterns, keeping, overwrite=overwrite)
 

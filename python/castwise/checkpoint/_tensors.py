@@ -81,7 +81,10 @@ class Planned(NamedTuple):
     decided_by
         "dtype", "map" or "policy", None if nothing asked for a cast.
     is_decoded
-        True for a quantised weight that is decoded to `target` while it is read.
+        True for a quantised weight that is decoded to `target` while it is read, and for what a
+        weight is stored as that is quantised.
+    label
+        What reports call the target, if not by the name of its format.
 
     """
 
@@ -90,6 +93,7 @@ class Planned(NamedTuple):
     pattern: str | None = None
     decided_by: str | None = None
     is_decoded: bool = False
+    label: str | None = None
 
     @property
     def is_cast(self) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from castwise.checkpoint._config import CONFIG, Config
@@ -56,6 +56,9 @@ class Keeping:
     resume: bool
     config: Callable[[Path, str], Config] | None
     """What makes config.json follow the tensors; None to leave it as it is."""
+
+    added: Mapping[str, str] = field(default_factory=dict)
+    """Files to add, with their texts, by their paths in the folder."""
 
 
 class ToFolder:
@@ -221,6 +224,10 @@ class ToFolder:
         if self._others is not None:
             self._copied = self._others.copy(new)
             self._others.tell(room.left_out)
+        for path, text in self._keeping.added.items():
+            with new_file(new / path) as file:
+                file.write(text.encode())
+            self._copied.add(path)
         for component in self._targets:
             self._finish(component, new, [row for row in rows if row.shard in component.names])
         if not is_remote(new):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from castwise._core import CastReport
-from castwise.checkpoint._tensors import Planned, format_info
+from castwise.checkpoint._tensors import Planned, format_named
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
@@ -107,7 +107,7 @@ class CastRow(NamedTuple):
     source
         Its format before, as the source's container calls it if castwise knows no name.
     target
-        Its format now, None if it was kept as it was.
+        Its format now, None if it was kept as it was; of a payload its scheme.
     nbytes_before
         Its size in the source, in bytes, uncompressed.
     nbytes_after
@@ -144,7 +144,7 @@ class CastRow(NamedTuple):
             name=info.name,
             shape=info.shape,
             source=info.label,
-            target=plan.target,
+            target=plan.label or plan.target,
             nbytes_before=info.nbytes,
             nbytes_after=nbytes_after,
             report=report,
@@ -173,7 +173,8 @@ class CastRow(NamedTuple):
 
     @property
     def _wraps(self) -> bool:
-        return self.target is not None and format_info(self.target).kind in _WITHOUT_INFINITY
+        row = None if self.target is None else format_named(self.target)
+        return row is not None and row.kind in _WITHOUT_INFINITY
 
     def losses(self, *, max_zeros: float = MAX_ZEROS, nan: str = "keep") -> dict[str, int]:
         """Count the values of each kind of finding; see `Finding`.

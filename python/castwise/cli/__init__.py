@@ -1,4 +1,4 @@
-"""The command line: `castwise cast`, `dequantize`, `finish`, `inspect`, `verify` and `formats`.
+"""The command line: `castwise cast`, `quantize`, `dequantize` and the other commands.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 all is well,
 1 the checkpoint was written but values were lost (they became infinite, NaN or zero, wrapped, or
@@ -21,7 +21,7 @@ from typing import NoReturn
 import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
-from castwise.cli import cast, dequantize, finish, formats, inspect, verify
+from castwise.cli import cast, dequantize, finish, formats, inspect, quantize, transcode, verify
 from castwise.cli._output import (
     BROKEN_PIPE,
     ERROR,
@@ -105,6 +105,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (cast, dequantize, finish, inspect, verify, formats):
+    for command in (cast, quantize, dequantize, transcode, finish, inspect, verify, formats):
         command.add(commands)
     return parser

@@ -39,13 +39,13 @@ _SPARE = ("shape", "max rel error", "from", "SQNR dB")
 """Columns that may be left out on a narrow terminal, the first first."""
 
 
-def report_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
-    """Show the report: rows of what was cast, a total, and what was kept.
+def report_lines(summary: CastSummary, *, rows: str = GROUPS, done: str = "cast") -> Iterator[str]:
+    """Show the report: rows of what was cast, or what else was done, a total, and what was kept.
 
     A row is for the tensors of all layers, for those of a pair of formats, or for one tensor.
     """
     cast = [row for row in summary.rows if row.report is not None]
-    kept = [row for row in summary.rows if row.report is None]
+    kept = [row for row in summary.rows if row.target is None]
     groups = grouped(cast, rows)
     if groups:
         counted = len(groups) < len(cast)
@@ -61,7 +61,7 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)
     yield (
-        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} cast, "
+        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} {done}, "
         f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
     )
     if summary.options.get("seed") is not None:

@@ -9,8 +9,10 @@ from castwise.cli._cast_output import GROUPS, group_names, grouped
 from castwise.cli._output import size_text, table, tensors_text
 
 
-def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
-    """Show the decoded weights, a row for those of all layers, a scheme, or each; a total."""
+def decode_lines(
+    summary: CastSummary, *, rows: str = GROUPS, done: str = "decoded"
+) -> Iterator[str]:
+    """Show what was decoded, or `done` else, a row for all layers, a scheme, or each; a total."""
     decoded = [row for row in summary.rows if row.target is not None]
     groups = grouped(decoded, rows)
     if groups:
@@ -22,7 +24,7 @@ def decode_lines(summary: CastSummary, *, rows: str = GROUPS) -> Iterator[str]:
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)
     yield (
-        f"{summary.source} -> {summary.destination}: {tensors_text(len(decoded))} decoded, "
+        f"{summary.source} -> {summary.destination}: {tensors_text(len(decoded))} {done}, "
         f"{len(summary.rows) - len(decoded):,} kept, {size_text(before)} -> {size_text(after)}"
     )
 

@@ -38,7 +38,9 @@ _WORDS = {
 """For each kind of finding: what one value did, what several did, and what to do about it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser, max_zeros: float | None = MAX_ZEROS, zeros: str = "1%%"
+) -> None:
     """Add the options that say which losses are findings."""
     parser.add_argument(
         "--fail-on",
@@ -52,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-zeros",
         metavar="SHARE",
         type=_share_argument,
-        default=MAX_ZEROS,
+        default=max_zeros,
         help="the share of a tensor's nonzero values that may become zero before that is an "
-        "underflow: 0.05 or 5%% (default: 1%%)",
+        f"underflow: 0.05 or 5%% (default: {zeros})",
     )
     parser.add_argument(
         "--exit-zero", action="store_true", help="exit code 0 whatever was lost; errors stay 2"

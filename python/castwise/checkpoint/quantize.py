@@ -1,0 +1,212 @@
+"""Quantise the weights of a checkpoint, a file or folders of shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from castwise._core import get_num_threads
+from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
+from castwise._spelling import checkpoint_format
+from castwise.checkpoint._encoding import Encode, encoded
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._filesystem import checked_path
+from castwise.checkpoint._other_files import Patterns
+from castwise.checkpoint._quantizing import Request
+from castwise.checkpoint._targets import shard_bytes
+from castwise.checkpoint._written import is_scheme, written
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastSummary, Progress
+
+
+def quantize_file(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    scheme: str | None = None,
+    *,
+    recipe: str | None = None,
+    block: int | tuple[int, int] | None = None,
+    dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    ignore: str | Sequence[str] = (),
+    threads: int | None = None,
+    overwrite: bool = False,
+    resumable: bool = False,
+    resume: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> CastSummary:
+    """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
+
+    The matrices of linear layers, and of experts stacked in one tensor, become the codes and scales
+    that the producer's own tools make of them, bit for bit, under its names. Embeddings, norms,
+    routers, heads and adapters stay as they are unless the map names them, and so do biases and all
+    other tensors. `config.json` states the quantisation, and the modules that it leaves out; the
+    index names the new tensors. No scales of inputs are made: those need data.
+
+    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantised
+    and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
+    tensor are read twice. What engines fuse (q, k and v; gate and up) shares its global scale.
+
+    Parameters
+    ----------
+    source
+        What to read, as in `cast_file`.
+    destination
+        What to write: a folder, or one `.safetensors` file, whose metadata then state what
+        `config.json` does else. A file is replaced; a folder only with `overwrite`.
+    scheme
+        What linear layers become: one of `castwise.quantization.schemes()`. None: only what the map
+        says.
+    recipe
+        The producer: "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss",
+        "comfy" or "mlx". By default the first of these that stores the scheme.
+    block
+        The (rows, columns) that share a scale, where the scheme has a choice; one number is
+        columns. By default the producer's.
+    dtype_map
+        As in `cast_file`, a mapping of regular expressions or its file, in which a scheme may stand
+        wherever a dtype may, also under "default": then it is that of linear layers.
+    ignore
+        Regular expressions that match the whole names of weights, or of their modules, to leave.
+    threads
+        How many threads may quantise.
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
+        As in `cast_file`.
+
+    Returns
+    -------
+    What each tensor became; a `CastPlan` if `dry_run`. The row of a payload has the scheme as its
+    `target`, and what the decoded values lost as its report.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is quantised already; the scheme and the recipe do not go together, or one of
+        them is unknown; the recipe cannot hold a weight; a weight has infinite or NaN elements; no
+        weight would be quantised; or what makes `cast_file` raise it.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read or written, or the disk is full.
+
+    """
+    how = _encode(scheme, recipe, block, dtype_map, ignore=ignore, threads=threads)
+    options = EncodeOptions(
+        scheme=how.scheme,
+        recipe=how.recipe,
+        block=how.block,
+        mapping=how.mapping,
+        ignore=how.ignore,
+        threads=how.threads,
+    )
+    request = Request(
+        source=source,
+        make=partial(encoded, how=how),
+        dtypes=how.dtypes,
+        options=options,
+        overwrite=overwrite,
+        resumable=resumable,
+        resume=resume,
+        patterns=Patterns(include, exclude),
+        limit=shard_bytes(max_shard_size),
+    )
+    with request.planned(destination) as planned:
+        return planned.preview() if dry_run else planned.write(progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions(CastOptions):
+    """The options of a run that quantises."""
+
+    scheme: str | None
+    recipe: str
+    block: tuple[int, int] | None
+    mapping: Mapping[str, str]
+    ignore: Sequence[str]
+
+    def for_tensor(self, name: str) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
+        del name
+        return CastOptions.to_dict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {
+            "seed": None,
+            "scheme": self.scheme,
+            "recipe": self.recipe,
+            "block": None if self.block is None else list(self.block),
+            "map": dict(self.mapping),
+            "ignore": list(self.ignore),
+        }
+
+
+def _encode(
+    scheme: Any,
+    recipe: Any,
+    block: Any,
+    dtype_map: Any,
+    *,
+    ignore: Any,
+    threads: Any,
+) -> Encode:
+    """Check what is to be quantised, and how."""
+    mapping, origin = _mapping(dtype_map)
+    if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
+        if scheme is not None and scheme != default:
+            raise CheckpointError(
+                f"{origin} has the {DEFAULT} {default!r}, and scheme={scheme!r} is another; leave "
+                "one out"
+            )
+        scheme = mapping.pop(DEFAULT)
+    schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
+    if scheme is None and not schemes:
+        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
+    formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
+    dtypes = DtypeMap.from_mapping(formats, origin)
+    if recipe is not None and not isinstance(recipe, str):
+        raise TypeError(f"recipe must be the name of a producer, not {recipe!r}")
+    names = list(dict.fromkeys([*([] if scheme is None else [scheme]), *schemes.values()]))
+    for name in names:
+        recipe = written(name, recipe).recipe
+    if not isinstance(ignore, str) and not isinstance(ignore, Sequence):
+        raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
+    patterns = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    for one in patterns:
+        if not isinstance(one, str):
+            raise TypeError(f"ignore: {one!r} is not a regular expression, which is a str")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    if threads is not None and threads <= 0:
+        raise ValueError(f"threads must be positive, not {threads}")
+    made = Encode(
+        scheme, recipe, _block(block), patterns, dtypes, schemes, threads or get_num_threads()
+    )
+    for name in names:
+        made.encoding(name)
+    return made
+
+
+def _mapping(given: Any) -> tuple[dict[str, Any], str]:
+    """Return the values of a map by its patterns, and what errors call it."""
+    if given is None:
+        return {}, "map"
+    if isinstance(given, Mapping):
+        return {key: checkpoint_format(value) for key, value in given.items()}, "map"
+    path = checked_path(given)
+    return mapping_in(path), str(path)
+
+
+def _block(block: Any) -> tuple[int, int] | None:
+    if block is None:
+        return None
+    pair = (1, block) if isinstance(block, int) else tuple(block)
+    if len(pair) != 2 or not all(isinstance(one, int) and one > 0 for one in pair):  # noqa: PLR2004
+        raise ValueError(f"block={block!r} is not valid; use (rows, columns), or columns")
+    return int(pair[0]), int(pair[1])

@@ -1,0 +1,129 @@
+"""`castwise quantize`: quantise the weights of a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from typing import Any
+
+from castwise import checkpoint
+from castwise._tables import unused_lines
+from castwise.checkpoint import CastSummary
+from castwise.checkpoint._written import expected_zeros, recipes, scheme_names
+from castwise.cli import _findings, _folder_options
+from castwise.cli._cast_output import report_lines
+from castwise.cli._findings import say_findings
+from castwise.cli._output import OK, local_path_argument, say
+from castwise.cli._progress import ProgressLine
+from castwise.cli._showing import add_arguments, shown
+
+_QUANTIZE = """\
+Quantise the weights of a checkpoint, a file or a folder of shards, and write it as a
+producer's tools do, bit for bit: codes and scales under its names, what states them in
+config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
+are quantised; embeddings, norms, routers, heads and adapters stay unless the --map
+names them, and all other tensors stay as they are, byte for byte.
+
+DST appears, or is replaced, when it is complete, and may be SRC itself. Weights pass
+through memory in slabs of whole blocks; for a scale of the whole tensor they are read
+twice. Scales of inputs, which need data, are not made.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  the checkpoint was written, or it is a dry run
+  1  it was written, but of a tensor more nonzero values became zero than --max-zeros
+     allows, or what else --fail-on names; each is said on standard error
+  2  an error, such as a weight that is infinite; DST is as it was, unless the message
+     says that it was written
+  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of a parser."""
+    parser = commands.add_parser(
+        "quantize",
+        help="quantise the weights of a checkpoint",
+        description=_QUANTIZE,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _folder_options.add_paths(parser)
+    parser.add_argument(
+        "--scheme",
+        metavar="S",
+        help=f"what linear layers become: {', '.join(scheme_names())}",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="R",
+        help=f"whose checkpoint it is: {', '.join(recipes())} (default: the first of them "
+        "that stores the scheme)",
+    )
+    parser.add_argument(
+        "--block",
+        metavar="N|NxM",
+        type=_block_argument,
+        help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
+    )
+    parser.add_argument(
+        "--map",
+        metavar="FILE",
+        type=local_path_argument,
+        help='JSON or TOML: {"default": S, REGEX: S, D or "keep", ...}; a key matches whole names, '
+        "S is a scheme, D a dtype to cast to",
+    )
+    parser.add_argument(
+        "--ignore",
+        metavar="REGEX",
+        action="append",
+        default=[],
+        help="leave the weights whose whole names, or whose modules', match; as often as needed",
+    )
+    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
+    add_arguments(parser)
+    _findings.add_arguments(
+        parser, max_zeros=None, zeros="as few bits give: 3%% for 8 bits, 50%% for 4"
+    )
+    _folder_options.add_arguments(parser)
+    parser.set_defaults(run=_quantize, refuse=parser.error)
+
+
+def _block_argument(text: str) -> int | tuple[int, int]:
+    numbers = text.lower().split("x")
+    if len(numbers) > 2 or not all(one.isdecimal() for one in numbers):  # noqa: PLR2004
+        raise argparse.ArgumentTypeError(f"{text!r} is not a block, such as 64 or 128x128")
+    columns = int(numbers[-1])
+    return columns if len(numbers) == 1 else (int(numbers[0]), columns)
+
+
+def _quantize(options: argparse.Namespace) -> int:
+    if options.scheme is None and options.map is None:
+        options.refuse("give --scheme or --map")
+    summary = shown(
+        options, lambda: _quantize_file(options), partial(report_lines, done="quantised")
+    )
+    for line in unused_lines(summary.unused_patterns):
+        say(f"warning: {options.map}: {line}")
+    return OK if options.dry_run else say_findings(summary, options)
+
+
+def _quantize_file(options: argparse.Namespace) -> CastSummary:
+    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+        summary = checkpoint.quantize_file(
+            options.source,
+            options.destination,
+            options.scheme,
+            recipe=options.recipe,
+            block=options.block,
+            dtype_map=options.map,
+            ignore=options.ignore,
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+            **_folder_options.folder_options(options),
+        )
+    if options.max_zeros is None:
+        options.max_zeros = expected_zeros(row.target for row in summary.rows)
+    return summary

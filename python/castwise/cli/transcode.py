@@ -1,0 +1,72 @@
+"""`castwise transcode`: lay a quantised checkpoint anew, as another producer stores it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from typing import Any
+
+from castwise import checkpoint
+from castwise.checkpoint import CastSummary
+from castwise.checkpoint._written import form_names
+from castwise.checkpoint.report import MAX_ZEROS
+from castwise.cli import _folder_options
+from castwise.cli._decode_table import decode_lines
+from castwise.cli._output import OK
+from castwise.cli._progress import ProgressLine
+from castwise.cli._showing import add_arguments, shown
+
+_TRANSCODE = """\
+Write a quantised checkpoint, a file or a folder of shards, as another producer stores
+it, with the same codes and scales: NVFP4 and MXFP8 of ModelOpt as compressed-tensors,
+and the other way round. Names, shapes and what states the quantisation change; a
+global scale becomes its reciprocal, one with which every value decodes to the same in
+bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.
+
+DST appears, or is replaced, when it is complete, and may be SRC itself. For other
+producers: castwise dequantize, then castwise quantize.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  the checkpoint was written, or it is a dry run
+  2  an error, such as a part that the other producer has no place for; DST is as it
+     was, unless the message says that it was written
+  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of a parser."""
+    parser = commands.add_parser(
+        "transcode",
+        help="lay a quantised checkpoint anew, as another producer stores it",
+        description=_TRANSCODE,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _folder_options.add_paths(parser)
+    parser.add_argument(
+        "--to", metavar="R", required=True, help=f"the producer: {' or '.join(form_names())}"
+    )
+    add_arguments(parser)
+    _folder_options.add_arguments(parser)
+    parser.set_defaults(run=_transcode, map=None, max_zeros=MAX_ZEROS)
+
+
+def _transcode(options: argparse.Namespace) -> int:
+    lines = partial(decode_lines, done="transcoded")
+    shown(options, lambda: _transcode_file(options), lines)
+    return OK
+
+
+def _transcode_file(options: argparse.Namespace) -> CastSummary:
+    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+        return checkpoint.transcode_file(
+            options.source,
+            options.destination,
+            options.to,
+            progress=progress.show if progress.visible else None,
+            **_folder_options.folder_options(options),
+        )
