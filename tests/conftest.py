@@ -16,7 +16,9 @@ from typing import Any
 import peers
 import pytest
 import support
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
+from process_state import changes, end_command_line, environment_kept, process_state
 from recorded import SESSION, TESTS, Records, read, write
 from support import at_level
 
@@ -24,8 +26,8 @@ settings.register_profile("exhaustive", deadline=None, derandomize=True, max_exa
 settings.register_profile(
     "default",
     parent=settings.get_profile("exhaustive"),
-    max_examples=50,
-    stateful_step_count=20,
+    max_examples=30,
+    stateful_step_count=15,
 )
 settings.load_profile("exhaustive")
 
@@ -47,6 +49,7 @@ FRAMEWORKS = {
 }
 RECORDED: dict[Path, dict[str, list[str]]] = {}
 PASSED = pytest.StashKey[bool]()
+STATE = pytest.StashKey[dict[str, object]]()
 MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
 
 
@@ -184,7 +187,8 @@ def _in_one_line(report: pytest.CollectReport | pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    report = yield
+    with environment_kept():  # distributed sets OMP_NUM_THREADS
+        report = yield
     _in_one_line(report)
     return report
 
@@ -198,6 +202,33 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[PASSED] = report.passed
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[STATE] = process_state()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test that leaves the process in another state, in which others would run."""
+    yield
+    end_command_line()
+    if left := changes(item.stash[STATE]):
+        pytest.fail("\n".join(["the process was left in another state:", *left]), pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Tell pytest-xdist's main process of a test that passes in one message, not in five."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed or report.duration > 0.005:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Cast a checkpoint again and again, dying at one step later each time; a script, not a test.
 
-Usage: kill_at_every_step.py SRC DST. For every line of standard input that holds a number N, a
+For every line of standard input, a number N and two paths SRC and DST with tabs between them, a
 child casts SRC to DST and ends without any clean-up at the N-th time that Python opens, renames,
 removes or otherwise touches a file. Its exit code is printed: 9 if it died so, 0 if it finished.
 """
@@ -25,11 +25,12 @@ def die_at(last: int) -> None:
     sys.addaudithook(hook)
 
 
-def main(source: str, destination: str) -> None:
+def main() -> None:
     for line in sys.stdin:
+        step, source, destination = line.rstrip("\n").split("\t")
         child = os.fork()
         if child == 0:
-            die_at(int(line))
+            die_at(int(step))
             checkpoint.cast_file(source, destination, "bfloat16", overwrite=True)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -37,4 +38,4 @@ def main(source: str, destination: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main()

@@ -24,9 +24,10 @@ import termios
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 LIMIT = 120  # seconds, after which a program is ended
@@ -39,20 +40,29 @@ USED_BY_CASTWISE = (
 
 
 def run_python(
-    *arguments: Any, env: Mapping[str, str] | None = None, forked: bool = True
+    *arguments: Any,
+    env: Mapping[str, str] | None = None,
+    stdout: Path | None = None,
+    forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python [-W error] (-m module | -c code) arguments`, and wait for its end.
 
-    With forked=False it has an interpreter of its own: for tests of how one starts or ends.
+    Standard output is what it prints, or goes to a file. With forked=False it has an interpreter
+    of its own: for tests of how one starts or ends.
     """
     command = [sys.executable, *map(str, arguments)]
     environment = dict(os.environ if env is None else env)
     if not forked or sys.platform != "linux":
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
-        )
+        with nullcontext(subprocess.PIPE) if stdout is None else stdout.open("w") as out_to:
+            return subprocess.run(
+                command, env=environment, stdout=out_to, stderr=subprocess.PIPE, text=True,
+                check=False, timeout=LIMIT,
+            )  # fmt: skip
     (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
     connection = _server("castwise.cli" if env is None else "numpy")
+    if stdout is not None:
+        os.close(write_out)
+        write_out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     _request(connection, command, environment, (write_out, write_errors))
     os.close(write_out)
     os.close(write_errors)

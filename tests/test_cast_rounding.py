@@ -72,6 +72,7 @@ def test_the_odds_are_the_fraction_of_the_gap(
     assert abs(moved - COUNT * odds) < SIGMAS * (COUNT * odds * (1 - odds)) ** 0.5
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("target", ["bfloat16", "float8_e4m3", "float32", "int16"])
 @pytest.mark.parametrize("rare", ["moves", "stays"])
 def test_small_fractions_count(target: str, rare: str) -> None:

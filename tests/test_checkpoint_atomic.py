@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -18,6 +19,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import _filesystem as atomic
 from checkpoint_samples import floats, safetensors_file, write_sharded
+from processes import run_python
 
 KILLED = 9
 KILLER = Path(__file__).with_name("kill_at_every_step.py")
@@ -45,16 +47,40 @@ def _make(path: Path, value: float) -> None:
         checkpoint.save(path / "inner" / "model.safetensors", {"c": floats(5)})
 
 
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Callable[..., int]]:
+    """Cast a source to a destination, dying at a step; return the exit code."""
+    with subprocess.Popen(
+        [sys.executable, KILLER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as process:
+        reading, writing = process.stdin, process.stdout
+        assert reading is not None
+        assert writing is not None
+
+        def code(step: int, source: Path, destination: Path) -> int:
+            reading.write(f"{step}\t{source}\t{destination}\n")
+            return int(writing.readline())
+
+        yield code
+        reading.close()
+
+
 @pytest.mark.parametrize(
     "stride",
     [
-        pytest.param(9, id="at-some-steps"),
+        pytest.param(13, id="at-some-steps"),
         pytest.param(1, id="at-every-step", marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.parametrize("existing", [True, False], ids=["replaces", "new"])
 @pytest.mark.parametrize("name", ["x.safetensors", "x.npz", "folder"])
-def test_dying_leaves_old_or_new(tmp_path: Path, name: str, existing: bool, stride: int) -> None:
+def test_dying_leaves_old_or_new(
+    tmp_path: Path, killer: Callable[..., int], name: str, existing: bool, stride: int
+) -> None:
     source, destination = tmp_path / f"in-{name}", tmp_path / f"out-{name}"
     _make(source, 1.0)
     if existing:
@@ -64,24 +90,13 @@ def test_dying_leaves_old_or_new(tmp_path: Path, name: str, existing: bool, stri
     checkpoint.cast_file(source, reference, "bfloat16")
     new = _contents(reference)
     seen = set()
-    with subprocess.Popen(
-        [sys.executable, KILLER, source, destination],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    ) as killer:
-        assert killer.stdin is not None
-        assert killer.stdout is not None
-        for step in itertools.count(1, stride):
-            killer.stdin.write(f"{step}\n")
-            code = int(killer.stdout.readline())
-            now = _contents(destination)
-            assert now in (old, new), f"step {step}"
-            seen.add("new" if now == new else "old")
-            if code != KILLED:
-                break
-        killer.stdin.close()
+    for step in itertools.count(1, stride):
+        code = killer(step, source, destination)
+        now = _contents(destination)
+        assert now in (old, new), f"step {step}"
+        seen.add("new" if now == new else "old")
+        if code != KILLED:
+            break
     assert code == 0
     assert step > 5
     assert seen == {"old", "new"}
@@ -90,7 +105,7 @@ def test_dying_leaves_old_or_new(tmp_path: Path, name: str, existing: bool, stri
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     source, destination = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
-    checkpoint.save(source, {f"t{index}": floats(1 << 20, index) for index in range(8)})
+    checkpoint.save(source, {f"t{index}": floats(1 << 19, index) for index in range(8)})
     started = time.monotonic()
     checkpoint.cast_file(source, destination, "bfloat16")
     seconds = time.monotonic() - started
@@ -99,7 +114,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     generator = random.Random(5)
     casting = partial(checkpoint.cast_file, source, destination, "bfloat16")
     killed = 0
-    for _ in range(12):
+    for _ in range(8):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 dislikes forks by threads
             process = get_context("fork").Process(target=casting)
@@ -180,6 +195,7 @@ def test_what_another_run_still_writes_is_no_leftover(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_polite_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     source, destination = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
@@ -234,13 +250,8 @@ print(peak() - before)
 
 def peak_above_import(source: Path, destination: Path) -> int:
     """The memory in bytes that a conversion adds to what the import has taken."""
-    # Not a fork, whose peak would be that of these tests.
-    result = subprocess.run(
-        [sys.executable, "-c", MEASURE, source, destination],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    result = run_python("-c", MEASURE, source, destination)
+    assert result.returncode == 0, result.stderr
     return int(result.stdout)
 
 

@@ -330,8 +330,9 @@ def test_keras_files_that_lie(tmp_path: Path, case: str) -> None:
     content, message = KERAS_LIES[case]
     path, out = tmp_path / "in.keras", tmp_path / "out.keras"
     path.write_bytes(content)
-    with pytest.raises(checkpoint.CheckpointError, match=message):
+    with pytest.raises(checkpoint.CheckpointError, match=message) as caught:
         checkpoint.cast_file(path, out, "float16")
+    assert str(caught.value).count(str(path)) == 1
     assert not out.exists()
 
 

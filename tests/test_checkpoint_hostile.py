@@ -145,7 +145,7 @@ def _limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProc
     return run_python("-c", program, *arguments)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("descr", ["(", "()", "-", "1+", "[],", "'',", "{1:'a'},", "'", "\\", " "])
 def test_the_longest_headers_take_little_memory(tmp_path: Path, descr: str) -> None:
     path = tmp_path / "in.npy"

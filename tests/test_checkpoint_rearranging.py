@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 from castwise import checkpoint
 from castwise.checkpoint import _rearranging
 from castwise.checkpoint._rearranging import rearrange
@@ -26,7 +27,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_strides(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(_rearranging, "_BLOCK_BYTES", block)
     pick = random.Random(block)
-    for _ in range(40):
+    for _ in range(40 // support.FEWER):
         axes = pick.randrange(6)
         shape = tuple(
             pick.choice((0, 1, 2, 3, 5, 7, 17)[pick.random() < 0.95 :]) for _ in range(axes)
@@ -164,7 +165,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, limit: int) -> None:
 )
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, old: str, new: str) -> None:
     block = floats(1 << 18)
-    wide = np.asfortranarray(np.tile(block, 96).reshape(-1, 4096))
+    wide = np.asfortranarray(np.tile(block, 80).reshape(-1, 4096))
     if old == "in.npz":
         np.savez(tmp_path / old, w=wide)
     else:

@@ -3,10 +3,7 @@
 import itertools
 import json
 import os
-import resource
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import _filesystem, _leftovers
 from castwise.checkpoint._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
-from processes import run_python
+from processes import run_castwise, run_python
 
 SHARDS = ("a", "b", "c", "d")
 KEPT = ".out.resumable.castwise-tmp"
@@ -483,27 +480,24 @@ def test_a_file_is_cast_as_a_whole(source: Path, tmp_path: Path) -> None:
             )
 
 
-def _small_files_only() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+SMALL_FILES_ONLY = """
+import resource, sys
+from castwise.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+sys.exit(main())
+"""
 
 
 def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
     checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)})
     out = source.with_name("out")
-    command = [sys.executable, "-m", "castwise", "cast", source, out, "--dtype", "bf16", "--json"]
-    full = subprocess.run(
-        [*command, "--resumable"],
-        preexec_fn=_small_files_only,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ("cast", source, out, "--dtype", "bf16", "--json")
+    full = run_python("-c", SMALL_FILES_ONLY, *command, "--resumable")
     assert full.returncode == 2
     assert full.stderr.splitlines() == [
         f"castwise: {out.with_name(KEPT)} keeps 2 of 4 shards; resume (--resume) goes on with them",
         f"castwise: error: {out}: File too large",
     ]
-    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
-    report = json.loads(resumed.stdout)
+    report = json.loads(run_castwise(*command, "--resume").stdout)
     assert [row["name"] for row in report["tensors"]] == ["a", "ids", "b", "c", "d"]
     assert checkpoint.load(out)["c"].dtype.itemsize == 2

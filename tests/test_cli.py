@@ -115,8 +115,7 @@ def test_json_takes_no_more_memory_than_the_table(tmp_path: Path) -> None:
 
     def peak(*options: Any) -> int:
         arguments = ("cast", source, tmp_path / "out.safetensors", "--dtype", "float64", *options)
-        # Not a fork, whose peak would be that of these tests.
-        return int(run_python("-c", MEASURE, *arguments, forked=False).stderr)
+        return int(run_python("-c", MEASURE, *arguments).stderr)
 
     # As a whole, the text and what it is made of took 7 kB more for each tensor.
     assert peak("--json", "--report", tmp_path / "report.json") < peak() + 8e6
@@ -180,15 +179,12 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_standard_output_that_is_full_is_an_error(model: Path, unbuffered: str) -> None:
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "castwise", "inspect", model],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )
+    result = run_python(
+        *("-m", "castwise", "inspect", model),
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered} if unbuffered else None,
+        stdout=Path("/dev/full"),
+        forked=not unbuffered,
+    )
     assert result.returncode == 2
     assert result.stderr == "castwise: error: No space left on device\n"
 
@@ -319,10 +315,10 @@ def test_reports_that_would_do_harm_are_refused_before_the_work(
         assert not out.exists()
     assert model.read_bytes() == before
     assert keep.read_text() == kept
-    result = _sh(
-        f'"$@" > "{tmp_path / "log"}"', "cast", model, out, "--dtype", "bf16",
-        "--report", tmp_path / "log",
-    )  # fmt: skip
+    log = tmp_path / "log"
+    result = run_python(
+        *("-m", "castwise", "cast", model, out, "--dtype", "bf16", "--report", log), stdout=log
+    )
     assert result.returncode == 2
     assert "is standard output" in result.stderr
     write_sharded(tmp_path / "shards", {"one.safetensors": {"a": floats(2)}})
@@ -348,9 +344,8 @@ def test_the_report_survives_a_full_standard_output(
     model: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     out, report = tmp_path / "out.safetensors", tmp_path / "report.json"
-    result = _sh(
-        '"$@" > /dev/full', "cast", model, out, "--dtype", "bf16", "--report", report, *options
-    )
+    arguments = ("cast", model, out, "--dtype", "bf16", "--report", report, *options)
+    result = run_python("-m", "castwise", *arguments, stdout=Path("/dev/full"))
     assert result.returncode == 2
     assert re.fullmatch(
         r"castwise: error: \S+ was written, but not standard output: No space left on device\n",
@@ -360,13 +355,18 @@ def test_the_report_survives_a_full_standard_output(
     assert checkpoint.load(out)["dense/bias"].dtype.itemsize == 2
 
 
-def test_closed_streams(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["cast", pytest.param("inspect", marks=pytest.mark.exhaustive)])
+def test_closed_standard_output(model: Path, tmp_path: Path, command: str) -> None:
     out = tmp_path / "out.safetensors"
-    for arguments in (("inspect", model), ("cast", model, out, "--dtype", "bf16")):
-        result = _sh('"$@" >&-', *arguments)
-        assert result.returncode == 2
-        assert re.fullmatch(r"castwise: error: standard output is closed[^\n]+\n", result.stderr)
+    options = (out, "--dtype", "bf16") if command == "cast" else ()
+    result = _sh('"$@" >&-', command, model, *options)
+    assert result.returncode == 2
+    assert re.fullmatch(r"castwise: error: standard output is closed[^\n]+\n", result.stderr)
     assert not out.exists()
+
+
+def test_closed_standard_error(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
     result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf61")
     assert (result.returncode, result.stdout) == (2, "")
     result = _sh('"$@" 2>&-', "cast", model, out, "--dtype", "bf16")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import castwise
 import numpy as np
 import pytest
 import support
+from processes import run_python
 
 
 def explained(*arguments: object, **options: object) -> dict[str, str]:
@@ -76,17 +75,9 @@ def test_the_log() -> None:
         "import castwise, numpy; castwise.cast(numpy.ones(3), 'bfloat16', overflow='saturate')"
     )
     environment = os.environ | {"CASTWISE_LOG": "cast"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", program, env=environment)
     (line,) = done.stderr.splitlines()
     assert line.startswith("castwise: float64 -> bfloat16 on ")
     assert "; route: " in line
-    quiet = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"CASTWISE_LOG": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert quiet.stderr == ""
+    quiet = run_python("-c", program, env=os.environ | {"CASTWISE_LOG": ""})
+    assert (quiet.returncode, quiet.stderr) == (0, "")

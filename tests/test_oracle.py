@@ -89,7 +89,7 @@ def test_defaults_agree_with_astype(source: Format, target: Format) -> None:
 def test_roundings_agree_with_fractions(target: Format, rounding: str) -> None:
     """In range, each rounding chooses the right one of two values, as fractions."""
     source = FORMATS["bfloat16"]
-    codes = np.arange(1 << 16).astype(source.codes)
+    codes = np.arange(0, 1 << 16, support.FEWER).astype(source.codes)
     codes = codes[oracle.decode(codes, source).finite]
     codes = codes[~oracle.cast(codes, source, target).expected(rounding, "ieee").overflows]
     listed = np.arange(target.largest + 1)

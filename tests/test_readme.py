@@ -12,8 +12,8 @@ import readme
 HOW = "run `python tests/readme.py`"
 PAGES = sorted(
     page
-    for folder in (".", ".github", "benches", "python/castwise/**")
-    for page in (readme.ROOT / folder).glob("*.md")
+    for pages in ("*.md", ".github/*.md", "benches/*.md", "python/castwise/**/*.md")
+    for page in readme.ROOT.glob(pages)
 )
 FRAMEWORKS = ("keras", "tf_keras", "torch", "jax")
 

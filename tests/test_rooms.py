@@ -44,7 +44,7 @@ def imported(file: Path, known: set[str]) -> set[str]:
     """What a module imports from the package, also in functions, for types only, and by name."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+        if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise.loss_scale import DelayedScaling
 from float_environment import DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, SUPPORTED, mxcsr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from originals import library
 
@@ -24,7 +24,6 @@ amaxes = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(
     found=amaxes,
     length=st.integers(1, 5),
@@ -98,7 +97,6 @@ def test_quantize_and_dequantize_are_keras(dtype: type, scale: float, level: str
     assert scaling.quantize(x[5001:])[1] == math.inf
 
 
-@settings(max_examples=150)
 @given(
     found=amaxes,
     length=st.integers(1, 5),

@@ -45,6 +45,13 @@ def test_a_tree_that_only_repeats_itself_has_an_end() -> None:
     assert unscale([once, {"a": once}], 2.0)[0][1]["a"][0] == 2.0
 
 
+@pytest.mark.parametrize("norm", ["l2", 2, None])
+def test_norm_says_whether_and_not_which(norm: Any) -> None:
+    with pytest.raises(TypeError, match=f"norm={norm!r} is not valid; use True or False"):
+        unscale([np.ones(1)], 2.0, norm=norm)
+    assert unscale([np.ones(1)], 2.0, norm=np.True_)[2] == 0.5
+
+
 @pytest.mark.parametrize("masked", [np.ma.masked_array([1.0, 2.0], [True, False])])
 def test_masked_arrays_have_a_remedy(masked: Any) -> None:
     remedy = r"whose mask would be lost; give its `\.data` or its `\.filled\(value\)` instead"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from castwise.loss_scale import DynamicLossScale
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from originals import ORIGINALS
 
@@ -69,7 +69,6 @@ def same(a: float, b: float) -> bool:
 
 
 @pytest.mark.parametrize("preset", ORIGINALS)
-@settings(max_examples=150)
 @given(data=st.data())
 def test_every_transition_is_the_originals(preset: str, data: st.DataObject) -> None:
     parameters = {name: data.draw(values, name) for name, values in PARAMETERS[preset].items()}

@@ -10,6 +10,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
+import support
 from castwise.loss_scale import (
     DynamicLossScale,
     FixedLossScale,
@@ -123,7 +124,7 @@ def test_each_nonfinite_code_alone_is_found(row: Format, level: str) -> None:
         )
     )
     if row.bits == 16:
-        codes = codes[::7]
+        codes = codes[:: 7 * support.FEWER]
         codes = np.append(
             codes,
             np.array(

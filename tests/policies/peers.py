@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TypeVar
 
 import pytest
+from process_state import environment_kept
 from recorded import SESSION
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def need(*names: str) -> None:
 def framework(name: str) -> ModuleType:
     """Import a module without its warnings, which the test run would turn into errors."""
     need(name.partition(".")[0])
-    with warnings.catch_warnings():
+    with environment_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(name)
 

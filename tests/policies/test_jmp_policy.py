@@ -44,6 +44,7 @@ STRINGS = (
 # ----------------------------------------------------------------------------------- strings
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("string", STRINGS, ids=repr)
 def test_every_string(string: str) -> None:
     original, mine = both(lambda side: dtypes(side.get_policy(string)))

@@ -9,6 +9,7 @@ import pickle
 import re
 import threading
 import weakref
+from typing import Any
 
 import pytest
 from castwise import config
@@ -67,6 +68,12 @@ def test_halves_of_surrogate_pairs_match_what_re_says() -> None:
     assert policy_map.explain(["a\ud800"]).keys == {"a.*": 1, "b": 0}
     with pytest.raises(ValueError, match="surrogate"):
         policy_map["\ud800"] = "float16"
+
+
+@pytest.mark.parametrize("paths", ["encoder/query", None])
+def test_one_path_is_not_explained_letter_by_letter(paths: Any) -> None:
+    with pytest.raises(TypeError, match=f"paths={paths!r} must be several paths"):
+        DTypePolicyMap("float32").explain(paths)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def holds(key: str, match: str) -> PolicyMap | None:
     return one
 
 
-@pytest.mark.parametrize("patterns", [1_500, pytest.param(12_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("patterns", [800, pytest.param(12_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("match", ["fullmatch", "search"])
 def test_generated_patterns_match_what_re_matches(match: str, patterns: int) -> None:
     draw = random.Random(match)

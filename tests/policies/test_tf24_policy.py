@@ -114,6 +114,7 @@ def is_numpys_number(value: Any) -> bool:
     return isinstance(value, np.number) and not isinstance(value, float)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["mixed_float16", "float16", "float32", "_infer"])
 @pytest.mark.parametrize("kind", SCALES)
 def test_every_kind_of_loss_scale(kind: str, name: str) -> None:
@@ -170,6 +171,7 @@ def test_the_config_of_a_loss_scale_is_a_dict(inner: Any) -> None:
     assert (original, mine) == (raised(AttributeError), raised(TypeError))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_with_its_automatic_loss_scale(name: str) -> None:
     """Only the name `mixed_float16` brings a loss scale of its own."""
@@ -344,6 +346,7 @@ def test_policies_compare_by_value(pair: int) -> None:
 # ------------------------------------------------------------------------------ global state
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*NAMES, None, 1, np.float32], ids=repr)
 def test_set_policy(name: Any) -> None:
     """A name set as the global policy becomes a plain policy, without a loss scale."""

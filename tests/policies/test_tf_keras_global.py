@@ -43,6 +43,7 @@ GLOBAL_ARGUMENTS: list[Any] = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("argument", GLOBAL_ARGUMENTS, ids=repr)
 def test_set_global_policy(argument: Any) -> None:
     """What is refused leaves the policy that was there."""

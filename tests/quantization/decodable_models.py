@@ -102,6 +102,31 @@ def experts_of_float8() -> Decodable:
     return fp8((3, 200, 130), Draw().scales(3, 2, 2), (128, 128), **names)
 
 
+def experts_of_one_scale(*axes: int) -> Callable[[], Decodable]:
+    """Each expert has one scale."""
+
+    def make() -> Decodable:
+        made = fp8((3, 24, 20), Draw().scales(3, 1, 1), (0, 0), beside="a.weight_scale")
+        made.tensors["a.weight_scale"] = made.tensors["a.weight_scale"].reshape(3, *axes)
+        made.config = compressed("float", 8, "tensor")
+        return made
+
+    return make
+
+
+def modelopt_int4() -> Decodable:
+    """Two rows in a byte, the even one low."""
+    draw = Draw()
+    codes, scale = draw.codes(4, 26, 96), draw.scales(26, 3)
+    values = (codes.astype(np.int8) ^ 8) - 8
+    section = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32}
+    return Decodable(
+        {"a.weight": codes[::2] | codes[1::2] << 4, "a.weight_scale": scale},
+        {"a.weight": decoded(values, scale, (1, 32))},
+        stated(**section),
+    )
+
+
 def mxfp8() -> Decodable:
     made = fp8((8, 96), Draw().powers(8, 3), (1, 32))
     made.config = stated(quant_method="mxfp8")
@@ -476,6 +501,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     },
     "deepseek, powers of two": deepseek_powers,
     "deepseek, experts": experts_of_float8,
+    **{f"experts of one scale, {len(a)} more axes": experts_of_one_scale(*a) for a in ((), (1,))},
     "mxfp8": mxfp8,
     "autofp8": autofp8,
     "a scalar as inverse": scalar_inverse,
@@ -507,6 +533,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "compressed-tensors, mxfp4": mx(4, recipe="compressed-tensors"),
     "compressed-tensors, mxfp6": mx(6, recipe="compressed-tensors"),
     "modelopt, nvfp4": nvfp4("modelopt"),
+    "modelopt, int4": modelopt_int4,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
     "gpt-oss": gpt_oss(),
     "gpt-oss, of OpenAI": gpt_oss(of_openai=True),

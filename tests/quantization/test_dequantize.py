@@ -11,7 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, _plain
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable
+from decodable_models import MODELS, Decodable, Draw
 
 KEPT = {"norm.weight": np.arange(4, dtype=np.float32), "ids": np.arange(3)}
 
@@ -59,6 +59,16 @@ def test_slabs_do_not_matter(
     found = checkpoint.load(out)
     for key, array in model.plain.items():
         assert_same(found[key], array)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4, 5), (0, 3)])
+def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    weight, scale = Draw().float8(*shape), np.float32(0.25).reshape(())
+    model = MODELS["autofp8"]()
+    model.tensors = {"a.weight": weight.reshape(shape), "a.weight_scale": scale}
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", "float32")
+    expected = (weight.astype(np.float32) * scale).reshape(shape)
+    assert_same(checkpoint.load(tmp_path / "out")["a.weight"], expected)
 
 
 def two_weights() -> Decodable:

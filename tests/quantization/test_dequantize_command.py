@@ -221,6 +221,24 @@ def test_scales_that_are_not_as_stated(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.text == ""
 
 
+def test_zero_points_that_decoders_read_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The older form of GPTQ stores them less one, so that 0 wraps: that is said, once."""
+    for name, warns in (("gptq, 4 bits", True), ("gptq, v2", False)):
+        model = MODELS[name]()
+        caplog.clear()
+        source, out = write(tmp_path / f"model {warns}", model), tmp_path / f"out {warns}"
+        checkpoint.dequantize_file(source, out)
+        assert_same(checkpoint.load(out)["a.weight"], model.plain["a.weight"])
+        assert caplog.text.count("zero points of 'a.qweight' are stored as the largest") == warns
+    model = MODELS["gptq, 4 bits"]()
+    model.tensors["a.qzeros"] &= 0x77777777
+    caplog.clear()
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    assert caplog.text == ""
+
+
 def test_nan_and_infinity_come_through(tmp_path: Path) -> None:
     model = MODELS["mxfp8"]()
     weight, scale = model.tensors.values()

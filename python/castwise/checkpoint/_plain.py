@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import PolicyMap, finfo, get_num_threads
-from castwise._spelling import checkpoint_format, nearest
+from castwise._core import PolicyMap
+from castwise._spelling import nearest
+from castwise.checkpoint._decode import FORMATS, Decode
 from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._plain_config import Exceptions
@@ -21,13 +22,13 @@ from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
-from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
-from castwise.quantization._decoding import decoding
-from castwise.quantization._recipes import BF16
-from castwise.quantization._slabs import Decoding
-from castwise.quantization._slabs import Slab as Cut
+from castwise.quantization._decode import wrapped_zeros
+from castwise.quantization._decoding import Decoding, decode_rows, decoding
+from castwise.quantization._decoding import Slab as Cut
+from castwise.quantization._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN = "config.json", "metadata"
@@ -37,7 +38,7 @@ _SLAB_ELEMENTS = 2 << 20
 _METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
 """Keys of metadata that tell how tensors are quantised."""
 
-_Check = Callable[[Mapping[str, NDArray[Any]]], None]
+_Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
 
 _DECODED = "float"
@@ -45,70 +46,6 @@ _DECODED = "float"
 
 _OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral"))
 """Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
-
-_NOT_DECODED = frozenset(("keras", "torchao", "transformer-engine"))
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """What is decoded, and to what.
-
-    Attributes
-    ----------
-    format
-        The format of decoded weights.
-    arithmetic
-        "peer" or "exact".
-    only
-        A regular expression that matches the whole names of the weights; None for all.
-    threads
-        How many threads may decode.
-    may_be_plain
-        Whether a checkpoint without quantised weights is taken as it is.
-
-    """
-
-    format: str
-    arithmetic: str
-    only: str | None
-    threads: int
-    may_be_plain: bool = False
-
-
-FORMATS = (BF16, "float16", "float32")
-"""What weights can be decoded to."""
-
-ARITHMETIC = ("peer", "exact")
-
-
-def decoding_of(
-    dtype: Any,
-    arithmetic: str,
-    only: str | None,
-    threads: int | None,
-    *,
-    may_be_plain: bool = False,
-) -> Decode:
-    """Check how weights are to be decoded.
-
-    Raises
-    ------
-    ValueError, TypeError
-        One of the arguments is wrong.
-
-    """
-    name = finfo(checkpoint_format(dtype)).name
-    if name not in FORMATS:
-        raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
-    if arithmetic not in ARITHMETIC:
-        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
-    if only is not None and not isinstance(only, str):
-        raise TypeError(f"only must be a regular expression, not {only!r}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
-        raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads is not None and threads <= 0:
-        raise ValueError(f"threads must be positive, not {threads}")
-    return Decode(name, arithmetic, only, threads or get_num_threads(), may_be_plain)
 
 
 _EXCEPTIONS = {
@@ -198,7 +135,7 @@ class _Plain:
         self.shards: dict[str, Reader] = dict(component.shards)
         self._weights: dict[str, DecodedWeight] = {}
         self._left_out: dict[str, str] = {}
-        self._has_warned = False
+        self._warned: set[str] = set()
         if unreadable:
             raise self._refusal(
                 f"what states how its tensors are stored cannot be read: {unreadable[0]}"
@@ -242,7 +179,7 @@ class _Plain:
         for weight in found.weights:
             if weight.problem is not None:
                 raise self._refusal(f"{weight.payload!r}: {weight.problem}")
-            if _NOT_DECODED.issuperset(weight.recipes):
+            if NOT_DECODED.issuperset(weight.recipes):
                 made = " or ".join(weight.recipes)
                 raise self._refusal(
                     f"{weight.payload!r} is {weight.scheme or 'quantised'} as {made} stores it, "
@@ -313,13 +250,7 @@ class _Plain:
             (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
         )
         try:
-            plan = decoding(
-                weight,
-                self._stored,
-                self._stored.read,
-                section,
-                arithmetic=self._how.arithmetic,
-            )
+            plan = decoding(weight, self._stored, self._stored.read, section)
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
@@ -330,30 +261,42 @@ class _Plain:
             info,
             self._how.format,
             weight.payload,
-            [part.name for part in plan.parts],
-            partial(_slabs, self._stored, plan, self._check_of(weight, section)),
+            plan.parts,
+            partial(_slabs, plan, self._check_of(weight, section), self._how.arithmetic),
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
-        """Return what warns if scales are not the powers of two that `scale_fmt` states."""
-        scale = weight.scale
-        if section.get("scale_fmt") != "ue8m0" or scale is None:
-            return lambda _: None
-        if self._stored[scale].format not in FORMATS:
-            return lambda _: None
+        """Return what warns, once, if scales or zero points are not what is stated of them.
 
-        def check(arrays: Mapping[str, NDArray[Any]]) -> None:
-            significands, _ = np.frexp(np.abs(arrays[scale].astype(np.float32)))
-            if not self._has_warned and not np.isin(significands, (0, 0.5)).all():
-                self._has_warned = True
-                _LOGGER.warning(
-                    "%s: scale_fmt says ue8m0, but the scales of %r are not powers of two; they "
-                    "are taken as they are",
-                    self._path,
-                    weight.payload,
+        That is powers of two as `scale_fmt` has it, and zero points that decoders agree on.
+        """
+        scale = weight.scale
+        is_stated = section.get("scale_fmt") == "ue8m0" and scale is not None
+        are_powers = is_stated and self._stored[scale or ""].format in FORMATS
+
+        def check(q: QuantizedArray) -> None:
+            if are_powers and "scales" not in self._warned:
+                significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
+                if not np.isin(significands, (0, 0.5)).all():
+                    self._warn(
+                        "scales",
+                        f"scale_fmt says ue8m0, but the scales of {weight.payload!r} are not "
+                        "powers of two; they are taken as they are",
+                    )
+            if "zero points" not in self._warned and wrapped_zeros(q):
+                self._warn(
+                    "zero points",
+                    f"zero points of {weight.payload!r} are stored as the largest code, one less "
+                    "than 0; they are taken as 0, as GPTQModel and exllamav2 do, while AutoGPTQ's "
+                    "torch code takes them for the largest code plus one",
                 )
 
         return check
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Warn once of each kind."""
+        self._warned.add(kind)
+        _LOGGER.warning("%s: %s", self._path, text)
 
     def _stand_in(self) -> None:
         """Let readers stand for the shards."""
@@ -422,17 +365,15 @@ def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
     )
 
 
-def _slabs(stored: StoredTensors, plan: Decoding, check: _Check, name: str) -> Iterator[Slab]:
+def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
     for cut in plan.slabs(_SLAB_ELEMENTS):
-        yield partial(_decoded_slab, stored, plan, check, cut, dtype)
+        yield partial(_decoded_slab, plan, check, arithmetic, cut, dtype)
 
 
 def _decoded_slab(
-    stored: StoredTensors, plan: Decoding, check: _Check, cut: Cut, dtype: np.dtype[Any]
+    plan: Decoding, check: _Check, arithmetic: str, cut: Cut, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    arrays = {name: stored.box(name, ranges) for name, ranges in cut.boxes.items()}
-    check(arrays)
-    out = np.empty(cut.shape, dtype)
-    plan.decode(arrays, out)
-    return out
+    q = plan.rows(cut)
+    check(q)
+    return decode_rows(q, dtype, arithmetic)

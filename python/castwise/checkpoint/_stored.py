@@ -92,9 +92,15 @@ class StoredTensors(Mapping[str, TensorInfo]):
                     self._recent = _Recent()
 
     def read(self, name: str, ranges: Sequence[Range] | None = None) -> NDArray[Any]:
-        """Open its shard, and read a tensor as an array of its format, or what is within ranges."""
+        """Read a tensor as an array of its format, or what is within ranges.
+
+        Its shard is opened for that if no block keeps it open.
+        """
+        ranges = ranges or [(0, count) for count in self[name].shape]
+        if self._users.get(id(self._readers[name])):
+            return self.box(name, ranges)
         with self.opened(self.readers([name])):
-            return self.box(name, ranges or [(0, count) for count in self[name].shape])
+            return self.box(name, ranges)
 
     def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
         """Read the elements within ranges, one for each axis, as an array of their format.

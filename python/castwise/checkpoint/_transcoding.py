@@ -37,7 +37,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization._configs import CONFIGS, undecodable
 from castwise.quantization._configs import statements as statements_in
-from castwise.quantization._recipes import ACTIVATION, GLOBAL, SCALE
+from castwise.quantization._layouts import ACTIVATION, GLOBAL, SCALE
 
 _WEIGHT = "weight"
 _SECTION = "quantization_config"

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from castwise.checkpoint._decode import Decode, decoding_of
 from castwise.checkpoint._filesystem import checked_path
 from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._plain import Decode, decide, decoded, decoding_of
+from castwise.checkpoint._plain import decide, decoded
 from castwise.checkpoint._plain_config import PlainConfig
 from castwise.checkpoint._request import PlannedRun, new_run
 from castwise.checkpoint._targets import shard_bytes
@@ -20,7 +21,7 @@ from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
-from castwise.quantization._recipes import BF16
+from castwise.quantization._layouts import BF16
 
 
 def dequantize_file(

@@ -31,7 +31,7 @@ from castwise.cli._output import (
     say,
 )
 
-_CLOSED = "standard output is closed; what nobody is to read, send to /dev/null"
+_CLOSED = "standard output is closed; to discard what is printed, send it to /dev/null"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         action="append",
         default=[],
-        help="copy files of a folder that are left out else: .git and .cache, states of optimizers "
-        "and trainers, the same weights in other formats and variants; as often as needed",
+        help="copy files of a folder that are otherwise left out: .git and .cache, states of "
+        "optimizers and trainers, the same weights in other formats and variants; as often as "
+        "needed",
     )
     parser.add_argument(
         "--exclude",

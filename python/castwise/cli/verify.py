@@ -10,7 +10,7 @@ from typing import Any
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
-from castwise.checkpoint._plain import ARITHMETIC, FORMATS
+from castwise.checkpoint._decode import ARITHMETIC, FORMATS
 from castwise.cli._output import FINDINGS, OK, json_text, path_argument, show, table, tensors_text
 from castwise.cli._progress import ProgressLine
 

@@ -244,7 +244,15 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         encoder/query  float32  -
         head           float64  head
         unused pattern 'encodr/.*'; nearest is 'encoder/query'
+
+        Raises
+        ------
+        TypeError
+            They are not several paths, each a str.
+
         """
+        if isinstance(paths, str) or not isinstance(paths, Iterable):
+            raise TypeError(f"paths={paths!r} must be several paths, such as ['encoder/query'].")
         matches: dict[str, PathMatch] = {}
         hits = dict.fromkeys(self, 0)
         for path in paths:

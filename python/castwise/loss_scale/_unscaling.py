@@ -77,7 +77,8 @@ def unscale(
     Raises
     ------
     TypeError
-        A gradient is not a real float (the message has its path); a scale is not a real scalar.
+        A gradient is not a real float (the message has its path); a scale is not a real scalar;
+        ``norm`` is not a bool.
     ValueError
         A scale without a usable reciprocal; an ``out`` with another structure, shape or dtype,
         read-only, or with arrays that share memory; a tree that contains itself.
@@ -107,6 +108,8 @@ def unscale(
     5.0
 
     """
+    if not isinstance(norm, bool | np.bool_):
+        raise TypeError(f"norm={norm!r} is not valid; use True or False.")
     number = scale.scale if hasattr(scale, "scale") else scale
     tree, finite, found = _unscale(grads, number, out, dtype=dtype, squares=norm, threads=threads)
     return (tree, finite, found) if norm else (tree, finite)

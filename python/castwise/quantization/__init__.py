@@ -3,15 +3,18 @@
 `quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
 parts as stored. The other classes describe what a checkpoint holds.
 
-Inside: `_recipes` is the table of producers and their layouts, `_schemes` the core's table of
-schemes. `_views` says where codes and scales lie, `_parts` what they are called; `_arrays` puts
-them together. `_configs` reads what configurations state, `_recognition` finds the quantised
-weights of a checkpoint.
+Inside: `_recipes` and `_gguf` are the tables of producers and their layouts, which `_layouts`
+defines; `_schemes` is the core's table of schemes. `_views` says where codes and scales lie, `_cut`
+what of them belongs to some rows; `_parts` names parts, `_from_parts` recognises them; `_arrays`,
+`_quantize` and `_decode` put them together. `_configs` reads what configurations state,
+`_recognition` finds the quantised weights of a checkpoint, `_rules` says what each is, and
+`_decoding` plans it as an array of `_lazy` parts.
 """
 
-from castwise.quantization._arrays import QuantizedArray, dequantize, quantize
+from castwise.quantization._arrays import QuantizedArray, dequantize
 from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization._packing import pack, swizzle_scales, unpack, unswizzle_scales
+from castwise.quantization._quantize import quantize
 from castwise.quantization._report import QuantizationReport
 from castwise.quantization._schemes import Scheme, schemes
 

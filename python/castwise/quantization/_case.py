@@ -1,64 +1,44 @@
-"""One quantised weight: its stored tensors, and what is stated of them."""
+"""One quantised weight of a checkpoint: its stored tensors, and what is stated of them."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._recipes import ACTIVATION, E8M0, GLOBAL, U8, ZERO
-from castwise.quantization._schemes import find_scheme
-from castwise.quantization._slabs import (
-    Arrays,
-    Decoding,
-    Part,
-)
+from castwise.quantization._from_parts import json_of
+from castwise.quantization._layouts import ACTIVATION
+from castwise.quantization._lazy import LazyArray, Range
+from castwise.quantization._names import Described
+from castwise.quantization._views import dtype_of
 
-E2M1 = find_scheme("mxfp4").element
-WORD_BITS = 32
-BYTE_BITS = 8
 MATRIX = 2
-_MAX_STATE_BYTES = 10_000
 
-Read = Callable[..., NDArray[Any]]
-"""Reads a tensor, given its name; or of it what is within ranges, one for each axis."""
-
-
-class Tensor(Protocol):
-    """A stored tensor."""
-
-    @property
-    def format(self) -> str | None:
-        """The name of its format, None if the table has none for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its elements along each axis."""
+Read = Callable[[str, Sequence[Range]], NDArray[Any]]
+"""Reads of a tensor, given its name, what is within ranges, one for each axis."""
 
 
 class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
     """A weight cannot be decoded; the message says why."""
 
 
-_DECODED_OTHERS = (
-    "_shape",
-    "_g_idx",
-    "g_idx",
-    "biases",
-    "comfy_quant",
-    "weight_format",
-    "input_scale_ub",
-    ".quant_map",
-    ".nested_absmax",
-    ".nested_quant_map",
-    ".quant_state.bitsandbytes__nf4",
-    ".quant_state.bitsandbytes__fp4",
-)
-"""How the names end of parts, neither scales nor zero points, that decoding takes account of."""
+class Given(NamedTuple):
+    """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
+
+    `plain` is its shape in a plain model, if that is another one with the same elements.
+    """
+
+    scheme: str
+    block: tuple[int, int] | None = None
+    shape: tuple[int, ...] | None = None
+    axis: int = -1
+    variant: str | None = None
+    plain: tuple[int, ...] | None = None
 
 
 class Case:
@@ -67,26 +47,16 @@ class Case:
     def __init__(
         self,
         weight: QuantizedWeight,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Described],
         read: Read,
         section: Mapping[str, Any],
-        arithmetic: str,
     ) -> None:
         self.weight = weight
         self.tensors = tensors
-        self.read = read
         self.section = section
-        self.arithmetic = arithmetic
         self.payload = weight.payload
         self.scheme = weight.scheme or ""
-
-    def check_parts(self) -> None:
-        for name, role in self.weight.parts.items():
-            known = role in (ACTIVATION, GLOBAL, ZERO, "scale") or name.endswith(_DECODED_OTHERS)
-            if not known:
-                raise Undecodable(
-                    f"{name!r} is part of it, and castwise cannot decode a weight with that yet"
-                )
+        self._read = read
 
     def unknown(self) -> Undecodable:
         made = " or ".join(self.weight.recipes)
@@ -106,26 +76,23 @@ class Case:
             raise Undecodable(f"{self.payload!r} has the shape {shape}, which is not a matrix")
         return shape[0], shape[1]
 
-    def part(self, *roles: str, ending: str = "") -> str | None:
-        """Name the first part of one of these roles, whose name ends so."""
-        for name, role in self.weight.parts.items():
-            if (not roles or role in roles) and name.endswith(ending):
-                return name
-        return None
+    def part(self, ending: str) -> str | None:
+        """Name the first part whose name ends so."""
+        return next((name for name in self.weight.parts if name.endswith(ending)), None)
+
+    def named(self, ending: str) -> str:
+        """Name a part that must be there."""
+        found = self.part(ending)
+        if found is None:
+            raise Undecodable(
+                f"it has no {ending.lstrip('._')}, without which its codes mean nothing"
+            )
+        return found
 
     def scale(self) -> str:
         found = self.weight.scale
         if found is None:
             raise Undecodable("it has no scale")
-        return found
-
-    def named(self, ending: str) -> str:
-        """Name a part that must be there."""
-        found = self.part(ending=ending)
-        if found is None:
-            raise Undecodable(
-                f"it has no {ending.lstrip('._')}, without which its codes mean nothing"
-            )
         return found
 
     def block(self) -> tuple[int, int]:
@@ -134,12 +101,26 @@ class Case:
             return 0, 0
         if self.scheme.endswith("_channel"):
             return 1, 0
-        block = self.weight.block
-        if block is None and math.prod(self.shape(self.scale())) == 1:
+        block, scale = self.weight.block, self.weight.scale
+        if block is None and scale is not None and math.prod(self.shape(scale)) == 1:
             return 0, 0
         if block is None:
             raise Undecodable("nothing states how many elements share a scale")
         return block[0], block[1]
+
+    def group(self, inputs: int) -> tuple[int, int]:
+        """Return the block of a scheme of groups; channels are groups of all inputs."""
+        block = self.block()
+        return (1, block[1] or inputs)
+
+    def bits(self) -> int:
+        """Return the bits of integers."""
+        number = self.scheme.removeprefix("int").partition("_")[0]
+        if not self.scheme.startswith("int") or not number.isdigit():
+            raise Undecodable("nothing states of how many bits its codes are")
+        if not 1 <= int(number) <= 8:  # noqa: PLR2004
+            raise Undecodable(f"castwise cannot decode codes of {number} bits")
+        return int(number)
 
     def wrong(self, name: str, expected: object) -> Undecodable:
         return Undecodable(
@@ -147,63 +128,53 @@ class Case:
             f"of shape {self.shape(self.payload)} needs"
         )
 
-    def scale_format(self, name: str) -> str | None:
-        return E8M0 if self.tensors[name].format in (U8, E8M0) else None
+    def whole(self, bits: int, words: int, width: int = 32) -> int:
+        """Return how many codes fill words."""
+        if words * width % bits:
+            raise Undecodable(
+                f"{self.payload!r} has the shape {self.shape(self.payload)}, and {words} words do "
+                f"not end with a code of {bits} bits"
+            )
+        return words * width // bits
 
-    def made(
-        self,
-        shape: tuple[int, ...],
-        parts: Sequence[Part],
-        decode: Callable[[Arrays, NDArray[Any]], None],
-        *,
-        stack: int = 0,
-        unit: int = 1,
-    ) -> Decoding:
-        shapes = {part.name: self.shape(part.name) for part in parts}
-        return Decoding(shape, stack, unit, parts, shapes, decode)
+    def json(self, name: str) -> dict[str, Any]:
+        return json_of(name, self.lazy(name))
 
-    def check_grid(self, name: str, grid: tuple[int, ...]) -> None:
-        """Refuse a part that has not this shape, but for axes of one element."""
-        if self.shape(name) == grid:
-            return
-        if math.prod(grid) == 1 == math.prod(self.shape(name)):
-            return
-        raise self.wrong(name, grid)
+    def lazy(self, name: str) -> LazyArray:
+        """Return a tensor that is read where it is indexed."""
+        one = self.tensors[name]
+        if one.format is None:
+            raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
 
-    def check_whole_groups(self, columns: int, group: int) -> None:
-        """Refuse groups along a row that do not end with it, which no producer writes.
+        def box(ranges: Sequence[Range]) -> NDArray[Any]:
+            return self._read(name, ranges)
 
-        In blocks of more than one row the last may be shorter.
-        """
-        is_square = self.scheme.endswith("_block")
-        if group and columns > group and columns % group and not is_square:
-            raise Undecodable(f"rows of {columns:,} elements do not end with a group of {group}")
+        return LazyArray(name, one.shape, dtype_of(one.format), one.shape, box)
 
-    def options(self, **others: Any) -> dict[str, Any]:
-        return {"arithmetic": self.arithmetic, "threads": 1, **others}
-
-
-def grid_of(rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
-    """Count the blocks of a matrix; the last ones may be shorter."""
-    return (
-        -(-rows // block[0]) if block[0] else 1,
-        -(-columns // block[1]) if block[1] else 1,
-    )
+    def quantized(self, given: Given, recipe: str) -> QuantizedArray:
+        """Return the weight as a quantised array whose parts are read when they are needed."""
+        scheme, block, shape, axis, variant, plain = given
+        names = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
+        parts: dict[str, Any] = {name: self.lazy(name) for name in (self.payload, *names)}
+        if plain is not None and shape is not None:
+            parts[self.payload] = parts[self.payload].reshape(shape)
+        if scheme.startswith("bnb_"):
+            parts[self.payload] = _as_bytes(parts[self.payload])
+        return QuantizedArray.from_parts(
+            parts, recipe, shape, scheme=scheme, block=block, axis=axis, variant=variant
+        )
 
 
-def as_rows(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return an array as a matrix of so many rows."""
-    return array.reshape(rows, -1)
+def _as_bytes(stored: LazyArray) -> LazyArray:
+    """See a tensor as a column of bytes."""
+    size = stored.dtype.itemsize
+    shape = (stored.size * size, 1)
 
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        begin, end = ranges[0]
+        found = stored.reshape((stored.size, 1))[begin // size : -(-end // size)]
+        raw = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+        first = begin - begin // size * size
+        return raw[first : first + end - begin]
 
-def json_of(case: Case, name: str) -> dict[str, Any]:
-    """Parse the bytes of a tensor as JSON of an object."""
-    if math.prod(case.shape(name)) > _MAX_STATE_BYTES:
-        raise Undecodable(f"{name!r} has more than {_MAX_STATE_BYTES:,} bytes")
-    try:
-        state = json.loads(case.read(name).tobytes())
-    except (ValueError, RecursionError):
-        state = None
-    if not isinstance(state, dict):
-        raise Undecodable(f"{name!r} is not JSON of an object")
-    return state
+    return LazyArray(stored.name, shape, np.dtype(np.uint8), shape, box)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization._recipes import FLOAT8, RECIPES, ZERO
+from castwise.quantization._layouts import FLOAT8, ZERO
+from castwise.quantization._recipes import RECIPES
 
 CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant_config.json")
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
@@ -351,7 +352,7 @@ def _quark(section: Mapping[str, Any]) -> Describe:
     return describe
 
 
-_COMFY = {
+COMFY = {
     "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
     "float8_e4m3fn": "fp8_tensor",
     "float8_e5m2": "fp8_tensor",
@@ -360,13 +361,14 @@ _COMFY = {
     "int8_tensorwise": "int8_tensor",
     "awq_w4a16": "int4_group",
 }
+"""The schemes that ComfyUI names as formats of layers."""
 
 
 def _comfy(layers: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         own = layers.get(module)
         name = own.get("format") if isinstance(own, dict) else None
-        return Stated(_COMFY.get(name) if isinstance(name, str) else None)
+        return Stated(COMFY.get(name) if isinstance(name, str) else None)
 
     return describe
 

@@ -1,47 +1,81 @@
-"""How the stored tensors of one weight become the weight of a plain model.
-
-What they mean, a producer's layout says: a function for each kind of layout tells which part of
-each tensor belongs to rows of the plain weight, and decodes such a slab.
-"""
+"""How the stored tensors of one weight become the weight of a plain model, slab by slab."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from castwise.quantization._by_producer import bitsandbytes, comfy, gpt_oss
-from castwise.quantization._by_rows import (
-    FLOAT_CODES,
-    bytes_of_float8,
-    bytes_of_int8,
-    packed_floats,
-)
-from castwise.quantization._by_type import gguf
-from castwise.quantization._by_words import awq, gptq, mlx, packed_words
-from castwise.quantization._case import Case, Read, Tensor
-from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._recipes import FLOAT8, I8
-from castwise.quantization._slabs import Decoding
+import numpy as np
+from numpy.typing import NDArray
 
-_FAMILIES: Mapping[tuple[str, ...], Callable[[Case], Decoding]] = {
-    ("gpt-oss",): gpt_oss,
-    ("awq",): awq,
-    ("gptq",): gptq,
-    ("mlx",): mlx,
-    ("bitsandbytes",): bitsandbytes,
-    ("comfy",): comfy,
-    ("gguf",): gguf,
-}
-"""Producers whose layouts are their own."""
+from castwise.quantization._arrays import QuantizedArray
+from castwise.quantization._case import Case, Given, Read, Undecodable
+from castwise.quantization._cut import row_step, rows_of
+from castwise.quantization._decode import decoded
+from castwise.quantization._found import QuantizedWeight
+from castwise.quantization._gguf import GGUF, layout_of
+from castwise.quantization._lazy import LazyArray
+from castwise.quantization._names import Described
+from castwise.quantization._rules import NOT_DECODED, RULES, usual
+from castwise.quantization._schemes import find_scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """Rows of one matrix of a weight: where it is in the stack, and where they begin and end."""
+
+    place: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What a weight is, and how it is decoded.
+
+    Attributes
+    ----------
+    shape
+        Its shape in a plain model.
+    cut
+        A shape with the same elements in the same order, as a matrix or a stack of them.
+    step
+        Slabs begin at multiples of so many rows.
+    parts
+        The stored tensors that are read.
+    rows
+        Reads the rows of a slab.
+
+    """
+
+    shape: tuple[int, ...]
+    cut: tuple[int, ...]
+    step: int
+    parts: Collection[str]
+    rows: Callable[[Slab], QuantizedArray]
+
+    def slabs(self, elements: int) -> Iterator[Slab]:
+        """Cut the weight into slabs of about so many elements, at least one step of rows."""
+        *stack, rows, columns = self.cut
+        count = max(elements // max(columns, 1) // self.step, 1) * self.step
+        for place in np.ndindex(*stack):
+            for first in range(0, rows, count) if columns else ():
+                yield Slab(place, first, min(first + count, rows))
+
+
+def decode_rows(q: QuantizedArray, dtype: np.dtype[Any], arithmetic: Any) -> NDArray[Any]:
+    """Decode a slab, as checkpoints are: all steps in float32, in this thread."""
+    return decoded(q, dtype, arithmetic=arithmetic, threads=1, own=False)
 
 
 def decoding(
     weight: QuantizedWeight,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Described],
     read: Read,
     section: Mapping[str, Any],
-    *,
-    arithmetic: str,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
@@ -52,11 +86,9 @@ def decoding(
     tensors
         All tensors of the checkpoint, by name.
     read
-        Reads one of them; asked only for those that describe the weight, such as its shape.
+        Reads of one of them what is within ranges; here only what describes the weight.
     section
         What states the method of quantisation, as its producer writes it.
-    arithmetic
-        "peer" or "exact".
 
     Raises
     ------
@@ -64,28 +96,62 @@ def decoding(
         Its parts do not fit each other, or castwise cannot decode its kind.
 
     """
-    case = Case(weight, tensors, read, section, arithmetic)
-    case.check_parts()
-    return _family(case)(case)
+    case = Case(weight, tensors, read, section)
+    if weight.recipes == (GGUF.name,):
+        return _of_blocks(case)
+    recipe, given = _given(case)
+    try:
+        q = case.quantized(given, recipe)
+    except ValueError as error:
+        raise Undecodable(str(error).removesuffix(".")) from error
+    return _of_array(q, given)
 
 
-def _family(case: Case) -> Callable[[Case], Decoding]:
-    """Choose by recipe, payload and scheme."""
-    recipes, scheme = set(case.weight.recipes), case.scheme
-    tail = case.payload.rpartition(".")[2]
-    for names, family in _FAMILIES.items():
-        if not recipes.isdisjoint(names):
-            if not recipes <= set(names):
-                raise case.unknown()
-            return family
-    if tail == "qweight" or recipes & {"torchao", "transformer-engine", "keras"}:
+def _given(case: Case) -> tuple[str, Given]:
+    """Apply the rule of the producers that it may be of, which have one layout for it."""
+    recipes = set(case.weight.recipes)
+    own = [name for name in case.weight.recipes if name in RULES]
+    if recipes & NOT_DECODED or (own and len(recipes) > 1):
         raise case.unknown()
-    if case.format in FLOAT8:
-        return bytes_of_float8
-    if tail.endswith("_packed") and "32" in case.format:
-        return packed_words
-    if scheme in FLOAT_CODES:
-        return packed_floats
-    if case.format == I8:
-        return bytes_of_int8
-    raise case.unknown()
+    return case.weight.recipes[0], RULES.get(case.weight.recipes[0], usual)(case)
+
+
+def _of_array(q: Any, given: Given) -> Decoding:
+    """Plan how a quantised array of lazy parts is decoded."""
+    plain = q.shape if given.plain is None else given.plain
+    if given.scheme.startswith("bnb_"):
+        # Its blocks are cut from all elements in a row, whatever the shape.
+        q = replace(q, shape=(math.prod(q.shape), 1))
+    columns, size = q.shape[q.axis], q.block[1]
+    parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
+    names = [part.name for part in parts if isinstance(part, LazyArray)]
+    # Groups along a row end with it; in blocks of more than one row the last may be shorter.
+    is_free = "group index" in q.extras or q.scheme.endswith("_block") or q.scheme[:4] == "bnb_"
+    if size and columns > size and columns % size and not is_free:
+        raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
+    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q))
+
+
+def _rows(q: QuantizedArray, slab: Slab) -> Any:
+    return rows_of(q, slab.start, slab.stop, slab.place)
+
+
+def _of_blocks(case: Case) -> Decoding:
+    """Plan how blocks of bytes, each with its scales, are decoded."""
+    payload, scheme = case.lazy(case.payload), find_scheme(case.scheme)
+    *leading, blocks, size = payload.shape
+    second = case.payload.removesuffix("weight") + "scale"
+    if scheme.global_scale and second in case.tensors:
+        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
+    layout, fields = layout_of(case.scheme, size)
+    columns = blocks * (fields["data"] * 8 // (scheme.bits - int("high" in fields)))
+    seen = payload if leading else payload.reshape((1, blocks, size))
+
+    def rows(slab: Slab) -> QuantizedArray:
+        raw = seen[*slab.place, slab.start : slab.stop]
+        parts = {layout.payload: raw.reshape(len(raw), blocks * size)}
+        return QuantizedArray.from_parts(
+            parts, GGUF.name, (len(raw), columns), scheme=case.scheme, block=layout.block
+        )
+
+    return Decoding((*leading, columns), (*seen.shape[:-2], columns), 1, (payload.name,), rows)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from castwise.quantization._recipes import BYTES, RECIPES
+from castwise.quantization._layouts import BYTES
+from castwise.quantization._recipes import RECIPES
 
 _KERAS = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 _MATRIX = 2
@@ -20,16 +21,23 @@ KERAS_FLOAT8 = tuple(
 (`variable_serialization_spec` of Dense): each scale with the maxima that it follows from."""
 
 
-class _Named(Protocol):
+class Described(Protocol):
+    """A tensor as the headers of its container state it."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name."""
+
     @property
-    def format(self) -> str | None: ...
+    def format(self) -> str | None:
+        """The name of its format, None if the table has none for it."""
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Its elements along each axis."""
 
 
-Info = TypeVar("Info", bound=_Named)
+Info = TypeVar("Info", bound=Described)
 
 
 def tail(name: str) -> str:

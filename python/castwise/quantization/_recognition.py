@@ -5,43 +5,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from castwise.quantization._configs import Stated, Statement, statements
 from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization._names import KERAS_FLOAT8, beside, lasts, owner, plain_names, tail
-from castwise.quantization._recipes import (
-    BYTES,
-    FLOAT8,
-    MODEL_TENSORS,
-    OTHER,
-    RECIPES,
-    SCALE,
-    WIDE,
-    Layout,
-    Part,
-    Recipe,
+from castwise.quantization._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
+from castwise.quantization._matching import Match, matched
+from castwise.quantization._names import (
+    KERAS_FLOAT8,
+    Described,
+    beside,
+    lasts,
+    owner,
+    plain_names,
+    tail,
 )
+from castwise.quantization._recipes import MODEL_TENSORS, RECIPES
 from castwise.quantization._schemes import may_hold
 
 _WEIGHT = "weight"
-
-
-class Described(Protocol):
-    """A tensor as the headers of its container state it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def format(self) -> str | None:
-        """The name of its format, None if the table has none for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its elements along each axis."""
 
 
 def recognized(
@@ -63,22 +46,6 @@ def recognized(
     """
     found = _Search(tensors, statements(configs, metadata)).run()
     return None if found == Quantization() else found
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A layout that a payload and the tensors beside it fit."""
-
-    layout: Layout
-    weight: str
-    parts: dict[str, Part]
-    scale: Described
-    fits: bool
-
-    @property
-    def rank(self) -> tuple[int, bool, bool]:
-        """What decides between layouts: the number of parts, the parameter's name, the columns."""
-        return len(self.parts), bool(self.layout.parameters), self.fits
 
 
 class _Search:
@@ -138,7 +105,9 @@ class _Search:
         found: dict[str, QuantizedWeight] = {}
         for name, info in self._tensors.items() if owners else ():
             candidates = [
-                one for layout in owners if (one := self._candidate(layout, name, info)) is not None
+                one
+                for layout in owners
+                if (one := matched(layout, name, self._tensors)) is not None
             ]
             if candidates:
                 found[info.name] = self._weight(info, candidates, owners)
@@ -152,34 +121,14 @@ class _Search:
             for name in required or [layout.payload]
         )
 
-    def _candidate(self, layout: Layout, name: str, info: Described) -> _Candidate | None:
-        if layout.formats and info.format not in layout.formats:
-            return None
-        weight = owner(layout.payload, name)
-        if weight is None or (layout.parameters and tail(weight) not in layout.parameters):
-            return None
-        parts: dict[str, Part] = {}
-        scale = None
-        for part in layout.parts:
-            other = self._tensors.get(beside(part.name, weight))
-            if other is not None and (not part.formats or other.format in part.formats):
-                parts[other.name] = part
-                if scale is None and (part.role == SCALE or part is layout.parts[0]):
-                    scale = other
-            elif part.required:
-                return None
-        if scale is None:
-            return None
-        return _Candidate(layout, weight, parts, scale, _fits(layout, info, scale))
-
     def _weight(
         self,
         info: Described,
-        candidates: Sequence[_Candidate],
+        candidates: Sequence[Match[Described]],
         owners: Mapping[Layout, Sequence[str]],
     ) -> QuantizedWeight:
-        best = max(one.rank for one in candidates)
-        chosen = [one for one in candidates if one.rank == best]
+        best = max(map(_rank, candidates))
+        chosen = [one for one in candidates if _rank(one) == best]
         first = chosen[0]
         recipes = dict.fromkeys(name for one in chosen for name in owners[one.layout])
         stated, problem = self._describe(info, chosen, recipes)
@@ -193,12 +142,12 @@ class _Search:
             block,
             tuple(recipes),
             info.name,
-            {name: part.role for name, part in first.parts.items()},
+            {one.name: part.role for part, one in first.parts.values()},
             problem or misshaped,
         )
 
     def _describe(
-        self, info: Described, chosen: Sequence[_Candidate], recipes: Iterable[str]
+        self, info: Described, chosen: Sequence[Match[Described]], recipes: Iterable[str]
     ) -> tuple[Stated, str | None]:
         """Put together what is stated of a weight; what contradicts its layout does not count."""
         module = chosen[0].weight.rpartition(".")[0]
@@ -232,28 +181,38 @@ class _Search:
         return orphans
 
 
-def _missing(one: _Candidate, stated: Stated) -> str | None:
+def _missing(one: Match[Described], stated: Stated) -> str | None:
     """Name what must be beside the payload, as is stated, and is not."""
     for need in stated.needs:
-        if not any(need == part.role or name.endswith(need) for name, part in one.parts.items()):
+        if not any(
+            need == part.role or name.endswith(need) for name, (part, _) in one.parts.items()
+        ):
             return f"its configuration states that it has a {need}, and it has none"
     return None
 
 
-def _fits(layout: Layout, info: Described, scale: Described) -> bool:
-    if layout.columns is None or not scale.shape or not info.shape:
-        return False
-    payload, count = layout.columns
-    return info.shape[-1] * count == scale.shape[-1] * payload
+def _rank(one: Match[Described]) -> tuple[int, bool, bool]:
+    """Return what decides between layouts: how many parts, the parameter's name, the columns."""
+    layout, payload, scale = one.layout, one.payload.shape, _scale(one)
+    fits = False
+    if layout.columns is not None and scale and payload:
+        codes, count = layout.columns
+        fits = payload[-1] * count == scale[-1] * codes
+    return len(one.parts), bool(layout.parameters), fits
 
 
-def _scheme(one: _Candidate, stated: Stated, shape: tuple[int, ...]) -> str | None:
+def _scale(one: Match[Described]) -> tuple[int, ...]:
+    """Return the shape of the first scale."""
+    return () if one.scale is None else one.scale.shape
+
+
+def _scheme(one: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:
     """Return what is stated if the layout may hold it, else what the layout itself says."""
     template = one.layout.scheme
     if stated.scheme is not None and may_hold(one.layout, stated.scheme):
         template = stated.scheme
     if template.endswith("{}"):
-        granularity = _granularity(template, shape, one.scale.shape, stated.block)
+        granularity = _granularity(template, shape, _scale(one), stated.block)
         return template.format(granularity).removesuffix("_")
     return template or None
 
@@ -274,7 +233,7 @@ def _granularity(
 
 
 def _block(
-    one: _Candidate,
+    one: Match[Described],
     scheme: str | None,
     stated: Stated,
     info: Described,
@@ -289,20 +248,20 @@ def _block(
     block = stated.block or one.layout.block
     grid = None if block is None else _grid(one, scheme, block, info)
     tiled = {recipe.name for recipe in RECIPES if recipe.tiles}
-    if grid is None or tiled.issuperset(recipes) or one.scale.shape == grid:
+    if grid is None or tiled.issuperset(recipes) or _scale(one) == grid:
         return block, None
-    if math.prod(one.scale.shape) == math.prod(grid) == 1:
+    if math.prod(_scale(one)) == math.prod(grid) == 1:
         return block, None
     if stated.block is None:
         return None, None
     if not tiled.isdisjoint(recipes):
         return block, None
     sizes = "x".join(map(str, stated.block))
-    return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {one.scale.shape}"
+    return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(one)}"
 
 
 def _grid(
-    one: _Candidate, scheme: str | None, block: tuple[int, ...], info: Described
+    one: Match[Described], scheme: str | None, block: tuple[int, ...], info: Described
 ) -> tuple[int, ...] | None:
     """Count the blocks along each axis; None where the payload's axes are not the weight's."""
     codes = _codes_in_byte(scheme or "")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from castwise import _core
 from castwise._spelling import nearest
-from castwise.quantization._recipes import GGUF, RECIPES, Layout, Recipe, Storage
+from castwise.quantization._gguf import GGUF
+from castwise.quantization._layouts import Layout, Recipe, Storage
+from castwise.quantization._recipes import RECIPES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +84,17 @@ def _fixed(value: Any) -> Any:
 
 @cache
 def _rows() -> dict[str, Scheme]:
-    return {row.name: row for row in schemes()}
+    """Return the table by name, with integers of every width, some of which are only read."""
+    wide = {row.name: row for row in schemes() if row.name.startswith("int8_")}
+    read = {
+        (name := row.name.replace("8", str(bits), 1)): replace(
+            row, name=name, bits=bits, recipes=()
+        )
+        for row in wide.values()
+        for bits in range(1, row.bits)
+        if not row.name.endswith("_tensor")
+    }
+    return read | {row.name: row for row in schemes()}
 
 
 def find_scheme(name: Any) -> Scheme:
@@ -128,6 +140,7 @@ def _unknown(argument: str, name: Any, rows: dict[str, Any], all_names: str) -> 
     return f"{argument}={name!r} is not known: {meant}See {all_names}."
 
 
+@lru_cache(1 << 12)
 def may_hold(layout: Layout, scheme: str) -> bool:
     """Return True if a layout may hold a scheme."""
     own = layout.scheme.partition("{")[0].rstrip("_")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.quantization._recipes import E4M3, E8M0, Layout, Recipe, Storage
+from castwise.quantization._layouts import E4M3, E8M0, Layout, Recipe, Storage
 from castwise.quantization._schemes import Scheme, find_scheme, known_recipe
 
 Array = NDArray[Any]
@@ -51,7 +52,7 @@ def pair(block: int | Sequence[int]) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Views:
     """The geometry of one quantised array.
 
@@ -78,22 +79,22 @@ class Views:
     block: tuple[int, int]
     packing: str
 
-    @property
+    @cached_property
     def storage(self) -> Storage:
         """How the arrays of the layout are stored."""
         return self.layout.storage or Storage()
 
-    @property
+    @cached_property
     def turned(self) -> bool:
         """True if the rows of the stored matrix are the axis along which scales are shared."""
         return self.storage.transposed in ("weight", "pairs")
 
-    @property
+    @cached_property
     def core_block(self) -> tuple[int, int]:
         """The block as the core sees it."""
         return self.block[::-1] if self.turned else self.block
 
-    @property
+    @cached_property
     def core_shape(self) -> tuple[int, ...]:
         """(*stack, rows, columns) as the core sees them."""
         axis = self.axis % len(self.shape)
@@ -104,7 +105,7 @@ class Views:
             shape = (1, *shape)
         return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """The blocks along each axis, as the core sees them."""
         *stack, rows, columns = self.core_shape
@@ -123,7 +124,7 @@ class Views:
 
     # The payload
 
-    @property
+    @cached_property
     def container(self) -> np.dtype[Any]:
         """The dtype of the payload."""
         if self.storage.container is not None:
@@ -131,7 +132,7 @@ class Views:
         element = self.scheme.element
         return np.dtype(np.uint8) if self.scheme.bits < _BYTE else dtype_of(element)
 
-    @property
+    @cached_property
     def high_bits(self) -> int:
         """The bits of a code that stand apart from the others."""
         return int("high" in dict(self.storage.fields))
@@ -140,7 +141,7 @@ class Views:
         bits = self.scheme.bits - self.high_bits
         return containers(columns, bits, self.container.itemsize, self.packing)
 
-    @property
+    @cached_property
     def data_shape(self) -> tuple[int, ...]:
         """The shape of the payload as it is stored."""
         *stack, rows, columns = self.core_shape
@@ -156,7 +157,7 @@ class Views:
             return *stack, rows, blocks, count // blocks if blocks else count
         return (*stack, rows, count) if len(self.shape) > 1 else (count,)
 
-    @property
+    @cached_property
     def bytes_of_codes(self) -> int:
         """The codes of one block of bytes."""
         sizes = dict(self.storage.fields)
@@ -180,7 +181,7 @@ class Views:
 
     # Scales, and what is shaped as they are
 
-    @property
+    @cached_property
     def scale_shape(self) -> tuple[int, ...]:
         """The shape of scales as they are stored."""
         *stack, rows, columns = self.grid
@@ -203,6 +204,8 @@ class Views:
         """Return stored scales as (*stack, row blocks, column blocks)."""
         if math.prod(stored.shape) == 1 and self.block == (0, 0):
             return np.broadcast_to(stored.reshape(()), self.grid)
+        if self.block == (0, 0):  # one for each matrix of a stack
+            return stored.reshape(self.grid)
         if self.storage.tile is not None and 0 not in self.block:
             out = np.empty(self.grid, stored.dtype)
             _core.unswizzle_scales(stored.view(np.uint8), out.view(np.uint8))
@@ -224,7 +227,7 @@ class Views:
 
     # Zero points
 
-    @property
+    @cached_property
     def zero_shape(self) -> tuple[int, ...]:
         """The shape of zero points as they are stored."""
         if self.storage.zeros == "plain":
@@ -257,6 +260,23 @@ class Views:
         _core.pack_codes(plain, out, bits=self.scheme.bits, layout=self.packing, offset=offset)
 
 
+def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
+    """View the fields of blocks of bytes."""
+    found: dict[str, Array] = {}
+    begin = 0
+    for name, size in views.storage.fields:
+        part = blocks[..., begin : begin + size]
+        begin += size
+        if name == "data":
+            part = part.view(views.container)
+        elif name != "high":
+            half = size == np.dtype(np.float16).itemsize
+            part = part.view(np.float16)[..., 0] if half else part
+            part = part[..., 0] if size == 1 else part
+        found[name] = part
+    return found
+
+
 class Stored(Protocol):
     """What the geometry of a quantised array depends on."""
 
@@ -280,10 +300,32 @@ def views_of(q: Stored) -> Views:
     """Return the geometry of a quantised array."""
     if q.layout is None or q.shape is None or q.block is None:
         raise ValueError("the quantised array has no geometry yet.")
-    storage = q.layout.storage or Storage()
-    packing = q.variant if q.variant in storage.packing else storage.packing[0]
-    recipe, scheme = known_recipe(q.recipe), find_scheme(q.scheme)
-    return Views(scheme, recipe, q.layout, q.shape, q.axis, pair(q.block), packing)
+    return geometry(
+        q.scheme,
+        q.recipe,
+        q.layout,
+        shape=q.shape,
+        axis=q.axis,
+        block=pair(q.block),
+        variant=q.variant,
+    )
+
+
+@lru_cache(1 << 10)
+def geometry(
+    scheme: str,
+    recipe: str | None,
+    layout: Layout,
+    *,
+    shape: tuple[int, ...],
+    axis: int,
+    block: tuple[int, int],
+    variant: str | None = None,
+) -> Views:
+    """Return the geometry of arrays of a layout; variants that are no packing change nothing."""
+    packings = (layout.storage or Storage()).packing
+    packing = variant if variant in packings else packings[0]
+    return Views(find_scheme(scheme), known_recipe(recipe), layout, shape, axis, block, packing)
 
 
 def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[Any]:
@@ -300,3 +342,10 @@ def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[An
     kind = views.recipe.scales if views.recipe is not None else name
     own = kind == "weight" and np.dtype(weight).itemsize <= np.dtype(np.float32).itemsize
     return np.dtype(weight if own else np.float32 if kind == "weight" else dtype_of(kind))
+
+
+def format_of_bytes(scale: Array, scheme: Scheme) -> str | None:
+    """Name the format of scales that are stored as plain bytes."""
+    if scale.dtype != np.uint8:
+        return None
+    return E4M3 if scheme.scale == E4M3 else E8M0

@@ -150,15 +150,6 @@ class FileReader(Generic[_File]):
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read, in this order."""
 
-    def _place_at(self, begin: int) -> tuple[BinaryIO, int] | None:
-        """Return the file and an offset in it; None for an object of a store."""
-        return None if isinstance(self._file, RemoteSource) else (self._file.stream, begin)
-
-    def _expect_at(self, places: Iterable[tuple[int, int]]) -> None:
-        """Begin to fetch what begins at a place and has a length, if it is on a store."""
-        if isinstance(self._file, RemoteSource):
-            self._file.expect((begin, begin + length) for begin, length in places)
-
     def arrangement(self, name: str) -> Arrangement | None:
         """Say that tensors are in C order, unless a container can have others."""
         del name
@@ -173,13 +164,6 @@ class FileReader(Generic[_File]):
                 raise self._truncated(name)
             yield piece
 
-    def _bytes_at(self, name: str, begin: int, length: int) -> NDArray[np.uint8]:
-        """Read all bytes of a tensor."""
-        raw = np.empty(length, np.uint8)
-        if self._file.read_into(raw.data, begin) != length:
-            raise self._truncated(name)
-        return raw
-
     def _truncated(self, name: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
 
@@ -189,6 +173,43 @@ class FileReader(Generic[_File]):
 
     def __exit__(self, *_error: object) -> None:
         self._file.close()
+
+
+class PlacedReader(FileReader[_File]):
+    """A file in which the bytes of every tensor lie as they are, from `_begins` on."""
+
+    tensors: dict[str, TensorInfo]
+    _begins: dict[str, int]
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
+        file = self._file
+        return None if isinstance(file, RemoteSource) else (file.stream, self._begins[name])
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Begin to fetch the tensors that will be read by pieces, if they are on a store."""
+        if isinstance(self._file, RemoteSource):
+            begins = ((name, self._begins[name]) for name in names)
+            self._file.expect((begin, begin + self._length(name)) for name, begin in begins)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes as they lie in the file, `nbytes` at a time."""
+        return self._pieces_at(name, self._begins[name], self._length(name), nbytes)
+
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes of a tensor from its byte `begin` on."""
+        if self._file.read_into(data, self._begins[name] + begin) != len(data):
+            raise self._truncated(name)
+
+    def _bytes(self, name: str) -> NDArray[np.uint8]:
+        """Read all bytes of a tensor."""
+        raw = np.empty(self._length(name), np.uint8)
+        self.read_into(name, 0, raw.data)
+        return raw
+
+    def _length(self, name: str) -> int:
+        """Return the bytes that a tensor takes in the file."""
+        return self.tensors[name].nbytes
 
 
 class Writer(Protocol):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -19,7 +18,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import TensorInfo, check_shape, format_info, numpy_dtype
 from castwise.checkpoint.containers._elements import from_bytes
-from castwise.checkpoint.containers._interface import Elements, FileReader
+from castwise.checkpoint.containers._interface import Elements, PlacedReader
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -78,7 +77,7 @@ _OTHERS = {
 }
 
 
-class GgufReader(FileReader[SourceFile]):
+class GgufReader(PlacedReader[SourceFile]):
     """A GGUF file whose header was checked on opening.
 
     Raises
@@ -162,25 +161,11 @@ class GgufReader(FileReader[SourceFile]):
         format_name = self.tensors[name].format
         return None if format_name is None else Elements(format_name)
 
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes."""
-        return self._file.stream, self._begins[name]
-
-    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a tensor's bytes, `nbytes` at a time."""
-        return self._pieces_at(name, self._begins[name], self.tensors[name].nbytes, nbytes)
-
-    def read_into(self, name: str, begin: int, data: memoryview) -> None:
-        """Fill `data` with the bytes of a tensor from its byte `begin` on."""
-        if self._file.read_into(data, self._begins[name] + begin) != len(data):
-            raise self._truncated(name)
-
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
         info = self.tensors[name]
         assert info.format is not None, "others are refused"  # noqa: S101
-        raw = self._bytes_at(name, self._begins[name], info.nbytes)
-        return from_bytes(raw, numpy_dtype(info.format), info.shape)
+        return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)
 
 
 class _Cursor:

@@ -78,8 +78,8 @@ class Hdf5Reader(FileReader[SourceFile]):
         h5py = h5py_module()
         super().__init__(SourceFile(path))
         try:
+            self._begin, self._size = self._part()
             with explained(path):
-                self._begin, self._size = self._part()
                 try_reading(path, self._begin, self._size)
                 self._window = Window(self._file.stream, self._begin, self._size)
                 self.tree: Any = h5py.File(self._window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)

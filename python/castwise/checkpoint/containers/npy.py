@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile, source_file
 from castwise.checkpoint._remote import RemoteSource, Upload
-from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
+from castwise.checkpoint._tensors import Planned, numpy_dtype
 from castwise.checkpoint.containers._elements import NATIVE_ORDER
 from castwise.checkpoint.containers._interface import (
     Arrangement,
     Elements,
-    FileReader,
+    PlacedReader,
     Reader,
     Writer,
 )
@@ -32,7 +32,7 @@ from castwise.checkpoint.containers._npy_header import (
 _PIECE_BYTES = 1 << 20
 
 
-class NpyReader(FileReader[SourceFile | RemoteSource]):
+class NpyReader(PlacedReader[SourceFile | RemoteSource]):
     """An `.npy` file; its one tensor is named after the file, without the suffix."""
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
@@ -46,7 +46,8 @@ class NpyReader(FileReader[SourceFile | RemoteSource]):
         except BaseException:
             self._file.close()
             raise
-        self.tensors: dict[str, TensorInfo] = {path.stem: self._header.info}
+        self.tensors = {path.stem: self._header.info}
+        self._begins = {path.stem: self._header.nbytes}
 
     def elements(self, name: str) -> Elements | None:
         """Return how the array stands in the file; None if castwise cannot read its elements."""
@@ -57,19 +58,6 @@ class NpyReader(FileReader[SourceFile | RemoteSource]):
         """Return where the items stand if they are in Fortran order."""
         del name
         return self._header.arrangement
-
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of the data; None for an object of a store."""
-        del name
-        return self._place_at(self._header.nbytes)
-
-    def expect(self, names: Iterable[str]) -> None:
-        """Take note that the data will be read by pieces, if it is named."""
-        self._expect_at((self._header.nbytes, self.tensors[name].nbytes) for name in names)
-
-    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read the data, `nbytes` at a time."""
-        return self._pieces_at(name, self._header.nbytes, self.tensors[name].nbytes, nbytes)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read the array."""

@@ -9,7 +9,7 @@ written, since no library reads their packed codes, `F6_E2M3` and `F6_E3M2`; cas
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -33,7 +33,7 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
+from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -58,7 +58,7 @@ class StoredLayout(NamedTuple):
         return self.code, self.shape
 
 
-class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
+class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
     """A safetensors file, or object of a store, whose header was checked on opening.
 
     Closed and entered again, it opens its file again, which then must be as it was.
@@ -129,23 +129,6 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
         info = self.tensors[name]
         return _elements(info.format, info.stored, tagged=name in self._tagged)
 
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
-        return self._place_at(self._begins[name])
-
-    def expect(self, names: Iterable[str]) -> None:
-        """Take note of the tensors that will be read by pieces, in this order."""
-        self._expect_at((self._begins[name], self.tensors[name].nbytes) for name in names)
-
-    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a tensor's bytes, `nbytes` at a time."""
-        return self._pieces_at(name, self._begins[name], self.tensors[name].nbytes, nbytes)
-
-    def read_into(self, name: str, begin: int, data: memoryview) -> None:
-        """Fill `data` with the bytes of a tensor from its byte `begin` on."""
-        if self._file.read_into(data, self._begins[name] + begin) != len(data):
-            raise self._truncated(name)
-
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
         info = self.tensors[name]
@@ -154,7 +137,7 @@ class SafetensorsReader(FileReader[SourceFile | RemoteSource]):
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, "
                 "which castwise cannot unpack; keep it as it is"
             )
-        raw = self._bytes_at(name, self._begins[name], info.nbytes)
+        raw = self._bytes(name)
         if (bits := _packed_bits(info.stored)) is not None:
             raw = unpack(raw, bits)
         return from_bytes(raw, numpy_dtype(info.format), info.shape)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import math
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from castwise.checkpoint._filesystem import SourceFile, source_file
 from castwise.checkpoint._remote import RemoteSource
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
 from castwise.checkpoint.containers._elements import from_bytes, unpack
-from castwise.checkpoint.containers._interface import Arrangement, Elements, FileReader
+from castwise.checkpoint.containers._interface import Arrangement, Elements, PlacedReader
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
     DTYPE_BYTES,
@@ -65,7 +65,7 @@ class _Strided:
     is_fortran: bool
 
 
-class TorchReader(FileReader[SourceFile | RemoteSource]):
+class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     """A file of torch, whose pickle was read and checked on opening."""
 
     def __init__(self, path: Path) -> None:
@@ -237,20 +237,8 @@ class TorchReader(FileReader[SourceFile | RemoteSource]):
         strided = self._strided.get(name)
         return None if strided is None else strided.arrangement
 
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
-        return self._place_at(self._begins[name])
-
-    def expect(self, names: Iterable[str]) -> None:
-        """Take note of the tensors that will be read by pieces, in this order."""
-        self._expect_at((self._begins[name], self._length(name)) for name in names)
-
-    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a tensor's bytes, with what stands between them, `nbytes` at a time."""
-        return self._pieces_at(name, self._begins[name], self._length(name), nbytes)
-
     def _length(self, name: str) -> int:
-        """Return the bytes in which the items of a tensor are."""
+        """Return the bytes in which the items of a tensor are, with what stands between them."""
         strided = self._strided.get(name)
         return self.tensors[name].nbytes if strided is None else strided.size
 
@@ -262,7 +250,7 @@ class TorchReader(FileReader[SourceFile | RemoteSource]):
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, which castwise does not "
                 "know"
             )
-        dense = self._bytes_at(name, self._begins[name], self._length(name))
+        dense = self._bytes(name)
         if strided is not None:
             # `_describe` checked that all elements are there.
             arrangement = strided.arrangement

@@ -1,0 +1,193 @@
+"""Decode quantised arrays: what the core needs to know of their parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from castwise import _core
+from castwise._core import finfo, formats
+from castwise.quantization._schemes import Scheme
+from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes, views_of
+
+Arithmetic = Literal["peer", "exact"]
+_BYTE = 8
+_UNSIGNED = np.dtype(np.uint8).name
+
+
+def decoded(
+    q: Any,
+    dtype: DTypeLike,
+    *,
+    arithmetic: Arithmetic,
+    out: Array | None = None,
+    threads: int | None = None,
+    own: bool = True,
+) -> Array:
+    """Decode a quantised array, as `castwise.quantization.dequantize` does.
+
+    Where `own` is False, "peer" is float32 arithmetic rounded once, without the roundings to the
+    target's dtype and the signs of zero that are some producers' own.
+    """
+    if out is None:
+        key: Any = dtype if isinstance(dtype, str | type | np.dtype) else np.dtype(dtype)
+        out = np.empty(q.shape, _target(key))
+    elif out.shape != q.shape:
+        raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
+    else:
+        _target(out.dtype)
+    if not out.size:
+        return out
+    ready = q._ready.get(arithmetic) if own else None
+    if ready is not None:
+        _core.decode_blocks(ready.data, ready.scale, out, threads=threads, **ready.options)
+        return out
+    views = views_of(q)
+    inner = views.storage.inner and arithmetic == "peer" and own
+    data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
+    options = _decoding(q, views, inner=inner, own=own)
+    options["arithmetic"] = arithmetic
+    if views.storage.narrow and arithmetic == "peer" and own:
+        options["arithmetic"] = "narrow"
+    moved = np.moveaxis(out, q.axis, -1)
+    target = out
+    if views.storage.flat and not moved.flags.c_contiguous:
+        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
+    weight = views.of_weight(target)
+    _core.decode_blocks(data, scale, weight, threads=threads, **options)
+    if target is not out:
+        out[...] = target
+    if own and weight is out and _only_views(q, scale, inner=inner):
+        q._ready[arithmetic] = _Ready(data, scale, options)
+    return out
+
+
+@cache
+def _target(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype to decode into."""
+    info = finfo(dtype)
+    if info.kind != "float":
+        raise TypeError(f"dtype={info.name!r} is not valid; use a real float dtype, as 'float32'.")
+    return dtype_of(info.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """The core's arguments for an array that was decoded before; arrays are views of its parts."""
+
+    data: Array
+    scale: Array
+    options: dict[str, Any]
+
+
+def _only_views(q: Any, scale: Array, *, inner: bool) -> bool:
+    """Return True if a change of a part is a change of what the core is given."""
+    level = q.global_scale is None or q.global_scale.dtype == np.float32
+    plain = level and q.zero_point is None and not q.extras and not inner
+    return plain and np.shares_memory(scale, q.scale)
+
+
+def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
+    """Return the scales in the core's form, decoded where they are quantised themselves."""
+    scale: Array = q.scale
+    if "nested scale" in q.extras:
+        flat = np.empty((1, scale.size), np.float32)
+        _core.decode_blocks(
+            scale.reshape(1, -1),
+            q.extras["nested scale"].reshape(1, -1),
+            flat,
+            element="map",
+            bits=_BYTE,
+            block=(1, int(q.extras["nested block"])),
+            code_map=q.extras["nested code map"].astype(np.float32),
+            bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
+        )
+        scale = flat
+    scale = views.to_core(scale)
+    if inner and finfo(scale.dtype).bits > _BYTE:
+        scale = _core.cast(scale, dtype)
+    elif inner and q.global_scale is not None:
+        # The product of both scales is formed in the target's dtype.
+        first = _core.cast(scale, np.float32)
+        scale = _core.cast(first * _core.cast(_core.cast(q.global_scale, dtype), np.float32), dtype)
+    return scale
+
+
+def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]:
+    """Return the options of the core's decoding."""
+    storage, scheme = views.storage, views.scheme
+    half = 1 << (scheme.bits - 1)
+    stored = finfo(q.data.dtype)
+    element = stored.name if stored.kind == "float" else _element(scheme)
+    found: dict[str, Any] = {
+        "element": _UNSIGNED if storage.excess or storage.unsigned else element,
+        "bits": scheme.bits - views.high_bits,
+        "block": views.core_block,
+        "layout": views.packing,
+        "scale_format": format_of_bytes(q.scale, scheme)
+        if "nested scale" not in q.extras
+        else None,
+        "scale_divides": storage.divides and not scheme.name.endswith("_group"),
+        "offset": half if storage.excess and q.zero_point is None else 0,
+    }
+    if views.high_bits:
+        found["high"] = _high(q, views)
+    if storage.after is not None:
+        found |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+    elif scheme.name == "mxint8":
+        # Codes have six fraction bits.
+        found["global_scale"] = np.array(2.0**-6, np.float32)
+    elif q.global_scale is not None and not inner:
+        level = np.asarray(q.global_scale, np.float32).reshape(())
+        found |= {"global_scale": level, "global_use": storage.global_use}
+    if q.zero_point is not None:
+        found["zero_point"] = views.zeros_to_core(q.zero_point, _added(q, views))
+    if "bias" in q.extras:
+        found["bias"] = views.to_core(q.extras["bias"])
+    if "group index" in q.extras:
+        found["group_index"] = q.extras["group index"].astype(np.int64)
+    if "divisor" in q.extras:
+        found["divisor"] = q.extras["divisor"]
+    if scheme.code_map is not None:
+        found["code_map"] = q.extras.get("code map", np.array(scheme.code_map, np.float32))
+    elif storage.positive_zero and own:
+        found |= {"element": "map", "code_map": _positive(scheme.element)}
+    return found
+
+
+def wrapped_zeros(q: Any) -> int:
+    """Count zero points that are 0 only because what is added to them wraps."""
+    views = views_of(q)
+    add = _added(q, views)
+    if q.zero_point is None or not add:
+        return 0
+    return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
+
+
+def _added(q: Any, views: Views) -> int:
+    """Return what is added to stored zero points."""
+    adds = dict(views.storage.zeros_add)
+    return adds.get(q.variant or next(iter(adds), ""), 0)
+
+
+def _element(scheme: Scheme) -> str:
+    """Return the format of a code: of integers, that of so many bits."""
+    name = f"int{scheme.bits}"
+    return name if scheme.name.startswith("int") and name in formats() else scheme.element
+
+
+@cache
+def _positive(element: str) -> Array:
+    """Return the values of all codes of a format of 4 bits, with 0 for -0."""
+    values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
+    return np.where(values == 0, np.float32(0), values)
+
+
+def _high(q: Any, views: Views) -> Array:
+    """Return the bits that stand apart from the other bits of codes, in the core's form."""
+    high: Array = q.extras["high"]
+    return high[None] if len(views.shape) == 1 else high

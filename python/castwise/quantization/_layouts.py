@@ -1,0 +1,217 @@
+"""What a layout is: one way to store a quantised weight as several tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from castwise._core import finfo, formats
+
+SCALE = "scale"
+ACTIVATION = "activation"
+GLOBAL = "global scale"
+ZERO = "zero point"
+OTHER = "other"
+
+
+def _coded(*codes: str) -> tuple[str, ...]:
+    """Name the formats that safetensors has these codes for."""
+    return tuple(name for name in formats() if finfo(name).safetensors in codes)
+
+
+# Formats that parts may have, after the codes of safetensors.
+OF_E4M3 = _coded("F8_E4M3")
+OF_FP8 = _coded("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+OF_F32 = _coded("F32")
+OF_REAL = _coded("F64", "F32", "BF16", "F16")
+OF_U8, OF_I8 = _coded("U8"), _coded("I8")
+OF_POWER = _coded("F8_E8M0")
+OF_E8M0 = (*OF_U8, *OF_POWER)
+OF_WORD = _coded("I32", "U32")
+OF_U32 = _coded("U32")
+
+E4M3, E8M0, U8, I8 = OF_E4M3[0], OF_POWER[0], OF_U8[0], OF_I8[0]
+BF16 = _coded("BF16")[0]
+FLOAT8 = frozenset(OF_FP8)
+BYTES = frozenset((*OF_U8, *OF_I8))
+WIDE = frozenset((*OF_REAL, *_coded("I64", "BOOL")))
+"""Formats in which no method stores codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor beside a payload, without which the payload cannot be decoded or used.
+
+    Attributes
+    ----------
+    name
+        What is added to the name of the parameter if it begins with "_" or "."; else, without a
+        "/" before it, what stands in the place of its last component.
+    role
+        "scale", "global scale", "zero point", "activation" (a scale of inputs or outputs) or
+        "other".
+    formats
+        The formats that it may have; any if empty.
+    required
+        Without it the layout is another one, or damaged.
+    distinct
+        No tensor of another meaning is named so, whatever the parameter is called.
+    use
+        What decoding does with a part whose role is "other": "bias", "shape", "group index",
+        "code map", "state", "divisor", or "nested " before a use; "marker" if it tells how codes
+        are stored, "inputs" if it is only for inputs. "" if castwise cannot decode with it.
+
+    """
+
+    name: str
+    role: str = OTHER
+    formats: tuple[str, ...] = ()
+    required: bool = False
+    distinct: bool = False
+    use: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where codes and scales lie in the arrays of a layout.
+
+    Attributes
+    ----------
+    container
+        The dtype of the payload; None for the dtype of a code.
+    packing
+        Where codes lie in their containers, as `castwise.quantization.pack` names it; the variants
+        that the layout may have, the one that is written first.
+    excess
+        Codes and zero points are stored with half their range added.
+    unsigned
+        Codes are stored without a sign, beside zero points or a bias.
+    zeros
+        How zero points are stored: "plain", or packed like codes along "rows" or "columns".
+    zeros_add
+        What is added to a stored zero point, by variant of the layout, the default one first.
+    global_use
+        What the global scale does to the scale: "multiply" or "divide".
+    divides
+        The scales of channels and of whole tensors divide.
+    grouped
+        Schemes of groups are written so, whatever comes before it.
+    after
+        The product with the scale is divided by this.
+    transposed
+        "parts" if the payload and its scales are (in, out) and codes lie along in; "weight" if so
+        and codes lie along out; "pairs" if they are (out, in) and codes lie along out.
+    flat
+        The payload is one row of all elements.
+    split
+        Payloads have an axis for the containers of a block.
+    tile
+        Rows and columns that a payload is padded to; its scales are in tiles of 128x4.
+    fields
+        What a block of bytes holds, in order, with its bytes.
+    read_only
+        Arrays are not written so.
+    positive_zero
+        Codes of -0 decode to 0.
+    narrow
+        Products are rounded to the dtype of the target before a bias is added.
+    inner
+        The dtype in which the producer multiplies is the target's: scales are rounded to it first.
+
+    """
+
+    container: type[np.generic] | None = None
+    packing: tuple[str, ...] = ("dense",)
+    excess: bool = False
+    unsigned: bool = False
+    zeros: str = "plain"
+    zeros_add: tuple[tuple[str, int], ...] = ()
+    global_use: Literal["multiply", "divide"] = "multiply"
+    divides: bool = False
+    grouped: bool = False
+    after: float | None = None
+    transposed: str = ""
+    flat: bool = False
+    split: bool = False
+    tile: tuple[int, int] | None = None
+    fields: tuple[tuple[str, int], ...] = ()
+    read_only: bool = False
+    positive_zero: bool = False
+    narrow: bool = False
+    inner: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """One way to store a quantised weight as several tensors.
+
+    Attributes
+    ----------
+    scheme
+        What is stored; "{}" stands for tensor, channel, group or block. "" if only a configuration
+        says it.
+    payload
+        The tensor with the codes, named as a part is; "" is the parameter itself.
+    formats
+        The formats that the payload may have; any if empty.
+    parts
+        The tensors beside it, first the scale or what holds it. One that does must be there.
+    families
+        How the schemes begin that a configuration may state for it, besides its own.
+    block
+        The block that is part of the scheme's definition.
+    columns
+        Elements of the payload's last axis to those of the scale's, where this tells layouts apart.
+    parameters
+        Last components of the names of parameters stored so; any if empty.
+    storage
+        How its arrays are read and written; None if they are only recognised.
+
+    """
+
+    scheme: str
+    payload: str
+    formats: tuple[str, ...]
+    parts: tuple[Part, ...]
+    families: tuple[str, ...] = ()
+    block: tuple[int, ...] | None = None
+    columns: tuple[int, int] | None = None
+    parameters: tuple[str, ...] = ()
+    storage: Storage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A producer.
+
+    Attributes
+    ----------
+    name
+        What castwise calls it.
+    methods
+        Its names as `quant_method` of a configuration.
+    layouts
+        How it stores weights.
+    tiles
+        True if scales of blocks may be padded to whole tiles of 128x4 and reordered.
+    also
+        Other producers that write the same layouts.
+    scales
+        The dtype of scales that are not of 8 bits; "weight" is that of the weight.
+    scalar
+        The shape of the scale of a whole tensor, and of a global scale.
+    channels
+        The axes of the scales of channels: (out, 1) or (out,).
+
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    tiles: bool = False
+    also: tuple[str, ...] = ()
+    scales: str = "float32"
+    scalar: tuple[int, ...] = ()
+    channels: int = 2

@@ -1,0 +1,84 @@
+"""Stored tensors that are read where they are indexed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Range = tuple[int, int]
+"""Where elements along an axis begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyArray:
+    """A stored tensor in the place of an array: indexing it reads what is asked for.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    shape
+        The shape that it is seen in.
+    dtype
+        Of its elements.
+    stored
+        Its shape as stored, which differs in axes of one element, or in last axes that are joined.
+    box
+        Reads what is within ranges, one for each stored axis.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: tuple[int, ...]
+    box: Callable[[Sequence[Range]], NDArray[Any]]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def reshape(self, shape: Sequence[int]) -> LazyArray:
+        """See it in another shape."""
+        return replace(self, shape=tuple(shape))
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        given = [one for one in (index if isinstance(index, tuple) else (index,)) if one is not ...]
+        given += [slice(None)] * (self.ndim - len(given))
+        ranges: list[Range] = []
+        shape: list[int] = []
+        for one, count in zip(given, self.shape, strict=True):
+            if isinstance(one, slice):
+                begin, end, _ = one.indices(count)
+                ranges.append((begin, end))
+                shape.append(end - begin)
+            else:
+                ranges.append((one, one + 1))
+        return self.box(self._stored(ranges)).reshape(shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self[...], dtype, copy=copy)
+
+    def _stored(self, ranges: Sequence[Range]) -> list[Range]:
+        """Return the ranges of the stored axes."""
+        boxes: list[Range] = []
+        seen = ((n, one) for n, one in zip(self.shape, ranges, strict=True) if n != 1)
+        for axis, count in enumerate(self.stored):
+            if count == 1:
+                boxes.append((0, 1))
+                continue
+            size, one = next(seen)
+            if size != count:
+                assert one == (0, size), "of joined axes all is wanted"  # noqa: S101
+                return [*boxes, *((0, n) for n in self.stored[axis:])]
+            boxes.append(one)
+        return boxes

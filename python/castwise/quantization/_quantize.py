@@ -1,0 +1,287 @@
+"""Quantise arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from castwise import _core
+from castwise._core import finfo
+from castwise._options import Rounding
+from castwise.quantization._arrays import QuantizedArray
+from castwise.quantization._schemes import (
+    Scheme,
+    find_recipe,
+    find_scheme,
+    has_bias,
+    written_layout,
+)
+from castwise.quantization._views import (
+    Array,
+    Views,
+    fields_of,
+    format_of_bytes,
+    geometry,
+    pair,
+    scale_dtype,
+)
+
+
+def quantize(
+    x: Any,
+    scheme: str,
+    *,
+    recipe: str | None = None,
+    block: int | Sequence[int] | None = None,
+    axis: int = -1,
+    scale_rule: str | None = None,
+    rounding: Rounding | None = None,
+    amax: float | None = None,
+    nonfinite: Literal["raise", "nan"] = "raise",
+    symmetric: bool = True,
+    four_over_six: Literal["mse", "mae", "abs_max"] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+) -> QuantizedArray:
+    """Quantise an array: scales, codes and packing in one pass.
+
+    Parameters
+    ----------
+    x : array_like
+        Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
+        float64 is computed in float64, and results are rounded once.
+    scheme : str
+        One of `schemes()`.
+    recipe : str, optional
+        Whose arithmetic is used, bit for bit, and in whose form the parts are stored. By default
+        the first of the scheme's `recipes`.
+    block : int or sequence of int, optional
+        The (rows, columns) that share a scale; one number is columns. By default the scheme's. The
+        last block along an axis may be shorter. (16, 16) of nvfp4 stores each scale 16 times.
+    axis : int
+        The axis along which the columns of a block lie: the one that a matrix product sums over.
+    scale_rule : {"floor", "rceil", "ceil", "even", "ct"}, optional
+        How a scale that is a power of two is found from the largest magnitude; by default as the
+        recipe does. With float8 it also makes scales powers of two.
+    rounding : str, optional
+        Of codes, as in `castwise.cast`. By default the recipe's.
+    amax : float, optional
+        In place of the largest magnitude of the whole array: of all arrays that share a scale, say.
+        For schemes with one scale, or a global one.
+    nonfinite : {"raise", "nan"}
+        What infinities and NaN do: they are refused, or their block gets a scale of NaN.
+    symmetric : bool
+        False gives each block of integers a zero point (or, in some layouts, a minimum).
+    four_over_six : {"mse", "mae", "abs_max"}, optional
+        Each block of nvfp4 takes the scale with the smaller error of two: largest magnitude 6 or 4.
+    seed : int
+        For ``rounding="stochastic"``.
+    threads : int, optional
+        The most threads.
+
+    Returns
+    -------
+    QuantizedArray
+
+    Raises
+    ------
+    TypeError
+        `x` is not of a real float dtype.
+    ValueError
+        An unknown name, a block that the scheme cannot have, an infinite or NaN element (its index
+        is named).
+
+    Examples
+    --------
+    >>> x = np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)
+    >>> quantize(x, "nvfp4", recipe="modelopt").parts()["weight_scale"].shape
+    (2, 8)
+
+    """
+    row = find_scheme(scheme)
+    array = np.asarray(x)
+    if finfo(array.dtype).kind != "float":
+        raise TypeError(f"x has dtype {array.dtype}; give an array of a real float dtype.")
+    if not row.recipes:
+        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
+    producer = row.recipes[0] if recipe is None else recipe
+    if producer not in row.recipes:
+        find_recipe(producer)
+        known = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+    if array.ndim == 0:
+        raise ValueError("x has no axes; reshape it to (1,).")
+    layout = written_layout(producer, row, symmetric=symmetric)
+    if layout.storage is not None and layout.storage.read_only:
+        raise ValueError(f"recipe={producer!r} is not valid for {scheme}, which is only read.")
+    size = row.block if block is None else _allowed_block(row, pair(block), array.shape)
+    if layout.block is not None and layout.storage is not None and layout.storage.fields:
+        size = pair(layout.block)
+    stored = (1, size[1]) if row.global_scale else size
+    views = geometry(scheme, producer, layout, shape=array.shape, axis=axis, block=stored)
+    return _encoded(
+        array,
+        views,
+        producer,
+        size,
+        powers=scale_rule is not None,
+        bias=has_bias(layout),
+        zeros=not symmetric and not has_bias(layout),
+        amax=amax,
+        four_over_six=four_over_six,
+        rule=scale_rule,
+        rounding=rounding,
+        seed=seed,
+        nonfinite=nonfinite,
+        threads=threads,
+    )
+
+
+def _allowed_block(
+    scheme: Scheme, block: tuple[int, int], shape: tuple[int, ...]
+) -> tuple[int, int]:
+    """Refuse a block that the scheme cannot have."""
+    rows, columns = scheme.block
+    grouped = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    if block == scheme.block:
+        return block
+    if scheme.global_scale and block == (columns, columns):
+        return block
+    if grouped and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
+        return block
+    text = f"({rows}, {columns})" + (f" or ({columns}, {columns})" if scheme.global_scale else "")
+    raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
+
+
+def _encoded(
+    x: Array,
+    views: Views,
+    producer: str,
+    block: tuple[int, int],
+    *,
+    powers: bool,
+    bias: bool,
+    zeros: bool,
+    amax: float | None,
+    four_over_six: str | None,
+    **options: Any,
+) -> QuantizedArray:
+    """Allocate the parts and have the core fill them."""
+    storage, scheme = views.storage, views.scheme
+    weight = views.of_weight(x)
+    grid = replace(views, block=block).grid
+    dtype = scale_dtype(views, x.dtype, powers=powers and scheme.rule is None)
+    scale = np.empty(grid, dtype)
+    if views.storage.fields:
+        _check_columns(views)
+    data, stored_scale, stored_bias = _allocated(views, dtype, bias=bias)
+    half = 1 << (scheme.bits - 1)
+    more: dict[str, Any] = {}
+    kind = format_of_bytes(scale, scheme)
+    if kind is not None:
+        more["scale_format"] = kind
+    biases = np.empty(grid, dtype) if bias else None
+    zero = np.empty(grid, np.int8) if zeros else None
+    second = None
+    if scheme.global_scale and producer != "mlx":
+        largest = 256.0 if four_over_six is not None else 448.0
+        found = _core.block_amax(np.atleast_2d(x)) if amax is None else float(amax)
+        # A NaN or an infinity is named by the core, with its index.
+        safe = found if math.isfinite(found) else 1.0
+        level = _core.global_scale(safe, recipe=producer, dtype=x.dtype, global_max=largest)
+        second = np.array(level, np.float32)
+        more |= {"global_scale": second, "global_max": largest, "four_over_six": four_over_six}
+        more["amax"] = safe
+    elif block == (0, 0):
+        more["amax"] = _whole_amax(x, weight) if amax is None else float(amax)
+    elif amax is not None:
+        raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
+    encode = _core.encode_blocks if x.size else _nothing
+    encode(
+        weight,
+        views.of_data(data),
+        scale,
+        scheme=scheme.name,
+        recipe=producer,
+        block=block[::-1] if views.turned else block,
+        layout=views.packing,
+        offset=half if storage.excess else 0,
+        zero_point=zero,
+        bias=biases,
+        **more,
+        **options,
+    )
+    if block != views.block:
+        scale = np.repeat(scale, block[0], axis=-2)[..., : views.grid[-2], :]
+    views.to_stored(scale, stored_scale)
+    extras: dict[str, Array] = {}
+    if biases is not None:
+        views.to_stored(biases, stored_bias)
+        extras["bias"] = stored_bias
+    if scheme.code_map is not None:
+        extras["code map"] = np.array(scheme.code_map, np.float32)
+    stored_zero = None
+    if zero is not None:
+        kind_of_zero = np.int8 if storage.zeros == "plain" else views.container
+        stored_zero = np.zeros(views.zero_shape, kind_of_zero)
+        views.zeros_to_stored(zero, stored_zero, half)
+    if second is not None and views.recipe is not None:
+        second = second.reshape(views.recipe.scalar)
+    return QuantizedArray(
+        scheme.name,
+        data,
+        stored_scale,
+        second,
+        stored_zero,
+        views.shape,
+        recipe=producer,
+        block=views.block,
+        axis=views.axis,
+        extras=extras,
+        layout=views.layout,
+    )
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Take the place of the core where there are no elements."""
+
+
+def _whole_amax(x: Array, weight: Array) -> float | None:
+    """Return the largest magnitude of a stack, for which the core would take one per matrix."""
+    if math.prod(weight.shape[:-2]) == 1:
+        return None
+    found = _core.block_amax(x)
+    return found if math.isfinite(found) else None
+
+
+def _check_columns(views: Views) -> None:
+    columns, size = views.core_shape[-1], views.bytes_of_codes
+    if columns % size:
+        name = views.recipe.name if views.recipe is not None else "the layout"
+        raise ValueError(
+            f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
+            f"{size}."
+        )
+
+
+def _allocated(views: Views, dtype: np.dtype[Any], *, bias: bool) -> tuple[Array, Array, Array]:
+    """Make the arrays that are stored: the payload, scales and biases."""
+    fields = views.storage.fields
+    if not fields:
+        data = np.zeros(views.data_shape, views.container)
+        return (
+            data,
+            np.empty(views.scale_shape, dtype),
+            np.empty(views.scale_shape if bias else 0, dtype),
+        )
+    *stack, rows, columns = views.core_shape
+    count = columns // views.bytes_of_codes
+    blocks = np.zeros((*stack, rows, count, sum(size for _, size in fields)), np.uint8)
+    if len(views.shape) == 1:
+        blocks = blocks[0]
+    found = fields_of(views, blocks)
+    return found["data"], found["scale"], found.get("bias", found["scale"])

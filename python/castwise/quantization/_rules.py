@@ -1,0 +1,215 @@
+"""What a weight of a checkpoint is: its scheme, block and shape, from what is stated and stored.
+
+How its parts are laid out is said by the table of recipes; a rule says what its producer states
+otherwise, and refuses the variants that castwise does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from castwise.quantization._case import MATRIX, Case, Given, Undecodable
+from castwise.quantization._configs import COMFY
+from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, U8
+from castwise.quantization._schemes import schemes
+from castwise.quantization._views import TILE, ceil_div
+
+_BYTE = 8
+_TILE_ROWS = TILE[0]
+_FLOAT_BITS = {
+    row.name: row.bits for row in schemes() if row.element.startswith("float") and row.bits < _BYTE
+}
+
+
+def usual(case: Case) -> Given:
+    """Describe codes in bytes whose rows are those of the plain weight, and integers in words."""
+    tail, scheme = case.payload.rpartition(".")[2], case.scheme
+    if tail == "qweight" or not case.weight.recipes:
+        raise case.unknown()
+    if case.format in FLOAT8:
+        return _bytes(case, _of_float8(case))
+    if tail.endswith("_packed") and "32" in case.format:
+        return _words(case)
+    if scheme in _FLOAT_BITS:
+        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[-1], 8)
+        return Given(scheme, case.block())
+    if case.format == I8 and scheme.startswith("int"):
+        return _bytes(case, "int8_{}")
+    if case.format == U8 and scheme.startswith("int4_") and case.part("_scale_2") is None:
+        return Given(scheme, case.block())
+    raise case.unknown()
+
+
+def _of_float8(case: Case) -> str:
+    """Return the scheme of one float8 per byte; "{}" stands for what shares a scale."""
+    if case.scheme.startswith("mxfp8_") and case.tensors[case.scale()].format in OF_E8M0:
+        own = [one.name for one in schemes() if one.element == case.format and one.name[:2] == "mx"]
+        if own:
+            return own[0]
+    if not case.scheme.startswith(("fp8", "mxfp8_")):
+        raise case.unknown()
+    return "fp8_{}"
+
+
+def _bytes(case: Case, scheme: str) -> Given:
+    """Describe one code per byte."""
+    block, shape = case.block(), case.shape(case.payload)
+    kind = {(0, 0): "tensor", (1, 0): "channel"}.get(
+        block, "block" if scheme[0] == "f" else "group"
+    )
+    if block == (0, 0) and len(shape) != MATRIX and math.prod(case.shape(case.scale())) == 1:
+        # One scale for all, so that any number of axes is as good as two.
+        cut = (shape[0] if shape else 1, math.prod(shape[1:]))
+        return Given(scheme.format(kind), block, cut, plain=shape)
+    if len(shape) < MATRIX:
+        raise case.wrong(case.scale(), "one scale")
+    return Given(scheme.format(kind), block, shape)
+
+
+def _words(case: Case) -> Given:
+    """Describe compressed-tensors' integers in words of 32 bits."""
+    bits, block = case.bits(), case.block()
+    name = case.named("_shape")
+    shape = [int(n) for n in np.asarray(case.lazy(name)).reshape(-1)]
+    if 0 in block and (case.part("_g_idx") is not None or block == (0, 0)):
+        block = (block[0] or shape[-2], shape[-1])
+    return Given(f"int{bits}_{'channel' if block == (1, 0) else 'group'}", block)
+
+
+def gpt_oss(case: Case) -> Given:
+    """Describe gpt-oss' blocks; transformers wants the matrix of each expert transposed."""
+    stored = case.shape(case.payload)
+    if len(stored) < 3 or stored[-1] != 16:  # noqa: PLR2004
+        raise Undecodable(
+            f"{case.payload!r} has the shape {stored}, and blocks of 16 bytes end with 16"
+        )
+    if case.payload.endswith(".blocks"):
+        return Given(case.scheme, case.block())
+    if len(stored) == 3:  # noqa: PLR2004
+        raise Undecodable(f"{case.payload!r} has the shape {stored}, which is not that of experts")
+    return Given(case.scheme, case.block(), axis=-2)
+
+
+def awq(case: Case) -> Given:
+    """Describe AutoAWQ's "gemm": 8 outputs in a word, in an order of their own."""
+    version = str(case.section.get("version", "gemm")).lower()
+    bits = case.bits()
+    if version != "gemm" or bits != 4:  # noqa: PLR2004
+        raise Undecodable(
+            f"castwise cannot decode the version {version!r} of AWQ with {bits} bits; AutoAWQ or "
+            "GPTQModel read it"
+        )
+    case.named("qzeros")
+    return Given("int4_group", case.group(case.matrix()[0]))
+
+
+def gptq(case: Case) -> Given:
+    """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
+    form = case.section.get("checkpoint_format", "gptq")
+    method = case.section.get("quant_method", "gptq")
+    bits = case.bits()
+    if form not in ("gptq", "gptq_v2") or method != "gptq" or bits not in (2, 3, 4, 8):
+        raise Undecodable(
+            f"castwise cannot decode the checkpoint_format {form!r} of GPTQ with {bits} bits; "
+            "GPTQModel reads it"
+        )
+    case.named("qzeros")
+    if case.part("g_idx") is None and case.section.get("desc_act") is True:
+        raise Undecodable("it has no g_idx, and desc_act says that it is needed")
+    inputs = case.whole(bits, case.matrix()[0])
+    return Given(f"int{bits}_group", case.group(inputs), variant=form)
+
+
+def mlx(case: Case) -> Given:
+    """Describe MLX' words: a stream of codes, with a scale and perhaps a bias for each group."""
+    is_affine = case.part("biases") is not None
+    own = {row.name: row.bits for row in schemes()}
+    bits = case.bits() if is_affine else own.get(case.scheme)
+    if bits is None:
+        raise case.unknown()
+    case.whole(bits, case.shape(case.payload)[-1])
+    return Given(f"int{bits}_group" if is_affine else case.scheme, case.block())
+
+
+def bitsandbytes(case: Case) -> Given:
+    """Describe bitsandbytes: int8 with a scale per row, or a map of 16 values in flat blocks."""
+    if case.scheme != "int8_channel":
+        case.named(".quant_map")
+        return Given(case.scheme)
+    layout = case.part("weight_format")
+    if layout is not None and int(np.asarray(case.lazy(layout)).reshape(-1)[0]) != 0:
+        raise Undecodable("its rows are reordered for a GPU (weight_format); bitsandbytes reads it")
+    return Given(case.scheme, (1, 0), case.matrix())
+
+
+_COMFY_PADDING = {"nvfp4": 16, "mxfp8_e4m3": 32}
+"""Rows and columns are padded to multiples of so many."""
+
+
+def comfy(case: Case) -> Given:
+    """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
+    scheme, marker = case.scheme, case.part("comfy_quant")
+    if marker is not None:
+        state = case.json(marker)
+        form = state.get("format")
+        if COMFY.get(str(form)) != scheme or state.get("convrot"):
+            raise Undecodable(f"castwise cannot decode the format {form!r} of ComfyUI yet")
+    if scheme == "fp8_tensor":
+        return usual(case)
+    if scheme not in _COMFY_PADDING:
+        raise case.unknown()
+    padding, (rows, width) = _COMFY_PADDING[scheme], case.matrix()
+    columns = width * 8 // _FLOAT_BITS.get(scheme, 8)
+    if rows % padding or columns % padding:
+        raise Undecodable(
+            f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
+            f"{padding}"
+        )
+    shape = (_true_rows(case, padding), columns)
+    _check_columns(case, last=0x0F if columns > width else 0xFF)
+    return Given(scheme, case.block(), shape)
+
+
+def _true_rows(case: Case, padding: int) -> int:
+    """Return the rows without padding: the bias tells, or the last one is not zeros."""
+    rows, _ = case.matrix()
+    bias = case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
+    if bias is not None:
+        count = math.prod(bias.shape)
+        if ceil_div(count, padding) * padding != rows:
+            raise Undecodable(
+                f"its bias has {count} elements, and {case.payload!r} has {rows} rows, which are "
+                f"multiples of {padding}"
+            )
+        return count
+    if not case.lazy(case.payload)[rows - 1].view(np.uint8).any():
+        raise Undecodable(
+            "its last row is zero, which may be padding, and no bias tells how many rows it has"
+        )
+    return rows
+
+
+def _check_columns(case: Case, last: int) -> None:
+    """Refuse a weight whose last column may be padding: nothing tells how many columns it has."""
+    payload, (rows, width) = case.lazy(case.payload), case.matrix()
+    for first in range(0, rows, _TILE_ROWS):
+        found = payload[first : first + _TILE_ROWS, width - 1 : width]
+        if (found.view(np.uint8) & last).any():
+            return
+    raise Undecodable("its last column is zero, which may be padding")
+
+
+RULES: Mapping[str, Callable[[Case], Given]] = {
+    "gpt-oss": gpt_oss,
+    "awq": awq,
+    "gptq": gptq,
+    "mlx": mlx,
+    "bitsandbytes": bitsandbytes,
+    "comfy": comfy,
+}
+"""Producers whose layouts are their own; the layouts of all others are `usual`."""
+
+NOT_DECODED = frozenset(("keras", "torchao", "transformer-engine"))

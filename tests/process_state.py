@@ -1,0 +1,91 @@
+"""What a test could leave in its process, where a later test, or a program it starts, finds it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import castwise
+import numpy as np
+from castwise import _global_state
+from castwise._acceleration import Acceleration
+from numpy._core.multiarray import get_handler_name
+
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGXFSZ")
+    if hasattr(signal, name)
+)
+
+
+def process_state() -> dict[str, object]:
+    """What one test must leave as it found it, by what a message calls it."""
+    return {
+        "environment variables": _environment(),
+        "working directory": os.getcwd(),
+        "module search path": (sys.path.copy(), sys.meta_path.copy(), sys.path_hooks.copy()),
+        "signal handlers": {number: signal.getsignal(number) for number in SIGNALS},
+        "log handlers": [
+            one for one in logging.root.handlers if type(one).__module__ != "_pytest.logging"
+        ],
+        "garbage collection": gc.isenabled(),
+        "trace function": sys.gettrace(),
+        "recursion limit": sys.getrecursionlimit(),
+        "streams": (sys.__stdout__, sys.__stderr__, sys.excepthook, sys.unraisablehook),
+        "numpy's errstate": np.geterr(),
+        "numpy's allocator": get_handler_name(),
+        "castwise's floatx": _global_state.floatx(),
+        "castwise's policy": _global_state.current_policy(),
+        "castwise's threads": castwise.get_num_threads(),
+        "castwise's CPU level": castwise.cpu_level(),
+        "castwise.accelerate()": Acceleration.switch._calls,
+    }
+
+
+def _environment() -> dict[Any, Any]:
+    """The environment variables, undecoded, which takes most of the time, without pytest's own."""
+    variables: dict[Any, Any] = os.environ._data.copy()  # type: ignore[attr-defined]
+    variables.pop(os.environ.encodekey("PYTEST_CURRENT_TEST"), None)
+    return variables
+
+
+def changes(before: dict[str, object]) -> list[str]:
+    """A line for each part of the state that is not as it was `before`."""
+    lines = []
+    for name, now in process_state().items():
+        old = before[name]
+        if now == old:
+            continue
+        if isinstance(old, dict) and isinstance(now, dict):
+            for key in {**old, **now}:
+                if old.get(key) != now.get(key):
+                    lines.append(f"{name}, {key}: {old.get(key)!r} before, {now.get(key)!r} now")
+        else:
+            lines.append(f"{name}: {old!r} before, {now!r} now")
+    return lines
+
+
+def end_command_line() -> None:
+    """Put back the signals that `castwise.cli.main` handles, as the main function of a process."""
+    for number in SIGNALS:
+        if getattr(signal.getsignal(number), "__module__", "") == "castwise.cli":
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """Undo what an import of another's library does to the environment variables and the folder."""
+    variables, folder = dict(os.environ), os.getcwd()
+    try:
+        yield
+    finally:
+        if os.environ != variables:
+            os.environ.clear()
+            os.environ.update(variables)
+        os.chdir(folder)
