@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,25 +13,30 @@ from typing import NamedTuple
 from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
-from castwise.checkpoint._config import Config
+from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._decoded import DecodedWeight, decoded_reader
 from castwise.checkpoint._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import (
+    MATRIX,
+    STACK,
+    WEIGHT,
+    fused_with,
+    is_experts,
+    is_left,
+    is_matrix,
+    kept_modules,
+    turned_type,
+)
 from castwise.checkpoint._plain_config import without_quantization
 from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint._written import (
-    CONFIG,
     Encoding,
     Statements,
     encoding,
-    fused_with,
-    is_embedding,
-    is_experts,
-    is_left,
     statements,
-    turned_type,
     written,
 )
 from castwise.checkpoint.containers._interface import Reader
@@ -39,10 +44,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.checkpoint.plan import plan
 from castwise.checkpoint.report import CastRow
 
-_MATRIX, _STACK = 2, 3
 _BYTE_BITS = 8
-_WEIGHT = ".weight"
-_HEAD = "lm_head"
 KIND = "float"
 """Kind of the tensors that a weight becomes; their format as stored is None."""
 
@@ -175,24 +177,6 @@ class QuantizedConfig(Config):
         return f"{head}{comma}\n{members}\n{rest}"
 
 
-def is_matrix(info: TensorInfo) -> bool:
-    """Return True for what may be the weight of a linear layer, or those of experts."""
-    if info.kind != "float" or not all(info.shape):
-        return False
-    if len(info.shape) == _STACK:
-        return is_experts(info.name)
-    return len(info.shape) == _MATRIX and info.name.endswith(_WEIGHT)
-
-
-def kept_modules(left: Iterable[str], modules: Container[str]) -> list[str]:
-    """Return the modules that a configuration excepts, given the weights that are left."""
-    names = (name.removesuffix(_WEIGHT) for name in left)
-    kept = [module for module in names if not is_embedding(module)]
-    if _HEAD not in modules and _HEAD not in kept:
-        kept.append(_HEAD)  # tied to the embedding
-    return kept
-
-
 def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Encoded:
     """Return an opened checkpoint as it is with quantised weights.
 
@@ -286,7 +270,7 @@ class _Plan:
         """Decide whether a tensor is quantised."""
         name = self._component.prefix + info.name
         _, key, _ = self._how.dtypes.decide(name, floating=False)
-        module = name.removesuffix(_WEIGHT)
+        module = name.removesuffix(WEIGHT)
         hits = [
             text
             for text, pattern in self._ignored
@@ -318,9 +302,9 @@ class _Plan:
             raise refuse(f"it is stored as {info.stored}, and weights are floating; {leave}")
         if finfo(info.format).bits <= _BYTE_BITS:
             raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
-        if len(shape) not in (_MATRIX, _STACK) or not all(shape):
+        if len(shape) not in (MATRIX, STACK) or not all(shape):
             raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
-        is_stack = len(shape) == _STACK
+        is_stack = len(shape) == STACK
         if is_stack and not row.stacks:
             raise refuse(
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
@@ -424,7 +408,7 @@ class _Plan:
             share(fused)
 
     def _stated(self) -> Statements:
-        modules = {name.removesuffix(_WEIGHT): one for name, one in self.chosen.items()}
+        modules = {name.removesuffix(WEIGHT): one for name, one in self.chosen.items()}
         return statements(modules, kept_modules(self._left, modules))
 
     def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:

@@ -17,14 +17,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
-from castwise.checkpoint._encoding import KIND, Encoded, Part, is_matrix, kept_modules
+from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._layers import is_matrix, kept_modules
 from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint._written import (
-    CONFIG,
     Form,
     encoding,
     form_names,

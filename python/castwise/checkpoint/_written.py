@@ -20,7 +20,6 @@ from castwise.quantization import Scheme, schemes
 from castwise.quantization._configs import CONFIGS
 from castwise.quantization._recipes import E4M3, U8
 
-CONFIG = "config.json"
 _TILE_ROWS = 128
 _NORMAL_BITS = 3
 _GROUP_OF_MLX = 64
@@ -300,68 +299,6 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
         raise CheckpointError(f"block {block[0]}x{block[1]} is not one of {row.scheme}; use {text}")
     return Encoding(row, block)
-
-
-# What engines fuse, and what they leave as it is
-
-_FUSED = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("gate_proj", "up_proj"),
-    ("w1", "w3"),
-    ("wq", "wk", "wv"),
-    ("query", "key", "value"),
-    ("q_a_proj", "kv_a_proj_with_mqa"),
-)
-_FUSED_NAMES = {name: group for group in _FUSED for name in group}
-
-_LEFT = re.compile(
-    r"(?:[^.]*(?:embed|norm|lora)[^.]*|wte|wpe|shared|gate|router|shared_expert_gate|classifier"
-    r"|(?:lm_|cls_|[a-z]+_)?head|embed_out|output|score|decoder|vocab_projector|qa_outputs"
-    r"|dense_prediction|seq_relationship|proj_out|rotary[^.]*|relative_attention_bias)",
-)
-"""Modules that stay as they are: embeddings, norms, routers, heads, adapters."""
-
-_HEADS = frozenset(("output", "decoder", "proj_out", "shared", "score"))
-"""Such as are heads or embeddings only at the top of a model."""
-
-_TOP = frozenset(("model", "transformer", "cls", "predictions"))
-_EMBEDDING = re.compile(r"[^.]*(?:embed|norm)[^.]*|wte|wpe|shared")
-_EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
-_NOT_OUT_IN = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer"))
-"""Types of models whose layers keep (in, out) matrices, which no producer quantises."""
-
-
-def is_experts(name: str) -> bool:
-    """Return True for the name of the matrices of all experts in one tensor."""
-    return _EXPERTS.fullmatch(name) is not None
-
-
-def is_left(name: str) -> bool:
-    """Return True for a weight that stays as it is unless it is named."""
-    *parents, module = (name.removesuffix(".weight") or name).split(".")
-    if module in _HEADS:
-        return _TOP.issuperset(parents)
-    return any(_LEFT.fullmatch(part) for part in (*parents[-1:], module) if part not in _HEADS)
-
-
-def is_embedding(module: str) -> bool:
-    """Return True for a module that no producer would quantise as a linear layer."""
-    return _EMBEDDING.fullmatch(module.rpartition(".")[2]) is not None
-
-
-def turned_type(configs: Mapping[str, Any]) -> str | None:
-    """Return the type of a model that keeps its matrices as (in, out); None for others."""
-    config = configs.get(CONFIG)
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    return kind if kind in _NOT_OUT_IN else None
-
-
-def fused_with(name: str) -> tuple[str, ...]:
-    """Name the weights that engines fuse with one, itself among them."""
-    stem = name.removesuffix(".weight")
-    prefix, dot, module = stem.rpartition(".")
-    tail = name[len(stem) :]
-    return tuple(f"{prefix}{dot}{one}{tail}" for one in _FUSED_NAMES.get(module, (module,)))
 
 
 # What configurations state
