@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CastPlan, CheckpointError, Progress, _encoder
+from castwise.checkpoint import CastPlan, CheckpointError, Progress, _encoder, _layers
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded
@@ -345,6 +345,55 @@ def test_files(tmp_path: Path) -> None:
         checkpoint.quantize_file(source, tmp_path / "out.npz", "fp8_block")
     with pytest.raises(CheckpointError, match="mlx states how weights are stored"):
         checkpoint.quantize_file(source, tmp_path / "out.safetensors", "mxfp4", recipe="mlx")
+
+
+def test_shards_and_pipelines(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "model"), tmp_path / "out"
+    checkpoint.quantize_file(source, out, "nvfp4")
+    checkpoint.quantize_file(source, tmp_path / "divided", "nvfp4", max_shard_size=60_000)
+    assert len(list((tmp_path / "divided").glob("*.safetensors"))) > 1
+    for name, array in checkpoint.load(out).items():
+        assert_same(checkpoint.load(tmp_path / "divided")[name], array)
+    pipeline, new = tmp_path / "pipeline", tmp_path / "new"
+    for name in ("transformer", "text_encoder"):
+        (pipeline / name).mkdir(parents=True)
+        one_file(pipeline / name / "model.safetensors", a=weight(64, 64))
+        (pipeline / name / "config.json").write_text('{"a": 1e2}')
+    (pipeline / "model_index.json").write_text("{}")
+    checkpoint.quantize_file(pipeline, new, "mxfp4", ignore="text_encoder/.*")
+    assert (new / "text_encoder" / "config.json").read_text() == '{"a": 1e2}'
+    assert (new / "transformer" / "config.json").read_text().startswith('{"a": 1e2,\n  "quant')
+    found = checkpoint.inspect(new).quantization
+    assert found is not None
+    assert [one.name for one in found.weights] == ["transformer/a.weight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stays"),
+    [
+        ("model.layers.0.mlp.gate.weight", True),
+        ("model.layers.0.mlp.gate_proj.weight", False),
+        ("model.layers.0.mlp.shared_expert_gate.weight", True),
+        ("model.layers.0.mlp.shared_experts.up_proj.weight", False),
+        ("model.layers.0.block_sparse_moe.experts.3.w1.weight", False),
+        ("model.layers.0.self_attn.q_norm.weight", True),
+        ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", False),
+        ("language_model.lm_head.weight", True),
+        ("model.layers.61.shared_head.head.weight", True),
+        ("output.weight", True),
+        ("bert.encoder.layer.0.attention.output.dense.weight", False),
+        ("model.decoder.layers.0.fc1.weight", False),
+        ("shared.weight", True),
+        ("transformer.wte.weight", True),
+        ("time_text_embed.timestep_embedder.linear_1.weight", True),
+        ("transformer_blocks.0.norm1.linear.weight", True),
+        ("transformer_blocks.0.attn.to_out.0.weight", False),
+        ("base_model.model.q_proj.lora_A.default.weight", True),
+        ("weight", False),
+    ],
+)
+def test_what_stays(name: str, stays: bool) -> None:
+    assert _layers.is_left(name) is stays
 
 
 def test_in_place_and_again(tmp_path: Path) -> None:
