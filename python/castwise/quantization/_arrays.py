@@ -55,8 +55,9 @@ class QuantizedArray:
         The axis along which the columns of a block lie; the rows of a block lie along the last of
         the other axes. Any further axes are a stack.
     extras : mapping of str to ndarray
-        What else decoding needs: "bias", "group index", "code map", "divisor", and for nested
-        scales "nested scale", "nested code map", "nested bias", "nested block".
+        What else decoding needs: "bias", "group index", "code map", "divisor" or "factor" (of each
+        column), and for nested scales "nested scale", "nested code map", "nested bias", "nested
+        block".
     variant : str, optional
         Of the producer's layout: "dense" or "padded" words of compressed-tensors, "gptq" or
         "gptq_v2" zero points. By default the one that is written today.

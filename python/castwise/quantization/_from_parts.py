@@ -34,7 +34,15 @@ _MATRIX = 2
 _MAX_AXES = 4
 _MAX_STATE_BYTES = 10_000
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
-_EXTRAS = ("bias", "group index", "code map", "divisor", "nested scale", "nested code map")
+_EXTRAS = (
+    "bias",
+    "group index",
+    "code map",
+    "divisor",
+    "factor",
+    "nested scale",
+    "nested code map",
+)
 Made = TypeVar("Made")
 
 
