@@ -36,6 +36,8 @@ def decoded(
     if out is None:
         key: Any = dtype if isinstance(dtype, str | type | np.dtype) else np.dtype(dtype)
         out = np.empty(q.shape, _target(key))
+    elif not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
     elif out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
     else:
