@@ -18,7 +18,7 @@ import pytest
 import support
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
-from process_state import changes, end_command_line, environment_kept, process_state
+from process_state import changes, end_command_line, environment_kept, process_state, undo_imports
 from recorded import SESSION, TESTS, Records, read, write
 from support import at_level
 
@@ -215,6 +215,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test that leaves the process in another state, in which others would run."""
     yield
     end_command_line()
+    if item.get_closest_marker("frameworks"):
+        undo_imports(item.stash[STATE])
     if left := changes(item.stash[STATE]):
         pytest.fail("\n".join(["the process was left in another state:", *left]), pytrace=False)
 

@@ -29,7 +29,7 @@ def process_state() -> dict[str, object]:
     return {
         "environment variables": _environment(),
         "working directory": os.getcwd(),
-        "module search path": (sys.path.copy(), sys.meta_path.copy(), sys.path_hooks.copy()),
+        "module search path": _search_path(),
         "signal handlers": {number: signal.getsignal(number) for number in SIGNALS},
         "log handlers": [
             one for one in logging.root.handlers if type(one).__module__ != "_pytest.logging"
@@ -46,6 +46,10 @@ def process_state() -> dict[str, object]:
         "castwise's CPU level": castwise.cpu_level(),
         "castwise.accelerate()": Acceleration.switch._calls,
     }
+
+
+def _search_path() -> list[object]:
+    return [*sys.path, *sys.meta_path, *sys.path_hooks]
 
 
 def _environment() -> dict[Any, Any]:
@@ -76,6 +80,18 @@ def end_command_line() -> None:
     for number in SIGNALS:
         if getattr(signal.getsignal(number), "__module__", "") == "castwise.cli":
             signal.signal(number, signal.SIG_DFL)
+
+
+def undo_imports(before: dict[str, Any]) -> None:
+    """Undo what libraries that a test has imported did to the environment variables."""
+    old, now = before["environment variables"], _environment()
+    for key in old.keys() | now.keys():
+        if key not in old:
+            del os.environ[os.environ.decodekey(key)]  # type: ignore[attr-defined]
+        elif old[key] != now.get(key):
+            name = os.environ.decodekey(key)  # type: ignore[attr-defined]
+            os.environ[name] = os.environ.decodevalue(old[key])  # type: ignore[attr-defined]
+    before["module search path"] = _search_path()  # left: they may import more
 
 
 @contextmanager

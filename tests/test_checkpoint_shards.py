@@ -133,7 +133,7 @@ def test_huggingface_hub_divides_alike(
         ("8B", 8),
         ("5GB", 5_000_000_000),
         ("5 GB", 5_000_000_000),
-        ("1.5kB", None),
+        ("1.5kB", 1500),
         ("1.5KB", 1500),
         ("1.5kb", 1500),
         ("2GiB", 2 << 30),
@@ -276,6 +276,7 @@ def test_an_npz_becomes_shards(tmp_path: Path) -> None:
         ("in/model.safetensors", "in", {"max_shard_size": 5}, "inside the other"),
         ("x.npy", "out", {"max_shard_size": 5}, ".npy can only become .npy"),
         ("in/model.safetensors", "out", {}, "without suffix"),
+        ("in/model.safetensors", "in", {}, "is a folder, and .* name a file in it"),
     ],
 )
 def test_refusals(file: Path, source: str, out: str, options: dict[str, Any], message: str) -> None:

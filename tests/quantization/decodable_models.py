@@ -114,16 +114,32 @@ def experts_of_one_scale(*axes: int) -> Callable[[], Decodable]:
     return make
 
 
-def modelopt_int4() -> Decodable:
-    """Two rows in a byte, the even one low."""
+def modelopt_int4(*, scaled: bool) -> Callable[[], Decodable]:
+    """Two rows in a byte, the even one low; inputs may be multiplied by a factor each."""
+
+    def make() -> Decodable:
+        draw = Draw()
+        codes, scale = draw.codes(4, 26, 96), draw.scales(26, 3)
+        plain = decoded((codes.astype(np.int8) ^ 8) - 8, scale, (1, 32), np.float32)
+        tensors = {"a.weight": codes[::2] | codes[1::2] << 4, "a.weight_scale": scale}
+        if scaled:
+            tensors["a.pre_quant_scale"] = draw.scales(96, dtype=BF16)
+            plain = plain * tensors["a.pre_quant_scale"].astype(np.float32)
+        section = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32}
+        return Decodable(tensors, {"a.weight": plain.astype(BF16)}, stated(**section))
+
+    return make
+
+
+def modelopt_int8() -> Decodable:
+    """Inputs are multiplied by a factor each, and so are the columns of the plain weight."""
     draw = Draw()
-    codes, scale = draw.codes(4, 26, 96), draw.scales(26, 3)
-    values = (codes.astype(np.int8) ^ 8) - 8
-    section = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32}
+    weight, scale, factor = draw.codes(8, 12, 64).view(np.int8), draw.scales(12), draw.scales(64)
+    plain = decoded(weight, scale[:, None], (1, 0), np.float32) * factor
     return Decodable(
-        {"a.weight": codes[::2] | codes[1::2] << 4, "a.weight_scale": scale},
-        {"a.weight": decoded(values, scale, (1, 32))},
-        stated(**section),
+        {"a.weight": weight, "a.weight_scale": scale, "a.pre_quant_scale": factor},
+        {"a.weight": plain.astype(BF16)},
+        stated(quant_method="modelopt", quant_algo="W8A8_SQ_PER_CHANNEL"),
     )
 
 
@@ -533,7 +549,9 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "compressed-tensors, mxfp4": mx(4, recipe="compressed-tensors"),
     "compressed-tensors, mxfp6": mx(6, recipe="compressed-tensors"),
     "modelopt, nvfp4": nvfp4("modelopt"),
-    "modelopt, int4": modelopt_int4,
+    "modelopt, int4": modelopt_int4(scaled=False),
+    "modelopt, int4, scaled inputs": modelopt_int4(scaled=True),
+    "modelopt, int8, scaled inputs": modelopt_int8,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
     "gpt-oss": gpt_oss(),
     "gpt-oss, of OpenAI": gpt_oss(of_openai=True),

@@ -112,6 +112,20 @@ def test_exact_arithmetic(tmp_path: Path) -> None:
     assert (np.abs(found - product) <= ulp / 2).all()
 
 
+def test_exact_arithmetic_with_factors(tmp_path: Path) -> None:
+    """Codes of 4 bits, scales of 24 and factors of 8 leave float64 room for the whole product."""
+    model = MODELS["modelopt, int4, scaled inputs"]()
+    source = write(tmp_path / "model", model)
+    checkpoint.dequantize_file(source, tmp_path / "out", "float32", arithmetic="exact")
+    packed, scale, factor = (array.astype(np.float64) for array in model.tensors.values())
+    codes = np.stack([packed % 16, packed // 16], 1).reshape(26, 96)
+    values = np.where(codes > 7, codes - 16, codes) * np.repeat(scale, 32, 1) * factor
+    assert_same(checkpoint.load(tmp_path / "out")["a.weight"], values.astype(np.float32))
+    source = write(tmp_path / "wide", MODELS["modelopt, int8, scaled inputs"]())
+    with pytest.raises(CheckpointError, match=r"a\.weight.*factors of float32.*use 'peer'"):
+        checkpoint.dequantize_file(source, tmp_path / "no", arithmetic="exact")
+
+
 def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = sharded(tmp_path / "model", MODELS[NAME]()), tmp_path / "out"
     plan = checkpoint.dequantize_file(source, out, dry_run=True)

@@ -123,7 +123,7 @@ def test_no_part_can_be_left_out(tmp_path: Path, name: str) -> None:
     model = MODELS[name]()
     found = checkpoint.inspect(write(tmp_path / "whole", model)).quantization
     assert found is not None
-    needless = {"weight_format", "bias"}
+    needless = {"weight_format", "bias", "pre_quant_scale"}
     if "order" not in name:
         needless.add("g_idx")
     for place, weight in enumerate(found.weights):
@@ -268,8 +268,7 @@ def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], matc
         ("torchao int8", "torchao"),
         ("torchao nvfp4", "torchao"),
         ("transformer-engine", "transformer-engine"),
-        ("modelopt INT4_AWQ", "pre_quant_scale"),
-        ("modelopt INT8_SMOOTHQUANT", "pre_quant_scale"),
+        ("modelopt W4A8_AWQ_BETA", "int4_group of modelopt"),
         ("modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY", "nothing states how many elements"),
         ("modelopt, for ComfyUI", "modelopt or comfy"),
         ("gptq, by shapes", "put the configuration"),

@@ -425,6 +425,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: pack(np.zeros((1, 4), np.uint8), 9), "bits=9"),
     (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=9), "room for 8"),
+    (lambda: swizzle_scales(np.zeros(4, np.uint8)), "rows and columns"),
     (lambda: unswizzle_scales(np.zeros((128, 4), np.uint8), 129, 4), "need"),
 ]
 
@@ -435,9 +436,35 @@ def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
         call()
 
 
+WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "amax": (-1, float("nan"), float("inf"), "1", True),
+    "block": ("a", (1, 2, 3), 10**30, -1, 1.5, True, (1, -1)),
+    "axis": ("a", 1.0, 2, -3, None, 10**30),
+    "seed": (-1, "a", 1.5, 2**64, None),
+    "symmetric": (False,),
+    "four_over_six": ("mse",),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_a_wrong_option_is_named(name: str) -> None:
+    scheme = "fp8_tensor" if name == "amax" else "mxfp4"
+    for value in WRONG_OPTIONS[name]:
+        with pytest.raises(ValueError, match=rf"^{name}=.* is not valid") as error:
+            quantize(normal(2, 32), scheme, **{name: value})
+        assert name != "amax" or repr(value) in str(error.value)
+
+
 def test_wrong_types_are_refused() -> None:
-    with pytest.raises(TypeError, match="real float"):
-        quantize(np.arange(32), "mxfp4")
+    for wrong in (np.arange(32), np.zeros((2, 32), object), "abc"):
+        with pytest.raises(TypeError, match=r"x has dtype .* real float"):
+            quantize(wrong, "mxfp4")
+    with pytest.raises(TypeError, match="mask would be lost"):
+        quantize(np.ma.array(normal(2, 32), mask=True), "mxfp4")
+    with pytest.raises(TypeError, match="out must be an ndarray, not list"):
+        dequantize(quantize(normal(2, 32), "mxfp4"), out=[1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="parts must map names"):
+        QuantizedArray.from_parts(3, "modelopt")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="QuantizedArray"):
         dequantize(np.zeros(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="real float"):

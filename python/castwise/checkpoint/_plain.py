@@ -250,7 +250,7 @@ class _Plain:
             (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
         )
         try:
-            plan = decoding(weight, self._stored, self._stored.read, section)
+            plan = decoding(weight, self._stored, self._stored.read, section, self._how.arithmetic)
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))

@@ -39,7 +39,7 @@ _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 """What the names of the files begin with that transformers, diffusers and peft load."""
 
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGT])(i?)B|([kmgt])(i?)b|B)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 _BYTE_BITS = 8
 _WITH_PLACES = (_SUFFIX, ".npy")

@@ -52,6 +52,11 @@ class ToFile:
     ) -> None:
         self._destination = destination
         self._limit = limit
+        if destination.is_dir():
+            raise CheckpointError(
+                f"{destination} is a folder, and {source.path} becomes one file; name a file in "
+                f"it, such as {destination / source.path.name}, or give max_shard_size for shards"
+            )
         check_store(destination)
         if resumable:
             name = destination if isinstance(source, CheckpointFolder) else source.path

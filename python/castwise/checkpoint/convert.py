@@ -106,8 +106,8 @@ def cast_file(
         model's parts, follow the tensors if all floating ones have become float32, float16 or
         bfloat16; otherwise a warning says what to set.
     include
-        Globs of files of a folder to copy that are left out else: `.git` and `.cache`, states of
-        optimizers and trainers, and the same weights in other formats or variants. A glob is
+        Globs of files of a folder to copy that are otherwise left out: `.git` and `.cache`, states
+        of optimizers and trainers, and the same weights in other formats or variants. A glob is
         compared with the path in the folder and with the name, of files and of folders.
     exclude
         Globs of files of a folder to leave out, also with tensors.

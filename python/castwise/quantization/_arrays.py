@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from castwise.quantization._arguments import block_pair
 from castwise.quantization._checks import check
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import Arithmetic, decoded
@@ -21,7 +22,7 @@ from castwise.quantization._layouts import Layout
 from castwise.quantization._parts import named_parts
 from castwise.quantization._report import QuantizationReport, compared
 from castwise.quantization._schemes import find_scheme, written_layout
-from castwise.quantization._views import Array, pair, views_of
+from castwise.quantization._views import Array, views_of
 
 _BYTE = 8
 
@@ -55,8 +56,9 @@ class QuantizedArray:
         The axis along which the columns of a block lie; the rows of a block lie along the last of
         the other axes. Any further axes are a stack.
     extras : mapping of str to ndarray
-        What else decoding needs: "bias", "group index", "code map", "divisor", and for nested
-        scales "nested scale", "nested code map", "nested bias", "nested block".
+        What else decoding needs: "bias", "group index", "code map", "divisor" or "factor" (of each
+        column), and for nested scales "nested scale", "nested code map", "nested bias", "nested
+        block".
     variant : str, optional
         Of the producer's layout: "dense" or "padded" words of compressed-tensors, "gptq" or
         "gptq_v2" zero points. By default the one that is written today.
@@ -99,7 +101,7 @@ class QuantizedArray:
             symmetric = self.zero_point is None and "bias" not in self.extras
             layout = written_layout(self.recipe, scheme, symmetric=symmetric)
             object.__setattr__(self, "layout", layout)
-        block = scheme.block if self.block is None else pair(self.block)
+        block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
         if self.shape is None:
             raise ValueError("shape=None is not valid; name the shape of the weight.")

@@ -54,6 +54,7 @@ def _check_extras(q: Any, views: Views) -> None:
     shapes = {
         "group index": (columns,),
         "divisor": (columns,),
+        "factor": (columns,),
         "bias": views.scale_shape,
         "code map": (1 << views.scheme.bits,),
     }

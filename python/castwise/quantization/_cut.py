@@ -81,7 +81,8 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
             return None
         one = along.get(name)
         if one is None:
-            own = part.size == math.prod(shape[:-2]) > 1  # each matrix has its own
+            # Each matrix may have a scale of its own.
+            own = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
             return part.reshape(shape[:-2])[*place, ...] if own else part[...]
         lead = len(place) + (0 if one.axis is None else one.axis + 1)
         if part.shape[:lead] != tuple(one.shape[:lead]):

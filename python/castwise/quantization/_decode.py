@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -36,11 +36,16 @@ def decoded(
     if out is None:
         key: Any = dtype if isinstance(dtype, str | type | np.dtype) else np.dtype(dtype)
         out = np.empty(q.shape, _target(key))
+    elif not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
     elif out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
     else:
         _target(out.dtype)
     if not out.size:
+        return out
+    if "factor" in q.extras:
+        out[...] = _core.cast(_scaled(q, arithmetic, own=own, threads=threads), out.dtype)
         return out
     ready = q._ready.get(arithmetic) if own else None
     if ready is not None:
@@ -64,6 +69,37 @@ def decoded(
     if own and weight is out and _only_views(q, scale, inner=inner):
         q._ready[arithmetic] = _Ready(data, scale, options)
     return out
+
+
+def check_factor(q: Any, arithmetic: Arithmetic) -> None:
+    """Refuse factors whose products cannot be rounded once.
+
+    Raises
+    ------
+    ValueError
+        They are too wide for exact arithmetic.
+
+    """
+    factor = q.extras.get("factor")
+    if factor is None or arithmetic == "peer":
+        return
+    if factor.dtype.itemsize > np.dtype(np.float16).itemsize:
+        raise ValueError(
+            f"arithmetic={arithmetic!r} is not valid with factors of {factor.dtype}: float64 has "
+            "no room for the products; use 'peer'."
+        )
+
+
+def _scaled(q: Any, arithmetic: Arithmetic, **options: Any) -> Array:
+    """Decode an array, and multiply its columns by what a model multiplies its inputs by."""
+    factor = q.extras["factor"]
+    extras = {name: part for name, part in q.extras.items() if name != "factor"}
+    check_factor(q, arithmetic)
+    wide = np.float64 if arithmetic == "exact" else np.float32
+    plain = replace(q, extras=extras)
+    product = decoded(plain, wide, arithmetic=arithmetic, **options)
+    np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor, wide)
+    return product
 
 
 @cache

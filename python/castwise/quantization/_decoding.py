@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._case import Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
-from castwise.quantization._decode import decoded
+from castwise.quantization._decode import check_factor, decoded
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._gguf import GGUF, layout_of
 from castwise.quantization._lazy import LazyArray
@@ -76,6 +76,7 @@ def decoding(
     tensors: Mapping[str, Described],
     read: Read,
     section: Mapping[str, Any],
+    arithmetic: Any,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
@@ -89,6 +90,8 @@ def decoding(
         Reads of one of them what is within ranges; here only what describes the weight.
     section
         What states the method of quantisation, as its producer writes it.
+    arithmetic
+        "peer" or "exact".
 
     Raises
     ------
@@ -102,6 +105,7 @@ def decoding(
     recipe, given = _given(case)
     try:
         q = case.quantized(given, recipe)
+        check_factor(q, arithmetic)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
     return _of_array(q, given)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from castwise._core import finfo
+from castwise.quantization._arguments import block_pair
 from castwise.quantization._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -26,7 +27,7 @@ from castwise.quantization._matching import Match, matched
 from castwise.quantization._names import beside
 from castwise.quantization._parts import bare, stem_of
 from castwise.quantization._schemes import Scheme, find_recipe, find_scheme, may_hold, schemes
-from castwise.quantization._views import fields_of, geometry, pair, views_of
+from castwise.quantization._views import fields_of, geometry, views_of
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -34,7 +35,15 @@ _MATRIX = 2
 _MAX_AXES = 4
 _MAX_STATE_BYTES = 10_000
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
-_EXTRAS = ("bias", "group index", "code map", "divisor", "nested scale", "nested code map")
+_EXTRAS = (
+    "bias",
+    "group index",
+    "code map",
+    "divisor",
+    "factor",
+    "nested scale",
+    "nested code map",
+)
 Made = TypeVar("Made")
 
 
@@ -61,6 +70,8 @@ def recognized_parts(
     row = find_recipe(recipe)
     if scheme is not None:
         find_scheme(scheme)
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"parts must map names to arrays, not be of {type(parts).__name__}.")
     named = {name: _named(name, part) for name, part in parts.items()}
     if not named:
         raise ValueError("parts is empty.")
@@ -74,7 +85,7 @@ def recognized_parts(
         row,
         scheme,
         None if shape is None else tuple(int(n) for n in shape),
-        None if block is None else pair(block),
+        None if block is None else block_pair(block),
         (0 if row.name == "keras" else -1) if axis is None else axis,
         variant,
     )
@@ -172,7 +183,7 @@ def _candidates(match: Match[_Named], stated: _Stated) -> Iterator[dict[str, Any
     shape = state.get("shape") or _own_shape(match, stated.shape)
     for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
         row = find_scheme(name)
-        block = state.get("block") or stated.block or pair(layout.block or row.block)
+        block = state.get("block") or stated.block or block_pair(layout.block or row.block)
         known = stated.variant in storage.packing
         # Words without filler bits are packed alike.
         alike = _WORD_BITS % row.bits == 0

@@ -129,8 +129,15 @@ def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
     ndarray
         (..., rows rounded up to 128, columns rounded up to 4); padding is 0.
 
+    Raises
+    ------
+    ValueError
+        It has no rows and columns.
+
     """
     array = np.asarray(scales)
+    if array.ndim < len(TILE):
+        raise ValueError(f"scales has shape {array.shape}; it needs rows and columns.")
     sizes = (ceil_div(n, t) * t for n, t in zip(array.shape[-2:], TILE, strict=True))
     out = np.zeros((*array.shape[:-2], *sizes), array.dtype)
     _core.swizzle_scales(array.view(np.uint8), out.view(np.uint8))

@@ -12,6 +12,13 @@ import numpy as np
 from castwise import _core
 from castwise._core import finfo
 from castwise._options import Rounding
+from castwise.quantization._arguments import (
+    MAX_SEED,
+    block_pair,
+    float_array,
+    integer,
+    magnitude,
+)
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._schemes import (
     Scheme,
@@ -26,7 +33,6 @@ from castwise.quantization._views import (
     fields_of,
     format_of_bytes,
     geometry,
-    pair,
     scale_dtype,
 )
 
@@ -90,10 +96,10 @@ def quantize(
     Raises
     ------
     TypeError
-        `x` is not of a real float dtype.
+        `x` is not of a real float dtype, or has a mask.
     ValueError
-        An unknown name, a block that the scheme cannot have, an infinite or NaN element (its index
-        is named).
+        An unknown name, a block that the scheme cannot have, an option that does not apply to the
+        scheme, an infinite or NaN element (its index is named).
 
     Examples
     --------
@@ -103,9 +109,9 @@ def quantize(
 
     """
     row = find_scheme(scheme)
-    array = np.asarray(x)
-    if finfo(array.dtype).kind != "float":
-        raise TypeError(f"x has dtype {array.dtype}; give an array of a real float dtype.")
+    array = float_array(x)
+    axis = integer("axis", axis, -array.ndim, array.ndim - 1)
+    seed = integer("seed", seed, 0, MAX_SEED)
     if not row.recipes:
         raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
     producer = row.recipes[0] if recipe is None else recipe
@@ -113,14 +119,20 @@ def quantize(
         find_recipe(producer)
         known = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
-    if array.ndim == 0:
-        raise ValueError("x has no axes; reshape it to (1,).")
+    if not symmetric and not _has_integers(row):
+        raise ValueError(
+            f"symmetric=False is not valid for {scheme}, whose codes have no zero points."
+        )
+    if four_over_six is not None and not row.global_scale:
+        raise ValueError(
+            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
+        )
     layout = written_layout(producer, row, symmetric=symmetric)
     if layout.storage is not None and layout.storage.read_only:
         raise ValueError(f"recipe={producer!r} is not valid for {scheme}, which is only read.")
-    size = row.block if block is None else _allowed_block(row, pair(block), array.shape)
+    size = row.block if block is None else _allowed_block(row, block_pair(block), array.shape)
     if layout.block is not None and layout.storage is not None and layout.storage.fields:
-        size = pair(layout.block)
+        size = block_pair(layout.block)
     stored = (1, size[1]) if row.global_scale else size
     views = geometry(scheme, producer, layout, shape=array.shape, axis=axis, block=stored)
     return _encoded(
@@ -131,7 +143,7 @@ def quantize(
         powers=scale_rule is not None,
         bias=has_bias(layout),
         zeros=not symmetric and not has_bias(layout),
-        amax=amax,
+        amax=None if amax is None else magnitude(amax),
         four_over_six=four_over_six,
         rule=scale_rule,
         rounding=rounding,
@@ -139,6 +151,10 @@ def quantize(
         nonfinite=nonfinite,
         threads=threads,
     )
+
+
+def _has_integers(scheme: Scheme) -> bool:
+    return scheme.code_map is None and finfo(scheme.element).kind == "int"
 
 
 def _allowed_block(
@@ -189,7 +205,7 @@ def _encoded(
     second = None
     if scheme.global_scale and producer != "mlx":
         largest = 256.0 if four_over_six is not None else 448.0
-        found = _core.block_amax(np.atleast_2d(x)) if amax is None else float(amax)
+        found = _core.block_amax(np.atleast_2d(x)) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = found if math.isfinite(found) else 1.0
         level = _core.global_scale(safe, recipe=producer, dtype=x.dtype, global_max=largest)
@@ -197,7 +213,7 @@ def _encoded(
         more |= {"global_scale": second, "global_max": largest, "four_over_six": four_over_six}
         more["amax"] = safe
     elif block == (0, 0):
-        more["amax"] = _whole_amax(x, weight) if amax is None else float(amax)
+        more["amax"] = _whole_amax(x, weight) if amax is None else amax
     elif amax is not None:
         raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
     encode = _core.encode_blocks if x.size else _nothing

@@ -136,8 +136,8 @@ def known_recipe(name: str | None) -> Recipe | None:
 
 def _unknown(argument: str, name: Any, rows: dict[str, Any], all_names: str) -> str:
     near = nearest([name], rows)[name] if isinstance(name, str) else None
-    meant = f"did you mean {near!r}? " if near else ""
-    return f"{argument}={name!r} is not known: {meant}See {all_names}."
+    meant = f"did you mean {near!r}? See" if near else "see"
+    return f"{argument}={name!r} is not known: {meant} {all_names}."
 
 
 @lru_cache(1 << 12)

@@ -33,7 +33,7 @@ INPUTS = tuple(
     Part(name, ACTIVATION)
     for name in ("input_scale", "input_zero_point", "output_scale", "activation_scale")
 )
-PRE = Part("pre_quant_scale")
+PRE = Part("pre_quant_scale", use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, required=True)
 
 PLAIN = Storage()

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import finfo
+from castwise.quantization._arguments import block_pair
 from castwise.quantization._layouts import E4M3, E8M0, Layout, Recipe, Storage
 from castwise.quantization._schemes import Scheme, find_scheme, known_recipe
 
@@ -44,12 +45,6 @@ def containers(columns: int, bits: int, itemsize: int, packing: str) -> int:
     if packing == "padded":
         return ceil_div(columns, _WORD_BITS // bits)
     return ceil_div(columns * bits, _BYTE * itemsize)
-
-
-def pair(block: int | Sequence[int]) -> tuple[int, int]:
-    """Return a block as (rows, columns); one number counts columns."""
-    rows, columns = (1, block) if isinstance(block, int | np.integer) else block
-    return int(rows), int(columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +301,7 @@ def views_of(q: Stored) -> Views:
         q.layout,
         shape=q.shape,
         axis=q.axis,
-        block=pair(q.block),
+        block=block_pair(q.block),
         variant=q.variant,
     )
 

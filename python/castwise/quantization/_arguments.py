@@ -1,0 +1,74 @@
+"""Check the arguments of public functions, before anything is made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import finfo
+
+MAX_SIZE = 2**63 - 1
+MAX_SEED = 2**64 - 1
+_BLOCK_AXES = 2
+
+
+def integer(name: str, value: Any, low: int, high: int) -> int:
+    """Return an argument as an int of a range, or raise ValueError that names it."""
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_int or not low <= value <= high:
+        raise ValueError(f"{name}={value!r} is not valid; use an int from {low} to {high}.")
+    return int(value)
+
+
+def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
+    """Return a block as (rows, columns); one number counts columns. Both are 0 for all of an array.
+
+    Raises
+    ------
+    ValueError
+        It is neither an int nor two of them.
+
+    """
+    parts = (1, block) if isinstance(block, int | np.integer) else block
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != _BLOCK_AXES:
+        raise ValueError(f"block={block!r} is not valid; use an int, or (rows, columns).")
+    rows, columns = (integer("block", part, 0, MAX_SIZE) for part in parts)
+    return rows, columns
+
+
+def magnitude(amax: Any) -> float:
+    """Return a largest magnitude as a float, or raise ValueError if no array has it."""
+    is_real = isinstance(amax, Real) and not isinstance(amax, bool)
+    if not is_real or not math.isfinite(amax) or amax < 0:
+        raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
+    return float(amax)
+
+
+def float_array(x: Any) -> NDArray[Any]:
+    """Return an array of a real float dtype, as numpy makes one of `x`.
+
+    Raises
+    ------
+    TypeError
+        It has another dtype, or a mask, which would be lost.
+    ValueError
+        It has no axes.
+
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array, whose mask would be lost; give its `.filled(value)`.")
+    array = np.asarray(x)
+    try:
+        is_float = finfo(array.dtype).kind == "float"
+    except TypeError:
+        is_float = False
+    if not is_float:
+        raise TypeError(f"x has dtype {array.dtype}; give an array of a real float dtype.")
+    if array.ndim == 0:
+        raise ValueError("x has no axes; reshape it to (1,).")
+    return array
