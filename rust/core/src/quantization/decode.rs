@@ -9,16 +9,20 @@
 use std::cell::RefCell;
 
 use super::arithmetic::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
-use super::arithmetic::{Blocks, Real, apply, by_block, format, look_up, with_one};
+use super::arithmetic::{Blocks, LANES, apply, by_block, with_one};
 use super::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
+use super::nearest::look_up;
 use super::packing::{Packing, add_high_bits, unpack};
+use super::real::{Real, format};
 use super::rows::{Array, Rows};
+use super::scaled::{self, Float, Scaling};
 use super::work::{Extent, Item, run_items};
 use crate::cast::Prepared;
 use crate::cpu::{Kernel, Level};
 use crate::error::Error;
 use crate::format::{Format, Kind};
 use crate::kernels::tile::{TILE, Tile};
+use crate::kernels::vectors::shapes::{Shape, bf16_spec, shape_of};
 
 /// What codes mean.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +207,10 @@ struct Decoder<'a, T> {
     divisor: Option<Vec<T>>,
     map: Option<Box<[f32; 256]>>,
     elements: Option<Prepared>,
+    /// The same to bf16, where results are products of values that it holds and scales.
+    bf16_elements: Option<Prepared>,
     results: Prepared,
+    out_shape: Option<Shape>,
     /// From results back, where products are rounded to their format.
     back: Option<Prepared>,
     out: Rows,
@@ -303,6 +310,22 @@ impl<'a, T: Held> Decoder<'a, T> {
             )
         };
         let results = Prepared::new(format::<T>(), None, out.format)?;
+        let only_scales = scale.is_some()
+            && zero_point.is_none()
+            && bias.is_none()
+            && !grouped
+            && what.divisor.is_none()
+            && what.offset == 0
+            && !what.exact
+            && !what.scale_divides
+            && what.global_scale.is_none_or(|(_, how)| how != GlobalUse::After)
+            && extent.block.1 >= LANES;
+        let bf16_elements = match what.meaning {
+            Meaning::Format(format) if only_scales && format.kind() != Kind::Bool => Format::all()
+                .find(|known| known.float() == Some(bf16_spec()))
+                .map(|bf16| Prepared::new(format, None, bf16)),
+            _ => None,
+        };
         let narrow = what.narrow && what.bias.is_some() && out.format != format::<T>();
         let back = narrow.then(|| Prepared::new(out.format, None, format::<T>())).transpose()?;
         let out_rows = Rows::new(&out, stack);
@@ -321,6 +344,8 @@ impl<'a, T: Held> Decoder<'a, T> {
             divisor: divisor.map(|values| values.into_iter().map(T::from_f32).collect()),
             map,
             elements,
+            bf16_elements: bf16_elements.transpose()?,
+            out_shape: out.format.float().and_then(|spec| shape_of(&spec)),
             results,
             back,
             out: out_rows,
@@ -640,17 +665,57 @@ impl<'a, T: Held> Decoder<'a, T> {
                     }
                     codes = unpacked;
                 }
-                self.values(codes, count, blocks, buffers);
                 let to = if direct {
                     self.out.row(matrix, row + index).add(start * self.out.size())
                 } else {
                     (&raw mut buffers.out.0).cast::<u8>().add(index * out_row)
                 };
+                if let Some(elements) = &self.bf16_elements {
+                    self.products(elements, codes, to, count, blocks, buffers);
+                    continue;
+                }
+                self.values(codes, count, blocks, buffers);
                 self.results.run(buffers.values.0.as_ptr().cast(), to, count);
             }
             if !direct {
                 let tile = (&raw const buffers.out.0).cast();
                 self.out.write(level, self.out.row(matrix, row), (rows, start, count), tile);
+            }
+        }
+    }
+
+    /// Turns the codes of a row of a tile into results by way of bf16.
+    ///
+    /// # Safety
+    /// So many codes are readable, and results writable.
+    unsafe fn products(
+        &self,
+        elements: &Prepared,
+        codes: *const u8,
+        to: *mut u8,
+        count: usize,
+        blocks: Blocks,
+        buffers: &mut Buffers<T>,
+    ) {
+        let Buffers { narrow, values, scale, .. } = buffers;
+        let Some(numbers) = T::f32s(&scale.0[..(blocks.begun + count).div_ceil(blocks.width)]) else {
+            return;
+        };
+        let from = narrow.0.as_mut_ptr().cast::<u8>();
+        let values = values.0.as_mut_ptr().cast::<u8>();
+        let there = match self.out_shape {
+            Some(Shape::Bf16) => (to, Float::Bf16),
+            Some(Shape::F32) => (to, Float::F32),
+            _ => (values, Float::F32),
+        };
+        // SAFETY: the caller's promise; the buffers have room for a tile.
+        unsafe {
+            elements.run(codes, from, count);
+            let from = (from.cast_const(), Float::Bf16);
+            let scaling = Scaling { from, to: there, count, blocks, numbers, reciprocals: &[] };
+            scaled::scale(self.level, scaling);
+            if there.0 == values {
+                self.results.run(values, to, count);
             }
         }
     }

@@ -13,16 +13,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arithmetic::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
-use super::arithmetic::{
-    Blocks, Bounds, Extremes, Real, apply, by_block, e2m1_towards_zero, format, limit, nearest, on_level,
-    quotients, raise_largest, reciprocals, widen, with_one,
-};
+use super::arithmetic::{Blocks, apply, by_block, limit, on_level, with_one};
 use super::element::Element;
 use super::element::names::{E2M1, E8M0, INT8, UINT8};
+use super::largest::{Extremes, raise_largest, widen};
+use super::nearest::{Bounds, e2m1_towards_zero, nearest};
 use super::packing::{Packing, pack};
+use super::real::{Real, format};
 use super::recipe::{Family, Recipe, Steps, Ties, ZeroScale};
 use super::rows::{Array, Rows};
 use super::scale_rule::{Largest, ScaleRule, addend, power, power_code};
+use super::scaled::{Float, Scaling, reciprocals, scale};
 use super::scheme::Scheme;
 use super::work::{Extent, Item, run_items};
 use crate::cast::{PlannedCast, Prepared, Settings, cast_piece};
@@ -32,6 +33,7 @@ use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::format::{Format, Kind};
 use crate::kernels::tile::{TILE, Tile};
+use crate::kernels::vectors::shapes::{Shape, shape_of};
 
 /// The smallest error of two ways to scale a block of NVFP4: to 6 or to 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +158,7 @@ pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
                     unsafe {
                         let room = (&mut *raw, values.0.as_mut_ptr());
                         let found = source.load(item.matrix, row, (start, count), room);
-                        raise_largest(source.level, (found, count), blocks, &mut largest);
+                        raise_largest(source.level, (found.cast(), count), blocks, bits_of(&mut largest));
                     }
                 }
             }
@@ -167,6 +169,12 @@ pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
         Ok(())
     })?;
     Ok(whole.into_inner().unwrap_or(f64::NAN))
+}
+
+/// Returns floats as their bits.
+fn bits_of<T: Real>(values: &mut [T]) -> &mut [T::Bits] {
+    // SAFETY: as large, and all bits are valid in both.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
 /// A dtype in which a producer computes: values rounded to it and back.
@@ -260,6 +268,10 @@ struct Source<T> {
     cast: Prepared,
     /// Elements are floats of the type already, and need not be moved.
     is_direct: bool,
+    /// Elements have 16 bits, in the order of their magnitudes after the sign.
+    is_short: bool,
+    /// They are the upper halves of float32.
+    is_bf16: bool,
     level: Level,
     real: PhantomData<T>,
 }
@@ -267,16 +279,37 @@ struct Source<T> {
 impl<T: Real> Source<T> {
     fn new(x: &Array<'_>, extent: &Extent) -> Result<Self, Error> {
         let rows = Rows::new(x, extent.stack.len());
+        let shape = x.format.float().and_then(|spec| shape_of(&spec));
         Ok(Self {
             cast: Prepared::new(x.format, None, format::<T>())?,
             is_direct: rows.is_dense() && x.format == format::<T>(),
+            is_short: matches!(shape, Some(Shape::Bf16 | Shape::F16)),
+            is_bf16: shape == Some(Shape::Bf16),
             x: rows,
             level: Level::active(),
             real: PhantomData,
         })
     }
 
-    /// Returns up to a tile of a row: where it is, which may not be aligned, or in the room for it.
+    /// Returns up to a tile of a row as it is stored: where it is, which may not be aligned, or in the room for it.
+    ///
+    /// # Safety
+    /// The elements are readable.
+    unsafe fn read(
+        &self,
+        matrix: usize,
+        row: usize,
+        (start, count): (usize, usize),
+        raw: &mut Tile<u64>,
+    ) -> *const u8 {
+        // SAFETY: the caller's promise; elements have up to 8 bytes.
+        unsafe {
+            let from = self.x.row(matrix, row);
+            self.x.read(self.level, from, (1, start, count), raw.0.as_mut_ptr().cast()).0
+        }
+    }
+
+    /// Does the same as floats.
     ///
     /// # Safety
     /// The elements are readable, and there is room for them.
@@ -289,8 +322,7 @@ impl<T: Real> Source<T> {
     ) -> *const T {
         // SAFETY: the caller's promise.
         unsafe {
-            let from = self.x.row(matrix, row);
-            let (found, _) = self.x.read(self.level, from, (1, start, count), raw.0.as_mut_ptr().cast());
+            let found = self.read(matrix, row, (start, count), raw);
             if self.is_direct {
                 return found.cast();
             }
@@ -304,13 +336,13 @@ impl<T: Real> Source<T> {
 #[derive(Default)]
 struct Buffers<T: Real> {
     raw: Tile<u64>,
-    /// The elements of a band of one row.
-    loaded: Vec<T>,
     values: Tile<T>,
     codes: Tile<u8>,
     packed: Tile<u32>,
     bytes: Vec<u8>,
     rounded: Vec<u8>,
+    /// The largest magnitudes of elements of 16 bits.
+    shorts: Vec<u16>,
     amax: Vec<T>,
     extremes: Vec<Extremes<T>>,
     scale: Vec<T>,
@@ -344,12 +376,16 @@ struct Encoder<'a, T> {
     /// The same, of quotients.
     quotient: Option<Rounded>,
     codes: PlannedCast,
+    /// From bf16, where quotients are rounded to it at once.
+    bf16_codes: Option<PlannedCast>,
     element: Format,
     settings: Settings,
     /// The largest element, in the recipe's sense.
     max: T,
     largest: Largest,
     limits: Option<Limits<T>>,
+    /// The same as codes, if there are codes beyond them.
+    code_limits: Option<(u8, u8)>,
     global: Vec<T>,
     map: Option<Bounds>,
     /// Columns of a band: whole blocks, and units of the packing.
@@ -372,7 +408,7 @@ fn common_multiple(a: usize, b: usize) -> usize {
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
-/// Elements of a band of joined rows, at most: as floats, they stay in the innermost cache.
+/// Elements of a band of joined rows, at most: they stay in the innermost cache.
 const JOINED: usize = 1 << 13;
 
 /// Elements of a block that is worth finding its largest magnitude by several threads.
@@ -476,10 +512,23 @@ impl<'a, T: Held> Encoder<'a, T> {
             let same = what.x.format == format::<T>();
             (it_does && !same).then(|| Rounded::new::<T>(what.x.format)).transpose()
         };
+        let source = Source::new(&what.x, &extent)?;
+        let quotient = rounds(match recipe.family {
+            Family::TwoLevel => false,
+            _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
+        })?;
+        // Without an amax of the caller's or NaN, quotients are finite.
+        let at_once = quotient.is_some()
+            && source.is_bf16
+            && !asymmetric
+            && what.amax.is_none()
+            && !what.nan_scales
+            && rounding != Some(Rounding::Stochastic);
+        let bf16_codes = at_once.then(|| PlannedCast::new((what.x.format, element), &options, None));
         let unit = common_multiple(what.packing.unit(scheme.bits), extent.block.1.min(extent.columns.max(1)));
         Ok(Self {
             recipe,
-            source: Source::new(&what.x, &extent)?,
+            source,
             data: Rows::new(&to.data, stack),
             scale: per_block("scale", &to.scale)?,
             zero_point: to.zero_point.map(|array| per_block("zero_point", &array)).transpose()?,
@@ -489,16 +538,19 @@ impl<'a, T: Held> Encoder<'a, T> {
             },
             stored: Rounded::new::<T>(to.scale.format)?,
             weight: rounds(recipe.in_weight_dtype)?,
-            quotient: rounds(match recipe.family {
-                Family::TwoLevel => false,
-                _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
-            })?,
+            quotient,
+            bf16_codes: bf16_codes.transpose()?,
             codes: PlannedCast::new((format::<T>(), element), &options, None)?,
             element,
             settings: Settings { options, report: false, threads: 1 },
             max,
             largest,
             limits,
+            code_limits: limits
+                .filter(|_| map.is_none())
+                .map(|limits| (limits.low.to_f64() as i16, limits.high.to_f64() as i16))
+                .filter(|(low, high)| high - low < i16::from(u8::MAX))
+                .map(|(low, high)| (low as u8, high as u8)),
             global: global.into_iter().map(T::from_f32).collect(),
             map,
             wide: if unit >= extent.columns {
@@ -551,13 +603,8 @@ impl<'a, T: Held> Encoder<'a, T> {
                 for row in item.rows.clone() {
                     let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
                     buffers.clear(last - first);
-                    self.measure(
-                        (item.matrix, row, 1),
-                        (item.columns.start, item.columns.end),
-                        first,
-                        false,
-                        buffers,
-                    );
+                    let columns = (item.columns.start, item.columns.end);
+                    self.measure((item.matrix, row, 1), columns, first, buffers);
                     let place = (item.matrix * down + self.extent.row_block(row)) * across + first;
                     let Ok(mut grid) = grid.lock() else { return };
                     let found = buffers.amax.iter().zip(&buffers.extremes);
@@ -582,33 +629,47 @@ impl<'a, T: Held> Encoder<'a, T> {
         (matrix, row, rows): (usize, usize, usize),
         (begin, end): (usize, usize),
         first: usize,
-        keeps: bool,
         buffers: &mut Buffers<T>,
     ) {
-        let (width, level) = (self.extent.block.1, self.level);
-        let Buffers { raw, loaded, values, amax, extremes, .. } = buffers;
-        if keeps && !self.source.is_direct && loaded.len() < end - begin {
-            loaded.resize(end - begin, T::default());
-        }
+        let (width, level, source) = (self.extent.block.1, self.level, &self.source);
+        let Buffers { raw, values, shorts, amax, extremes, constant, .. } = buffers;
+        let widens = self.zero_point.is_some() || self.bias.is_some();
+        let short = source.is_short && !widens;
+        shorts.clear();
+        shorts.resize(if short { amax.len() } else { 0 }, 0);
+        // What lies densely is read where it is.
+        let at_once = source.is_direct || (short && source.x.is_dense());
+        let step = if at_once { end - begin } else { TILE };
         for row in row..row + rows {
-            // What is kept is loaded at once, if it need not be gathered.
-            let once = self.source.is_direct || (keeps && self.source.x.is_dense());
-            let step = if once { end - begin } else { TILE };
             for start in (begin..end).step_by(step) {
                 let count = step.min(end - start);
-                let keeps = keeps && !self.source.is_direct;
-                let room = if keeps { loaded[start - begin..].as_mut_ptr() } else { values.0.as_mut_ptr() };
                 let blocks = Blocks { width, begun: start % width };
-                let (block, number) =
-                    (start / width - first, (start + count).div_ceil(width) - start / width);
+                let here = start / width - first..(start + count).div_ceil(width) - first;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let found = self.source.load(matrix, row, (start, count), (&mut *raw, room));
-                    raise_largest(level, (found, count), blocks, &mut amax[block..block + number]);
-                    if self.zero_point.is_some() || self.bias.is_some() {
-                        widen(level, (found, count), blocks, &mut extremes[block..block + number]);
+                    if short {
+                        let found = source.read(matrix, row, (start, count), raw);
+                        raise_largest(level, (found.cast(), count), blocks, &mut shorts[here]);
+                        continue;
+                    }
+                    let found = source.load(matrix, row, (start, count), (&mut *raw, values.0.as_mut_ptr()));
+                    let largest = bits_of(&mut amax[here.clone()]);
+                    raise_largest(level, (found.cast(), count), blocks, largest);
+                    if widens {
+                        widen(level, (found, count), blocks, &mut extremes[here]);
                     }
                 }
+            }
+        }
+        if short {
+            constant.clear();
+            constant.resize(amax.len(), T::default());
+            // SAFETY: there are as many.
+            unsafe {
+                source.cast.run(shorts.as_ptr().cast(), constant.as_mut_ptr().cast(), shorts.len());
+            }
+            for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
+                *amax = amax.larger(found);
             }
         }
     }
@@ -674,7 +735,6 @@ impl<'a, T: Held> Encoder<'a, T> {
     ) {
         let row_block = self.extent.row_block(row);
         buffers.clear(blocks);
-        let mut loaded = false;
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(grid) = &self.grid {
@@ -686,8 +746,7 @@ impl<'a, T: Held> Encoder<'a, T> {
                     (*amax, *extremes) = *known;
                 }
             } else {
-                loaded = rows == 1 && end - start <= JOINED;
-                self.measure((matrix, row, rows), (start, end), first, loaded, buffers);
+                self.measure((matrix, row, rows), (start, end), first, buffers);
             }
             if let (Some(amax), false) = (self.what.amax, self.what.scheme.global_scale) {
                 let found = buffers.amax.iter().all(|amax| amax.to_f64().is_finite());
@@ -695,14 +754,14 @@ impl<'a, T: Held> Encoder<'a, T> {
             }
             let mut largest = [T::default()];
             let whole = Blocks { width: blocks.max(1), begun: 0 };
-            raise_largest(self.level, (buffers.amax.as_ptr(), blocks), whole, &mut largest);
+            let found = (buffers.amax.as_ptr().cast(), blocks);
+            raise_largest(self.level, found, whole, bits_of(&mut largest));
             if !largest[0].is_finite() && !self.what.nan_scales {
                 self.failed.store(true, Ordering::Relaxed);
                 return;
             }
             if let Some(error) = self.what.four_over_six {
                 self.better_scales((matrix, row, rows), (start, end), first, error, buffers);
-                loaded = false;
             } else {
                 self.scales(matrix, 1.0, buffers);
             }
@@ -712,11 +771,12 @@ impl<'a, T: Held> Encoder<'a, T> {
             for row in row..row + rows {
                 for begin in (start..end).step_by(self.tile_width()) {
                     let count = self.tile_width().min(end - begin);
-                    let from = if loaded && !self.source.is_direct {
-                        buffers.loaded[begin - start..].as_ptr()
+                    let Buffers { raw, values, .. } = &mut *buffers;
+                    let from = if self.source.is_bf16 && self.bias.is_none() {
+                        (self.source.read(matrix, row, (begin, count), raw), Float::Bf16)
                     } else {
-                        let Buffers { raw, values, .. } = &mut *buffers;
-                        self.source.load(matrix, row, (begin, count), (raw, values.0.as_mut_ptr()))
+                        let room = (raw, values.0.as_mut_ptr());
+                        (self.source.load(matrix, row, (begin, count), room).cast(), Float::F32)
                     };
                     self.tile(matrix, row, (from, begin, count), first, buffers);
                 }
@@ -794,10 +854,11 @@ impl<'a, T: Held> Encoder<'a, T> {
                     let from = unsafe {
                         let from = self.source.load(matrix, row, (begin, count), (raw, room.0.as_mut_ptr()));
                         let reciprocals = reciprocals.get(here.clone()).unwrap_or_default();
-                        self.quotients((from, to, count), blocks, (&factors[here], reciprocals));
+                        let ends = ((from.cast(), Float::F32), (to, Float::F32));
+                        self.quotients(ends, count, blocks, (&factors[here], reciprocals));
                         from
                     };
-                    self.round(0, &values.0[..count], &mut codes.0[..count]);
+                    self.round(0, (&values.0, Float::F32), &mut codes.0[..count]);
                     for index in 0..count {
                         let block = (begin + index) / width - first;
                         let scale = scale[block].to_f64();
@@ -831,19 +892,25 @@ impl<'a, T: Held> Encoder<'a, T> {
     /// Multiplies the elements of a tile by the factors of their blocks, or divides them.
     ///
     /// # Safety
-    /// As for [`by_block`].
+    /// As for [`scale`].
     unsafe fn quotients(
         &self,
-        tile: (*const T, *mut T, usize),
+        (from, to): ((*const u8, Float), (*mut T, Float)),
+        count: usize,
         blocks: Blocks,
         (factors, reciprocals): (&[T], &[f32]),
     ) {
+        let (level, tile) = (self.level, (from.0.cast(), to.0, count));
         // SAFETY: passed on.
         unsafe {
-            if self.multiplies() {
-                by_block::<T, MULTIPLY>(self.level, tile, blocks, factors, self.odd);
+            if let Some(numbers) = T::f32s(factors) {
+                let reciprocals = if self.multiplies() { &[] } else { reciprocals };
+                let to = (to.0.cast(), to.1);
+                scale(level, Scaling { from, to, count, blocks, numbers, reciprocals });
+            } else if self.multiplies() {
+                by_block::<T, MULTIPLY>(level, tile, blocks, factors, self.odd);
             } else {
-                T::divide(self.level, tile, blocks, (factors, reciprocals), self.odd);
+                by_block::<T, DIVIDE>(level, tile, blocks, factors, self.odd);
             }
         }
     }
@@ -941,7 +1008,7 @@ impl<'a, T: Held> Encoder<'a, T> {
         };
         let has_zero = !matches!(recipe.steps, Steps::Edge | Steps::Inverse);
         let (zero, nothing, nan) = (T::from_f32(zero), T::default(), T::from_f32(f32::NAN));
-        on_level(self.level, || {
+        on_level::<T>(self.level, || {
             for (scale, &amax) in scale.iter_mut().zip(amax.iter()) {
                 let finite = if amax == nothing && has_zero { zero } else { *scale };
                 *scale = if amax.is_finite() { finite } else { nan };
@@ -1039,14 +1106,15 @@ impl<'a, T: Held> Encoder<'a, T> {
         // Where there is no scale, or none that is a number, codes are 0.
         let none = if self.multiplies() { nothing } else { T::from_f32(f32::INFINITY) };
         let (is_edge, needs_scale) = (recipe.steps == Steps::Edge, recipe.steps != Steps::EncodeScale);
-        on_level(self.level, || {
+        on_level::<T>(self.level, || {
             for (factor, (&scale, &amax)) in factors.iter_mut().zip(scale.iter().zip(amax.iter())) {
                 let is_zero = !is_edge && (amax == nothing || (needs_scale && scale == nothing));
                 *factor = if is_zero || !amax.is_finite() { none } else { *factor };
             }
         });
-        if !self.multiplies() {
-            T::reciprocals(self.level, factors, amax, self.what.amax.is_none(), found);
+        if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {
+            let level = if self.what.amax.is_none() { self.level } else { Level::PORTABLE };
+            reciprocals(level, factors, amax, found);
         }
     }
 
@@ -1121,7 +1189,7 @@ impl<'a, T: Held> Encoder<'a, T> {
         &self,
         matrix: usize,
         row: usize,
-        (from, start, count): (*const T, usize, usize),
+        (mut from, start, count): ((*const u8, Float), usize, usize),
         first: usize,
         buffers: &mut Buffers<T>,
     ) {
@@ -1132,19 +1200,19 @@ impl<'a, T: Held> Encoder<'a, T> {
         let factors = &factors[here.clone()];
         let shifts = shifts.get(here.clone()).unwrap_or_default();
         let to = values.0.as_mut_ptr();
+        let float = if self.bf16_codes.is_some() { Float::Bf16 } else { Float::F32 };
         // SAFETY: the caller's promise, and the buffer has room for a tile.
         unsafe {
-            let mut from = from;
             if self.bias.is_some() {
-                by_block::<T, SUBTRACT>(level, (from, to, count), blocks, shifts, self.odd);
-                from = to;
+                by_block::<T, SUBTRACT>(level, (from.0.cast(), to, count), blocks, shifts, self.odd);
+                from = (to.cast(), Float::F32);
             }
             // Products take no reciprocals.
             let reciprocals = reciprocals.get(here).unwrap_or_default();
-            self.quotients((from, to, count), blocks, (factors, reciprocals));
+            self.quotients((from, (to, float)), count, blocks, (factors, reciprocals));
         }
         let (values, codes) = (&mut values.0[..count], &mut codes.0[..count]);
-        if let Some(quotient) = &self.quotient {
+        if let (Some(quotient), Float::F32) = (&self.quotient, float) {
             quotient.round(values, rounded);
         }
         if self.zero_point.is_some() {
@@ -1155,7 +1223,8 @@ impl<'a, T: Held> Encoder<'a, T> {
                 weight.round(values, rounded);
             }
         }
-        if let Some(limits) = self.limits {
+        // Codes saturate, and are limited after they are rounded; but NaN takes the lower limit.
+        if let (Some(limits), true) = (self.limits, self.what.nan_scales) {
             limit(level, values, limits.low, limits.high);
         }
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
@@ -1166,15 +1235,10 @@ impl<'a, T: Held> Encoder<'a, T> {
             let items = to.div_ceil(size) - from / size;
             let direct = self.data.is_dense() && items * size == to - from;
             let there = self.data.row(matrix, row).wrapping_add(from);
-            if direct && bits == 8 && self.what.offset == 0 {
-                return self.round(index, values, std::slice::from_raw_parts_mut(there, count));
+            if direct && bits == 8 {
+                return self.round(index, (values, float), std::slice::from_raw_parts_mut(there, count));
             }
-            self.round(index, values, codes);
-            if self.what.offset != 0 {
-                for code in codes.iter_mut() {
-                    *code = code.wrapping_add(self.what.offset as u8);
-                }
-            }
+            self.round(index, (values, float), codes);
             if direct {
                 return pack(level, (packing, bits), codes.as_ptr(), there, count);
             }
@@ -1185,18 +1249,40 @@ impl<'a, T: Held> Encoder<'a, T> {
         }
     }
 
-    /// Rounds values to codes, the first of which has this flat index.
-    fn round(&self, index: u64, values: &[T], codes: &mut [u8]) {
+    /// Rounds values, or the bf16 that a tile begins with, to codes, the first of which has this flat index, and adds the
+    /// offset.
+    fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
         if let Some(bounds) = &self.map {
-            return nearest(self.level, values, bounds, codes);
+            nearest(self.level, values, bounds, codes);
+        } else {
+            self.round_to_element(index, (values, float), codes);
         }
+        let (offset, limits) = (self.what.offset as u8, self.code_limits);
+        on_level::<T>(self.level, || match limits {
+            Some((low, high)) if self.element.name() == UINT8 => {
+                for code in codes {
+                    *code = (*code).clamp(low, high).wrapping_add(offset);
+                }
+            }
+            Some((low, high)) => {
+                for code in codes {
+                    *code = ((*code as i8).clamp(low as i8, high as i8) as u8).wrapping_add(offset);
+                }
+            }
+            None if offset != 0 => codes.iter_mut().for_each(|code| *code = code.wrapping_add(offset)),
+            None => {}
+        });
+    }
+
+    /// Rounds to codes of the element's format.
+    fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
         let ties = if self.what.rounding.is_none() && self.element.name() == E2M1 {
             self.recipe.ties
         } else {
             Ties::Even
         };
         if ties != Ties::Even {
-            e2m1_towards_zero(self.level, values, codes);
+            e2m1_towards_zero(self.level, &values[..codes.len()], codes);
             let negative_zeros = ties == Ties::TowardsZeroNegative;
             for (code, value) in codes.iter_mut().zip(values) {
                 if (*code).trailing_zeros() >= 3 {
@@ -1210,9 +1296,13 @@ impl<'a, T: Held> Encoder<'a, T> {
         unsafe {
             let from = values.as_ptr().cast::<u8>();
             let stochastic = self.what.rounding == Some(Rounding::Stochastic);
-            if stochastic || !self.codes.run(from, codes.as_mut_ptr(), values.len()) {
-                let values = std::slice::from_raw_parts(from, size_of_val(values));
-                let (source, target) = ((values, format::<T>(), false), (codes, self.element, false));
+            let (plan, format) = match (&self.bf16_codes, float) {
+                (Some(plan), Float::Bf16) => (plan, self.what.x.format),
+                _ => (&self.codes, format::<T>()),
+            };
+            if stochastic || !plan.run(from, codes.as_mut_ptr(), codes.len()) {
+                let values = std::slice::from_raw_parts(from, codes.len() * format.item_size());
+                let (source, target) = ((values, format, false), (codes, self.element, false));
                 // Nothing is refused with these options.
                 let _ = cast_piece(index, source, target, &self.settings);
             }
@@ -1259,7 +1349,7 @@ impl<'a, T: Held> Encoder<'a, T> {
 
 /// Replaces magnitudes by the powers of two of their blocks.
 fn powers<T: Real>(level: Level, values: &mut [T], addend: u64, largest: &Largest) {
-    on_level(level, || {
+    on_level::<T>(level, || {
         for value in values {
             *value = T::from_f64(power(power_code(value.to_f64(), addend, largest)));
         }
@@ -1315,25 +1405,11 @@ impl<T: Real> Buffers<T> {
 trait Held: Real {
     /// Calls a function with the buffers of this thread.
     fn with_buffers(function: impl FnOnce(&mut Buffers<Self>));
-    /// Finds what [`Held::divide`] takes for divisors, given the largest magnitudes that are divided by them, if these are
-    /// known.
-    fn reciprocals(level: Level, divisors: &[Self], largest: &[Self], known: bool, to: &mut Vec<f32>);
-    /// Divides the elements of a tile by the numbers of their blocks.
-    ///
-    /// # Safety
-    /// As for [`by_block`].
-    unsafe fn divide(
-        level: Level,
-        tile: (*const Self, *mut Self, usize),
-        blocks: Blocks,
-        divisors: (&[Self], &[f32]),
-        odd: bool,
-    );
 }
 
 /// Keeps the buffers of a thread between calls: clearing them each time would take longer than a small array.
 macro_rules! held {
-    ($real:ty, $name:ident, { $($divide:tt)* }) => {
+    ($real:ty, $name:ident) => {
         thread_local! {
             static $name: RefCell<Box<Buffers<$real>>> = RefCell::default();
         }
@@ -1341,39 +1417,8 @@ macro_rules! held {
             fn with_buffers(function: impl FnOnce(&mut Buffers<Self>)) {
                 $name.with_borrow_mut(|buffers| function(buffers));
             }
-            $($divide)*
         }
     };
 }
-held!(f32, F32_BUFFERS, {
-    fn reciprocals(level: Level, divisors: &[f32], largest: &[f32], known: bool, to: &mut Vec<f32>) {
-        let no_level = if known { level } else { Level::PORTABLE };
-        reciprocals(no_level, divisors, largest, to);
-    }
-    unsafe fn divide(
-        level: Level,
-        tile: (*const f32, *mut f32, usize),
-        blocks: Blocks,
-        (divisors, reciprocals): (&[f32], &[f32]),
-        _odd: bool,
-    ) {
-        // SAFETY: passed on.
-        unsafe { quotients(level, tile, blocks, divisors, reciprocals) };
-    }
-});
-held!(f64, F64_BUFFERS, {
-    fn reciprocals(_: Level, divisors: &[f64], _: &[f64], _: bool, to: &mut Vec<f32>) {
-        to.clear();
-        to.resize(divisors.len(), 0.0);
-    }
-    unsafe fn divide(
-        level: Level,
-        tile: (*const f64, *mut f64, usize),
-        blocks: Blocks,
-        (divisors, _): (&[f64], &[f32]),
-        odd: bool,
-    ) {
-        // SAFETY: passed on.
-        unsafe { by_block::<f64, DIVIDE>(level, tile, blocks, divisors, odd) };
-    }
-});
+held!(f32, F32_BUFFERS);
+held!(f64, F64_BUFFERS);
