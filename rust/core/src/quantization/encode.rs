@@ -17,7 +17,7 @@ use super::arithmetic::{Blocks, apply, by_block, limit, on_level, with_one};
 use super::element::Element;
 use super::element::names::{E2M1, E8M0, INT8, UINT8};
 use super::largest::{Extremes, raise_largest, widen};
-use super::nearest::{Bounds, e2m1_towards_zero, nearest};
+use super::nearest::{Bounds, e2m1_towards_zero, limit_codes, nearest};
 use super::packing::{Packing, pack};
 use super::real::{Real, format};
 use super::recipe::{Family, Recipe, Steps, Ties, ZeroScale};
@@ -143,32 +143,45 @@ pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
     if x.format.float().is_none() {
         return refuse(format!("x has dtype {}; use a real float.", x.format.name()));
     }
+    // SAFETY: passed on.
+    unsafe {
+        if x.format.float().is_some_and(|spec| spec.fits_in(&single())) {
+            largest_of::<f32>(x, threads)
+        } else {
+            largest_of::<f64>(x, threads)
+        }
+    }
+}
+
+/// # Safety
+/// As for [`block_amax`].
+unsafe fn largest_of<T: Held>(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
     let extent = Extent::of("x", x, (0, 0))?;
-    let source = Source::<f64>::new(x, &extent)?;
-    let whole = Mutex::new(0.0);
+    let source = Source::<T>::new(x, &extent)?;
+    let whole = Mutex::new(T::default());
     run_items(&extent, (TILE, 1), extent.columns * x.format.item_size(), threads, |item| {
-        let mut largest = [0f64];
-        f64::with_buffers(|buffers| {
-            let Buffers { raw, values, .. } = buffers;
+        let mut largest = [T::default()];
+        T::with_buffers(|buffers| {
             for row in item.rows.clone() {
-                for start in item.columns.clone().step_by(TILE) {
-                    let count = TILE.min(item.columns.end - start);
-                    let blocks = Blocks { width: count, begun: 0 };
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        let room = (&mut *raw, values.0.as_mut_ptr());
-                        let found = source.load(item.matrix, row, (start, count), room);
-                        raise_largest(source.level, (found.cast(), count), blocks, bits_of(&mut largest));
-                    }
+                let (columns, blocks) = (item.columns.clone(), (extent.columns, 0));
+                // SAFETY: the caller's promise.
+                unsafe {
+                    source.raise(
+                        (item.matrix, row, 1),
+                        (columns.start, columns.end),
+                        blocks,
+                        &mut largest,
+                        buffers,
+                    );
                 }
             }
         });
         if let Ok(mut whole) = whole.lock() {
-            *whole = f64::larger(*whole, largest[0]);
+            *whole = whole.larger(largest[0]);
         }
         Ok(())
     })?;
-    Ok(whole.into_inner().unwrap_or(f64::NAN))
+    Ok(whole.into_inner().map_or(f64::NAN, T::to_f64))
 }
 
 /// Returns floats as their bits.
@@ -332,6 +345,56 @@ impl<T: Real> Source<T> {
     }
 }
 
+impl<T: Real> Source<T> {
+    /// Raises the largest magnitudes of blocks by rows between two columns, given the width of blocks and the number of the
+    /// first one.
+    ///
+    /// # Safety
+    /// The elements are readable.
+    unsafe fn raise(
+        &self,
+        (matrix, row, rows): (usize, usize, usize),
+        (begin, end): (usize, usize),
+        (width, first): (usize, usize),
+        amax: &mut [T],
+        buffers: &mut Buffers<T>,
+    ) {
+        let Buffers { raw, values, shorts, constant, .. } = buffers;
+        shorts.clear();
+        shorts.resize(if self.is_short { amax.len() } else { 0 }, 0);
+        // What lies densely is read where it is.
+        let at_once = self.is_direct || (self.is_short && self.x.is_dense());
+        let step = if at_once { end - begin } else { TILE };
+        for row in row..row + rows {
+            for start in (begin..end).step_by(step) {
+                let count = step.min(end - start);
+                let blocks = Blocks { width, begun: start % width };
+                let here = start / width - first..(start + count).div_ceil(width) - first;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if self.is_short {
+                        let found = self.read(matrix, row, (start, count), raw);
+                        raise_largest(self.level, (found.cast(), count), blocks, &mut shorts[here]);
+                    } else {
+                        let room = (&mut *raw, values.0.as_mut_ptr());
+                        let found = self.load(matrix, row, (start, count), room);
+                        raise_largest(self.level, (found.cast(), count), blocks, bits_of(&mut amax[here]));
+                    }
+                }
+            }
+        }
+        if self.is_short {
+            constant.clear();
+            constant.resize(amax.len(), T::default());
+            // SAFETY: there are as many.
+            unsafe { self.cast.run(shorts.as_ptr().cast(), constant.as_mut_ptr().cast(), shorts.len()) };
+            for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
+                *amax = amax.larger(found);
+            }
+        }
+    }
+}
+
 /// The buffers of a thread; vectors have an entry for each block of a band.
 #[derive(Default)]
 struct Buffers<T: Real> {
@@ -376,6 +439,8 @@ struct Encoder<'a, T> {
     /// The same, of quotients.
     quotient: Option<Rounded>,
     codes: PlannedCast,
+    /// The format of values.
+    real: Format,
     /// From bf16, where quotients are rounded to it at once.
     bf16_codes: Option<PlannedCast>,
     element: Format,
@@ -541,6 +606,7 @@ impl<'a, T: Held> Encoder<'a, T> {
             quotient,
             bf16_codes: bf16_codes.transpose()?,
             codes: PlannedCast::new((format::<T>(), element), &options, None)?,
+            real: format::<T>(),
             element,
             settings: Settings { options, report: false, threads: 1 },
             max,
@@ -631,45 +697,26 @@ impl<'a, T: Held> Encoder<'a, T> {
         first: usize,
         buffers: &mut Buffers<T>,
     ) {
-        let (width, level, source) = (self.extent.block.1, self.level, &self.source);
-        let Buffers { raw, values, shorts, amax, extremes, constant, .. } = buffers;
-        let widens = self.zero_point.is_some() || self.bias.is_some();
-        let short = source.is_short && !widens;
-        shorts.clear();
-        shorts.resize(if short { amax.len() } else { 0 }, 0);
-        // What lies densely is read where it is.
-        let at_once = source.is_direct || (short && source.x.is_dense());
-        let step = if at_once { end - begin } else { TILE };
+        let width = self.extent.block.1;
+        let mut amax = std::mem::take(&mut buffers.amax);
+        // SAFETY: the caller's promise.
+        unsafe { self.source.raise((matrix, row, rows), (begin, end), (width, first), &mut amax, buffers) };
+        buffers.amax = amax;
+        if self.zero_point.is_none() && self.bias.is_none() {
+            return;
+        }
+        let Buffers { raw, values, extremes, .. } = buffers;
         for row in row..row + rows {
-            for start in (begin..end).step_by(step) {
-                let count = step.min(end - start);
+            for start in (begin..end).step_by(TILE) {
+                let count = TILE.min(end - start);
                 let blocks = Blocks { width, begun: start % width };
                 let here = start / width - first..(start + count).div_ceil(width) - first;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if short {
-                        let found = source.read(matrix, row, (start, count), raw);
-                        raise_largest(level, (found.cast(), count), blocks, &mut shorts[here]);
-                        continue;
-                    }
-                    let found = source.load(matrix, row, (start, count), (&mut *raw, values.0.as_mut_ptr()));
-                    let largest = bits_of(&mut amax[here.clone()]);
-                    raise_largest(level, (found.cast(), count), blocks, largest);
-                    if widens {
-                        widen(level, (found, count), blocks, &mut extremes[here]);
-                    }
+                    let room = (&mut *raw, values.0.as_mut_ptr());
+                    let found = self.source.load(matrix, row, (start, count), room);
+                    widen(self.level, (found, count), blocks, &mut extremes[here]);
                 }
-            }
-        }
-        if short {
-            constant.clear();
-            constant.resize(amax.len(), T::default());
-            // SAFETY: there are as many.
-            unsafe {
-                source.cast.run(shorts.as_ptr().cast(), constant.as_mut_ptr().cast(), shorts.len());
-            }
-            for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
-                *amax = amax.larger(found);
             }
         }
     }
@@ -1257,21 +1304,12 @@ impl<'a, T: Held> Encoder<'a, T> {
         } else {
             self.round_to_element(index, (values, float), codes);
         }
-        let (offset, limits) = (self.what.offset as u8, self.code_limits);
-        on_level::<T>(self.level, || match limits {
-            Some((low, high)) if self.element.name() == UINT8 => {
-                for code in codes {
-                    *code = (*code).clamp(low, high).wrapping_add(offset);
-                }
-            }
-            Some((low, high)) => {
-                for code in codes {
-                    *code = ((*code as i8).clamp(low as i8, high as i8) as u8).wrapping_add(offset);
-                }
-            }
-            None if offset != 0 => codes.iter_mut().for_each(|code| *code = code.wrapping_add(offset)),
-            None => {}
-        });
+        if self.code_limits.is_some() || self.what.offset != 0 {
+            let signed = self.element.kind() == (Kind::Integer { signed: true });
+            let limits =
+                self.code_limits.unwrap_or(if signed { (1 << 7, i8::MAX as u8) } else { (0, u8::MAX) });
+            limit_codes(self.level, codes, limits, signed, self.what.offset as u8);
+        }
     }
 
     /// Rounds to codes of the element's format.
@@ -1298,7 +1336,7 @@ impl<'a, T: Held> Encoder<'a, T> {
             let stochastic = self.what.rounding == Some(Rounding::Stochastic);
             let (plan, format) = match (&self.bf16_codes, float) {
                 (Some(plan), Float::Bf16) => (plan, self.what.x.format),
-                _ => (&self.codes, format::<T>()),
+                _ => (&self.codes, self.real),
             };
             if stochastic || !plan.run(from, codes.as_mut_ptr(), codes.len()) {
                 let values = std::slice::from_raw_parts(from, codes.len() * format.item_size());

@@ -4,7 +4,7 @@ use super::arithmetic::{Blocks, LANES};
 use super::real::Real;
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
-use crate::simd::{MOST_BYTES, Rest, Vector, with_vectors};
+use crate::simd::{Vector, with_vectors};
 
 /// Bits of a float with a sign: without it, they are in the order of magnitudes, and NaN is the largest.
 pub(super) trait Bits: Copy + Default + Ord {
@@ -14,10 +14,15 @@ pub(super) trait Bits: Copy + Default + Ord {
     /// # Safety
     /// The level's features.
     unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers;
+    /// The largest of a register of magnitudes.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self;
 }
 
 macro_rules! bits {
-    ($($bits:ty: |$most:ident, $found:ident, $mask:ident| $raised:expr)*) => {$(
+    ($($bits:ty: |$most:ident, $found:ident, $mask:ident| $raised:expr, $largest:expr;)*) => {$(
         impl Bits for $bits {
             #[inline(always)]
             fn magnitude(self) -> Self {
@@ -29,16 +34,21 @@ macro_rules! bits {
                 let $mask = <$bits>::MAX >> 1;
                 $raised
             }
+
+            #[inline(always)]
+            unsafe fn most<V: Vector>($most: V::Integers) -> Self {
+                $largest
+            }
         }
     )*};
 }
 bits!(
     // SAFETY: the trait's contract.
-    u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }
+    u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }, unsafe { V::most16(most) };
     // SAFETY: as above.
-    u32: |most, found, mask| unsafe { V::max32(most, V::and(found, V::splat32(mask))) }
+    u32: |most, found, mask| unsafe { V::max32(most, V::and(found, V::splat32(mask))) }, unsafe { V::most32(most) };
     // `raise_largest` has no registers of float64.
-    u64: |most, _found, _mask| most
+    u64: |most, _found, _mask| most, { let _ = most; 0 };
 );
 
 struct Largest<'a, B> {
@@ -79,8 +89,7 @@ impl<B: Bits, V: Vector> RawKernel for InRegisters<'_, B, V> {
         let (mut start, mut end) = (0, width - begun);
         for largest in found {
             end = end.min(count);
-            // SAFETY: the vectors are there; the caller of `raise_largest` vouches for `count` elements. No register is
-            // longer than the room.
+            // SAFETY: the vectors are there; the caller of `raise_largest` vouches for `count` elements.
             unsafe {
                 let (mut first, mut second) = (V::splat16(0), V::splat16(0));
                 // Two, so that none waits for the last comparison.
@@ -99,13 +108,7 @@ impl<B: Bits, V: Vector> RawKernel for InRegisters<'_, B, V> {
                     first = B::raised::<V>(first, bits);
                     start += rest;
                 }
-                let mut room = Rest::<MOST_BYTES>::new();
-                let place = room.0.as_mut_ptr();
-                V::store(place, B::raised::<V>(first, second));
-                let place = place.cast::<B>();
-                for lane in 0..lanes {
-                    *largest = (*largest).max(place.add(lane).read_unaligned());
-                }
+                *largest = (*largest).max(B::most::<V>(B::raised::<V>(first, second)));
             }
             end += width;
         }

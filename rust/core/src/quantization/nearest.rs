@@ -98,3 +98,34 @@ pub(super) fn look_up<T: Real>(level: Level, map: &[f32; 256], codes: &[u8], til
     // SAFETY: both slices have as many elements.
     unsafe { T::run(level, Look { map, codes, tile, count, real: PhantomData }) };
 }
+
+struct LimitCodes<'a, const SIGNED: bool>(&'a mut [u8], (u8, u8), u8);
+
+impl<const SIGNED: bool> RawKernel for LimitCodes<'_, SIGNED> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self(codes, (low, high), added) = self;
+        for code in codes {
+            let limited = if SIGNED {
+                (*code as i8).max(low as i8).min(high as i8) as u8
+            } else {
+                (*code).max(low).min(high)
+            };
+            *code = limited.wrapping_add(added);
+        }
+    }
+}
+
+/// Limits integer codes, and adds a number to them.
+pub(super) fn limit_codes(level: Level, codes: &mut [u8], limits: (u8, u8), signed: bool, added: u8) {
+    // SAFETY: the kernel has no requirements.
+    unsafe {
+        if signed {
+            level.run_raw(LimitCodes::<true>(codes, limits, added));
+        } else {
+            level.run_raw(LimitCodes::<false>(codes, limits, added));
+        }
+    }
+}
