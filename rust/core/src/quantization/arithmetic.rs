@@ -3,14 +3,6 @@
 use super::real::Real;
 use crate::cpu::{Kernel, Level, RawKernel};
 
-/// An operation of two tiles.
-pub(super) mod operation {
-    pub(crate) const SUBTRACT: u8 = 0;
-    pub(crate) const MULTIPLY: u8 = 1;
-    pub(crate) const DIVIDE: u8 = 2;
-    pub(crate) const ADD: u8 = 3;
-}
-
 struct Combine<T, const OPERATION: u8, const ODD: bool> {
     tile: *mut T,
     other: *const T,

@@ -8,11 +8,11 @@
 
 use std::cell::RefCell;
 
-use super::arithmetic::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use super::arithmetic::{Blocks, LANES, apply, by_block, with_one};
 use super::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
 use super::nearest::look_up;
 use super::packing::{Packing, add_high_bits, unpack};
+use super::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use super::real::{Real, format};
 use super::rows::{Array, Rows};
 use super::scaled::{self, Float, Scaling};

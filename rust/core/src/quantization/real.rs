@@ -1,12 +1,66 @@
 //! The floats that blocks are computed in: float32, or float64 for exact results.
 
-use super::arithmetic::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
-use super::largest::Bits;
+use operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
+
 use crate::codec::product::odd_product;
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::format::Format;
 use crate::plain::Plain;
+use crate::simd::Vector;
+
+/// An operation of two tiles.
+pub(super) mod operation {
+    pub(crate) const SUBTRACT: u8 = 0;
+    pub(crate) const MULTIPLY: u8 = 1;
+    pub(crate) const DIVIDE: u8 = 2;
+    pub(crate) const ADD: u8 = 3;
+}
+
+/// Bits of a float with a sign: without it, they are in the order of magnitudes, and NaN is the largest.
+pub(super) trait Bits: Copy + Default + Ord {
+    fn magnitude(self) -> Self;
+    /// Magnitudes of a register of them, or what they were.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers;
+    /// The largest of a register of magnitudes.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self;
+}
+
+macro_rules! bits {
+    ($($bits:ty: |$most:ident, $found:ident, $mask:ident| $raised:expr, $largest:expr;)*) => {$(
+        impl Bits for $bits {
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self & (Self::MAX >> 1)
+            }
+
+            #[inline(always)]
+            unsafe fn raised<V: Vector>($most: V::Integers, $found: V::Integers) -> V::Integers {
+                let $mask = <$bits>::MAX >> 1;
+                $raised
+            }
+
+            #[inline(always)]
+            unsafe fn most<V: Vector>($most: V::Integers) -> Self {
+                $largest
+            }
+        }
+    )*};
+}
+bits!(
+    // SAFETY: the trait's contract.
+    u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }, unsafe { V::most16(most) };
+    // SAFETY: as above.
+    u32: |most, found, mask| unsafe { V::max32(most, V::and(found, V::splat32(mask))) }, unsafe { V::most32(most) };
+    // `raise_largest` has no registers of float64.
+    u64: |most, _found, _mask| most, { let _ = most; 0 };
+);
 
 /// float32, or float64 for exact results.
 pub(super) trait Real: Plain + PartialOrd + Default {

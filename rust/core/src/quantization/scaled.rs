@@ -182,9 +182,9 @@ impl<A: Stored, Z: Stored, const DIVIDE: bool> Scaled<A, Z, DIVIDE> {
         let step = V::BYTES / 2;
         // SAFETY: the caller's promise; rooms have registers for a step.
         unsafe {
-            let splat = |number: f32| V::splat32(number.to_bits());
-            let number = if DIVIDE { -self.number } else { self.number };
-            let numbers = [V::from_bits(splat(number)), V::from_bits(splat(reciprocal))];
+            let number = if DIVIDE { -self.number } else { self.number }.to_bits();
+            let reciprocal = V::splat32(reciprocal.to_bits());
+            let numbers = [V::from_bits(V::splat32(number)), V::from_bits(reciprocal)];
             let ones = [V::splat16(u16::from(unknown_one())), V::splat32(1 << 31)];
             let mut start = 0;
             while start + step <= self.count {
