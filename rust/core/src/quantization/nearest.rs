@@ -56,9 +56,13 @@ impl<T: Real> RawKernel for Nearest<'_, T> {
     #[inline(always)]
     unsafe fn run(self) {
         let Self(values, bounds, codes) = self;
-        for (&value, code) in values.iter().zip(codes.iter_mut()) {
-            let above = |&middle: &f32| u8::from(value > T::from_f32(middle));
-            *code = bounds.middles.iter().map(above).sum();
+        codes.fill(0);
+        // All elements for each middle: this the compiler vectorises.
+        for &middle in &bounds.middles {
+            let middle = T::from_f32(middle);
+            for (&value, code) in values.iter().zip(codes.iter_mut()) {
+                *code += u8::from(value > middle);
+            }
         }
         for code in codes {
             *code = bounds.codes[usize::from(*code)];
