@@ -364,6 +364,16 @@ pub(crate) fn global_scale(
     core::global_scale(amax, recipe, format, global_max).map_err(to_python)
 }
 
+/// Takes a source, by the name of its argument, and a target apart from it.
+fn ends(
+    (name, source): (&'static str, &Bound<'_, PyAny>),
+    out: &Bound<'_, PyAny>,
+) -> PyResult<(Operand, Operand)> {
+    let (source, out) = (Operand::source(name, source)?, Operand::target("out", out)?);
+    apart(&[&out], [&source].into_iter())?;
+    Ok((source, out))
+}
+
 /// Pack codes into containers.
 #[pyfunction]
 #[pyo3(signature = (codes, out, *, bits, layout="dense", offset=0))]
@@ -375,8 +385,7 @@ pub(crate) fn pack_codes(
     layout: &str,
     offset: i32,
 ) -> PyResult<()> {
-    let (codes, out) = (Operand::source("codes", codes)?, Operand::target("out", out)?);
-    apart(&[&out], [&codes].into_iter())?;
+    let (codes, out) = ends(("codes", codes), out)?;
     repack(py, codes, out, (layout, bits), Direction::Pack(offset))
 }
 
@@ -391,8 +400,7 @@ pub(crate) fn unpack_codes(
     layout: &str,
     add: i32,
 ) -> PyResult<()> {
-    let (packed, out) = (Operand::source("packed", packed)?, Operand::target("out", out)?);
-    apart(&[&out], [&packed].into_iter())?;
+    let (packed, out) = ends(("packed", packed), out)?;
     repack(py, out, packed, (layout, bits), Direction::Unpack(add))
 }
 
@@ -418,8 +426,7 @@ pub(crate) fn swizzle_scales(
     scales: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let (scales, out) = (Operand::source("scales", scales)?, Operand::target("out", out)?);
-    apart(&[&out], [&scales].into_iter())?;
+    let (scales, out) = ends(("scales", scales), out)?;
     // SAFETY: as for `decode_blocks`.
     py.detach(move || unsafe { core::swizzle(&scales.get(), &out.get(), false) }).map_err(to_python)
 }
@@ -431,8 +438,7 @@ pub(crate) fn unswizzle_scales(
     swizzled: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let (swizzled, out) = (Operand::source("swizzled", swizzled)?, Operand::target("out", out)?);
-    apart(&[&out], [&swizzled].into_iter())?;
+    let (swizzled, out) = ends(("swizzled", swizzled), out)?;
     // SAFETY: as for `decode_blocks`.
     py.detach(move || unsafe { core::swizzle(&out.get(), &swizzled.get(), true) }).map_err(to_python)
 }

@@ -4,18 +4,23 @@
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
-//! * `rows`, `work`, `arithmetic`: arrays as rows, their shares, and tiles of floats.
+//! * `rows`, `work`: arrays as rows, and their shares.
+//! * `real`, `arithmetic`, `scaled`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
 
 mod arithmetic;
 mod codes;
 mod decode;
 mod element;
 mod encode;
+mod largest;
 mod lookup;
+mod nearest;
 mod packing;
+mod real;
 mod recipe;
 mod rows;
 mod scale_rule;
+mod scaled;
 mod scheme;
 mod swizzle;
 mod work;

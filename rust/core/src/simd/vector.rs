@@ -109,6 +109,10 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn max16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The larger of unsigned lanes of 32 bits.
     unsafe fn max32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The largest of unsigned u16.
+    unsafe fn most16(a: Self::Integers) -> u16;
+    /// The largest of unsigned lanes of 32 bits.
+    unsafe fn most32(a: Self::Integers) -> u32;
     /// The low 16 bits of products.
     unsafe fn mul16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     unsafe fn shr16<const COUNT: u32>(a: Self::Integers) -> Self::Integers;

@@ -8,7 +8,7 @@ use crate::kernels::request::pivot_spec;
 
 /// A layout that vectors load and store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     F32,
     Bf16,
     F16,
@@ -19,7 +19,7 @@ fn spec_16(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> FloatSpec {
 }
 
 /// Returns the layout of bf16.
-pub(super) fn bf16_spec() -> FloatSpec {
+pub(crate) fn bf16_spec() -> FloatSpec {
     spec_16(8, 7, 127)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn f16_spec() -> FloatSpec {
 }
 
 /// Returns the layout of a format, if vectors have operations for it.
-pub(super) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
+pub(crate) fn shape_of(spec: &FloatSpec) -> Option<Shape> {
     let known =
         [(Shape::F32, pivot_spec::<Binary32>()), (Shape::Bf16, bf16_spec()), (Shape::F16, f16_spec())];
     known.into_iter().find(|(_, known)| known == spec).map(|(shape, _)| shape)

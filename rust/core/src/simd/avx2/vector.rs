@@ -60,6 +60,18 @@ unsafe impl Vector for Avx2 {
         fn min16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu16(a, b) }
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu16(a, b) }
         fn max32(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epu32(a, b) }
+        fn most16(a: Integers) -> u16 {
+            let most = arch::_mm_max_epu16(arch::_mm256_castsi256_si128(a), arch::_mm256_extracti128_si256::<1>(a));
+            // There is an instruction for the smallest.
+            let turned = arch::_mm_xor_si128(most, arch::_mm_set1_epi16(-1));
+            !(arch::_mm_cvtsi128_si32(arch::_mm_minpos_epu16(turned)) as u16)
+        }
+        fn most32(a: Integers) -> u32 {
+            let four = arch::_mm_max_epu32(arch::_mm256_castsi256_si128(a), arch::_mm256_extracti128_si256::<1>(a));
+            let two = arch::_mm_max_epu32(four, arch::_mm_shuffle_epi32::<0b01_00_11_10>(four));
+            let one = arch::_mm_max_epu32(two, arch::_mm_shuffle_epi32::<0b10_11_00_01>(two));
+            arch::_mm_cvtsi128_si32(one) as u32
+        }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             // Multiplies by a power of two for each count, from a table of bytes; entries for upper bytes are

@@ -89,6 +89,14 @@ unsafe impl Vector for Avx512 {
         fn min16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu16(a, b) }
         fn max16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu16(a, b) }
         fn max32(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epu32(a, b) }
+        fn most16(a: Integers) -> u16 {
+            let half = arch::_mm256_max_epu16(arch::_mm512_castsi512_si256(a), arch::_mm512_extracti64x4_epi64::<1>(a));
+            let most = arch::_mm_max_epu16(arch::_mm256_castsi256_si128(half), arch::_mm256_extracti128_si256::<1>(half));
+            // There is an instruction for the smallest.
+            let turned = arch::_mm_xor_si128(most, arch::_mm_set1_epi16(-1));
+            !(arch::_mm_cvtsi128_si32(arch::_mm_minpos_epu16(turned)) as u16)
+        }
+        fn most32(a: Integers) -> u32 { arch::_mm512_reduce_max_epu32(a) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {

@@ -67,6 +67,8 @@ unsafe impl Vector for Neon {
             let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
             arch::vreinterpretq_u8_u32(arch::vmaxq_u32(a, b))
         }
+        fn most16(a: Integers) -> u16 { arch::vmaxvq_u16(u16s(a)) }
+        fn most32(a: Integers) -> u32 { arch::vmaxvq_u32(arch::vreinterpretq_u32_u8(a)) }
         fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(u16s(a), u16s(b))) }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             bytes(arch::vshlq_u16(u16s(a), arch::vreinterpretq_s16_u8(counts)))

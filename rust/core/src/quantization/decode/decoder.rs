@@ -1,0 +1,305 @@
+//! Everything that is decided before an element is read, and the buffers of a thread.
+
+use std::cell::RefCell;
+
+use super::operands::{Decoding, GlobalUse, Meaning, PerBlock, group_index, per_column, refuse};
+use crate::cast::Prepared;
+use crate::cpu::Level;
+use crate::error::Error;
+use crate::format::{Format, Kind};
+use crate::kernels::tile::{TILE, Tile};
+use crate::kernels::vectors::shapes::{Shape, bf16_spec, shape_of};
+use crate::quantization::arithmetic::LANES;
+use crate::quantization::lookup::{self, HALF};
+use crate::quantization::nearest::look_up;
+use crate::quantization::packing::Packing;
+use crate::quantization::real::{Real, format};
+use crate::quantization::rows::{Array, Rows};
+use crate::quantization::work::Extent;
+
+/// The buffers of a thread.
+#[derive(Default)]
+pub(super) struct Buffers<T: Real> {
+    pub(super) packed: Room,
+    pub(super) high: Room,
+    pub(super) codes: Tile<u8>,
+    pub(super) bits: Tile<u8>,
+    pub(super) values: Tile<T>,
+    pub(super) raw: Tile<u32>,
+    pub(super) f32s: Tile<f32>,
+    pub(super) tables: Tables,
+    pub(super) constant: T,
+    pub(super) scale: Tile<T>,
+    pub(super) zero: Tile<T>,
+    pub(super) bias: Tile<T>,
+    pub(super) narrow: Tile<u64>,
+    pub(super) divisor: Tile<T>,
+    pub(super) out: OutRoom,
+    pub(super) all: Vec<f32>,
+}
+
+/// Every byte.
+pub(super) static NUMBERS: [u8; 256] = {
+    let mut numbers = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        numbers[i] = i as u8;
+        i += 1;
+    }
+    numbers
+};
+
+/// More half groups of one block than there are.
+pub(super) const ONE_BLOCK: u32 = usize::BITS - 1;
+
+/// Codes of a byte of one block that are worth a table.
+pub(super) const PAYS_FROM: usize = 1 << 11;
+
+/// Rows of a tile whose operands are not dense.
+pub(super) const TALL: usize = 16;
+
+/// Columns of such a tile.
+pub(super) const NARROW: usize = 256;
+
+/// Room for the tables of 256 blocks, or of as many scales.
+pub(super) type Tables = Tile<[u64; 2]>;
+
+/// Room for the containers of a tile.
+pub(super) type Room = Tile<[u64; 2]>;
+
+/// Room for the results of a tile.
+pub(super) type OutRoom = Tile<[u64; 4]>;
+
+/// A decoding with everything that is decided before an element is read.
+pub(super) struct Decoder<'a, T> {
+    pub(super) what: &'a Decoding<'a>,
+    pub(super) extent: Extent,
+    pub(super) data: Rows,
+    pub(super) high: Option<Rows>,
+    pub(super) scale: Option<PerBlock>,
+    pub(super) zero_point: Option<PerBlock>,
+    pub(super) bias: Option<PerBlock>,
+    pub(super) global: Vec<T>,
+    pub(super) groups: Option<Vec<u32>>,
+    pub(super) divisor: Option<Vec<T>>,
+    pub(super) map: Option<Box<[f32; 256]>>,
+    pub(super) elements: Option<Prepared>,
+    /// The same to bf16, where results are products of values that it holds and scales.
+    pub(super) bf16_elements: Option<Prepared>,
+    pub(super) results: Prepared,
+    pub(super) out_shape: Option<Shape>,
+    /// From results back, where products are rounded to their format.
+    pub(super) back: Option<Prepared>,
+    pub(super) out: Rows,
+    pub(super) offset: T,
+    pub(super) level: Level,
+    /// Rounds to odd, because results are rounded once more.
+    pub(super) odd: bool,
+    /// Columns of a tile, and its rows.
+    pub(super) tile: (usize, usize),
+    pub(super) way: Way,
+    /// The elements of the codes of a table, as often as a tile has room.
+    pub(super) pattern: Box<Tile<T>>,
+}
+
+/// How the codes of an item become results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Tile by tile.
+    Tiles,
+    /// Nibbles by a table for each value of a scale of one byte, given half groups of a block as a power of two.
+    NibblesByScale(u32),
+    /// Nibbles by a table for each block.
+    NibblesByBlock(u32),
+    /// Bytes by a table for each block.
+    Bytes,
+}
+
+impl<'a, T: Held> Decoder<'a, T> {
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn new(what: &'a Decoding<'a>, out: Array<'_>) -> Result<Self, Error> {
+        if out.format.float().is_none() {
+            return refuse(format!("out has dtype {}; use a real float.", out.format.name()));
+        }
+        let extent = Extent::of("out", &out, what.block)?;
+        let stack = extent.stack.len();
+        let containers = |argument: &str, array: &Array<'_>, packing: Packing, bits| {
+            let size = array.format.item_size();
+            if size != 1 && size != 4 {
+                let name = array.format.name();
+                return refuse(format!(
+                    "{argument} has dtype {name}; give a view of it of 1 or 4 bytes per item."
+                ));
+            }
+            let found = extent.check(argument, array, extent.rows)?;
+            let needed = packing.bytes(bits, extent.columns).div_ceil(size);
+            if found != needed {
+                return refuse(format!(
+                    "{argument} has {found} items of {size} bytes per row, {} codes of {bits} bits need {needed}; \
+                     give an array of that width.",
+                    extent.columns
+                ));
+            }
+            Ok(Rows::new(array, stack))
+        };
+        let data = containers("data", &what.data, what.packing, what.bits)?;
+        let high = what.high.map(|high| containers("high", &high, Packing::Dense, 1)).transpose()?;
+        let bits = what.bits + u32::from(high.is_some());
+        let (elements, map) = match what.meaning {
+            Meaning::Format(format) if format.row().bits <= 8 && bits <= 8 => {
+                (Some(Prepared::new(format, None, self::format::<T>())?), None)
+            }
+            Meaning::Map(map) if map.len() == 1 << bits => {
+                let mut entries = Box::new([0f32; 256]);
+                entries[..map.len()].copy_from_slice(map);
+                (None, Some(entries))
+            }
+            Meaning::Format(format) => {
+                return refuse(format!(
+                    "element={:?} is not valid; use a format of at most 8 bits.",
+                    format.name()
+                ));
+            }
+            Meaning::Map(map) => {
+                return refuse(format!(
+                    "code_map has {} values, codes of {bits} bits need {}.",
+                    map.len(),
+                    1 << bits
+                ));
+            }
+        };
+        let grouped = what.group_index.is_some();
+        let per_block = |argument: &str, array: Option<Array<'_>>| {
+            array.map(|array| PerBlock::new(argument, &array, &extent, grouped)).transpose()
+        };
+        let scale = per_block("scale", what.scale)?;
+        let zero_point = per_block("zero_point", what.zero_point)?;
+        let bias = per_block("bias", what.bias)?;
+        let widths =
+            [&scale, &zero_point, &bias].map(|found| found.as_ref().map(|found| found.items.width()));
+        // SAFETY: the caller's promise.
+        let (global, groups, divisor) = unsafe {
+            (
+                what.global_scale.map_or(Ok(Vec::new()), |(array, _)| extent.per_matrix(&array))?,
+                what.group_index.map(|array| group_index(&array, &extent, widths)).transpose()?,
+                what.divisor.map(|array| per_column(&array, &extent)).transpose()?,
+            )
+        };
+        let results = Prepared::new(format::<T>(), None, out.format)?;
+        let narrow = what.narrow && what.bias.is_some() && out.format != format::<T>();
+        let back = narrow.then(|| Prepared::new(out.format, None, format::<T>())).transpose()?;
+        let out_rows = Rows::new(&out, stack);
+        let unit = what.packing.unit(what.bits);
+        let dense = data.is_dense() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_dense);
+        let (widest, tall) = if dense { (TILE, 1) } else { (NARROW, TALL) };
+        Ok(Self {
+            what,
+            data,
+            high,
+            scale,
+            zero_point,
+            bias,
+            global: global.into_iter().map(T::from_f32).collect(),
+            groups,
+            divisor: divisor.map(|values| values.into_iter().map(T::from_f32).collect()),
+            map,
+            elements,
+            bf16_elements: bf16_elements(what, &extent)?,
+            out_shape: out.format.float().and_then(|spec| shape_of(&spec)),
+            results,
+            back,
+            out: out_rows,
+            offset: T::from_f32(what.offset as f32),
+            level: Level::active(),
+            odd: what.exact && out.format != format::<T>(),
+            tile: (widest / unit * unit, tall),
+            way: Way::Tiles,
+            pattern: Box::default(),
+            extent,
+        }
+        .with_way(out.format))
+    }
+
+    /// Chooses the fastest way.
+    fn with_way(mut self, out: Format) -> Self {
+        let (what, extent, level) = (self.what, &self.extent, self.level);
+        let dense = self.data.is_dense() && self.out.is_dense() && out.item_size() == 2;
+        let nibbles = what.bits == 4 && what.packing == Packing::HighFirst;
+        let plain = (what.packing == Packing::Dense || nibbles) && what.high.is_none();
+        if !dense || !plain || self.groups.is_some() || self.divisor.is_some() {
+            return self;
+        }
+        let width = extent.block.1;
+        let elements = extent.block.0.min(extent.rows) * width.min(extent.columns);
+        let shift = match width {
+            _ if width >= extent.columns => Some(ONE_BLOCK),
+            _ if width.is_power_of_two() && width >= HALF => Some((width / HALF).trailing_zeros()),
+            _ => None,
+        };
+        let is_byte = |items: &PerBlock| items.items.size() == 1 && items.items.is_dense();
+        let only_scale = self.zero_point.is_none() && self.bias.is_none();
+        match (what.bits, shift) {
+            (4, Some(shift)) if lookup::has_nibbles(level) => {
+                let by_scale = only_scale && self.scale.as_ref().is_some_and(is_byte);
+                self.way = if by_scale { Way::NibblesByScale(shift) } else { Way::NibblesByBlock(shift) };
+            }
+            (8, _) if lookup::has_bytes(level) && elements >= PAYS_FROM => self.way = Way::Bytes,
+            _ => return self,
+        }
+        let entries = if self.way == Way::Bytes { NUMBERS.len() } else { HALF };
+        let (first, rest) = self.pattern.0.split_at_mut(entries);
+        if let Some(map) = &self.map {
+            look_up(level, map, &NUMBERS[..entries], first);
+        } else if let Some(elements) = &self.elements {
+            // SAFETY: as many codes as values.
+            unsafe { elements.run(NUMBERS.as_ptr(), first.as_mut_ptr().cast(), entries) };
+        }
+        for values in rest.chunks_exact_mut(entries) {
+            values.copy_from_slice(first);
+        }
+        self
+    }
+}
+
+/// Returns the cast of codes to bf16, if results are products of values that it holds and scales of blocks that are not
+/// short.
+fn bf16_elements(what: &Decoding<'_>, extent: &Extent) -> Result<Option<Prepared>, Error> {
+    let others = [what.zero_point, what.bias, what.group_index, what.divisor];
+    let only_scales = what.scale.is_some()
+        && others.iter().all(Option::is_none)
+        && what.offset == 0
+        && !what.exact
+        && !what.scale_divides
+        && what.global_scale.is_none_or(|(_, how)| how != GlobalUse::After)
+        && extent.block.1 >= LANES;
+    let bf16 = Format::all().find(|format| format.float() == Some(bf16_spec()));
+    match (what.meaning, bf16) {
+        (Meaning::Format(format), Some(bf16)) if only_scales && format.kind() != Kind::Bool => {
+            Prepared::new(format, None, bf16).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A type whose buffers each thread keeps.
+pub(super) trait Held: Real {
+    /// Calls a function with the buffers of this thread.
+    fn with_buffers(function: impl FnOnce(&mut Buffers<Self>));
+}
+
+/// Keeps the buffers of a thread between calls: clearing them each time would take longer than a small array.
+macro_rules! held {
+    ($real:ty, $name:ident) => {
+        thread_local! {
+            static $name: RefCell<Box<Buffers<$real>>> = RefCell::default();
+        }
+        impl Held for $real {
+            fn with_buffers(function: impl FnOnce(&mut Buffers<Self>)) {
+                $name.with_borrow_mut(|buffers| function(buffers));
+            }
+        }
+    };
+}
+held!(f32, F32_BUFFERS);
+held!(f64, F64_BUFFERS);

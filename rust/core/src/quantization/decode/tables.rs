@@ -1,0 +1,198 @@
+//! Codes to 16-bit results by tables of the codes of each block.
+
+use super::decoder::{Buffers, Decoder, Held};
+use crate::cpu::{Kernel, Level};
+use crate::kernels::tile::TILE;
+use crate::quantization::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
+use crate::quantization::packing::Packing;
+use crate::quantization::work::{Extent, Item};
+
+/// Blocks whose tables are made together.
+const TABLES: usize = TILE / HALF;
+
+impl<T: Held> Decoder<'_, T> {
+    /// Returns the item, the columns of a block, and the half groups of one as a power of two: as one row, if its rows follow
+    /// each other without gaps in every array and share no scales.
+    fn in_one_row(&self, item: &Item, shift: u32) -> (Item, usize, u32) {
+        let Extent { columns, block, .. } = self.extent;
+        let per_block = [&self.scale, &self.zero_point, &self.bias];
+        let across = self.extent.column_blocks();
+        let joined = item.columns == (0..columns)
+            && block.0 == 1
+            && columns % block.1 == 0
+            && columns % GROUP == 0
+            && block.1 % HALF == 0
+            && block.1.is_power_of_two()
+            && self.data.is_gapless(columns * self.what.bits as usize / 8 / self.data.size())
+            && self.out.is_gapless(columns)
+            && per_block.into_iter().flatten().all(|found| found.items.is_gapless(across));
+        if !joined {
+            return (item.clone(), block.1, shift);
+        }
+        let columns = 0..item.rows.len() * columns;
+        // One block to a row: many to all of them.
+        let shift = (block.1 / HALF).trailing_zeros();
+        (Item { rows: item.rows.start..item.rows.start + 1, columns, ..item.clone() }, block.1, shift)
+    }
+
+    /// Fills tables: the results of codes 0 and up for each of some blocks, or values of scales.
+    ///
+    /// # Safety
+    /// As for [`decode`]; the tables have room for them.
+    unsafe fn fill_tables(
+        &self,
+        matrix: usize,
+        block: Option<usize>,
+        (first, number, entries): (usize, usize, usize),
+        tables: *mut u8,
+        buffers: &mut Buffers<T>,
+    ) {
+        let count = number * entries;
+        buffers.values.0[..count].copy_from_slice(&self.pattern.0[..count]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let blocks = self.prepare(matrix, block, (first * entries, count, entries), buffers);
+            self.apply_blocks(count, blocks, buffers);
+            self.results.run(buffers.values.0.as_ptr().cast(), tables, count);
+        }
+    }
+
+    /// Decodes nibbles whose scales have one byte.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn nibbles_by_scale(&self, item: &Item, shift: u32, buffers: &mut Buffers<T>) {
+        let Some(scale) = &self.scale else { return };
+        let (item, width, shift) = self.in_one_row(item, shift);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let (mut low, mut high) = (1usize, 0usize);
+            for row in item.rows.clone() {
+                let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
+                let indices = scale.items.row(item.matrix, self.extent.row_block(row)).cast_const();
+                let found = std::slice::from_raw_parts(indices.add(first), last - first);
+                let (least, most) = bounds(self.level, found);
+                if low > high || least < low || most > high {
+                    (low, high) = if low > high { (least, most) } else { (low.min(least), high.max(most)) };
+                    for first in (low..=high).step_by(TABLES) {
+                        let number = TABLES.min(high + 1 - first);
+                        let to = tables.add(first * lookup::ROW);
+                        self.fill_tables(item.matrix, None, (first, number, HALF), to, buffers);
+                    }
+                }
+                let choice = Choice {
+                    tables,
+                    first: item.columns.start / HALF,
+                    block: 0,
+                    shift,
+                    indices: Some(indices),
+                    high_first: self.what.packing == Packing::HighFirst,
+                };
+                let (codes, to) = self.ends(&item, row);
+                lookup::nibbles(self.level, choice, codes, to, item.columns.len());
+            }
+        }
+    }
+
+    /// Decodes other nibbles.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn nibbles_by_block(&self, item: &Item, shift: u32, buffers: &mut Buffers<T>) {
+        let (item, width, shift) = self.in_one_row(item, shift);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let mut known = None;
+            for row in item.rows.clone() {
+                let (codes, to) = self.ends(&item, row);
+                let mut start = item.columns.start;
+                while start < item.columns.end {
+                    let first = start / width;
+                    let end = ((first + TABLES) * width).min(item.columns.end);
+                    let number = end.div_ceil(width) - first;
+                    let block = self.extent.row_block(row);
+                    if known.replace((block, first, number)) != Some((block, first, number)) {
+                        self.fill_tables(item.matrix, Some(block), (first, number, HALF), tables, buffers);
+                    }
+                    let choice = Choice {
+                        tables,
+                        first: start / HALF,
+                        block: first,
+                        shift,
+                        indices: None,
+                        high_first: self.what.packing == Packing::HighFirst,
+                    };
+                    let done = start - item.columns.start;
+                    lookup::nibbles(self.level, choice, codes.add(done / 2), to.add(2 * done), end - start);
+                    start = end;
+                }
+            }
+        }
+    }
+
+    /// Decodes codes of a byte whose blocks are large.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn bytes(&self, item: &Item, buffers: &mut Buffers<T>) {
+        let (tall, width) = self.extent.block;
+        let mut planes: Planes = [[0; 256]; 2];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let mut row = item.rows.start;
+            while row < item.rows.end {
+                let rows = (tall - row % tall).min(item.rows.end - row);
+                let mut start = item.columns.start;
+                while start < item.columns.end {
+                    let first = start / width;
+                    let end = ((first + 1) * width).min(item.columns.end);
+                    let block = self.extent.row_block(row);
+                    self.fill_tables(item.matrix, Some(block), (first, 1, 256), tables, buffers);
+                    let entries = tables.cast::<[[u8; 2]; 256]>().read_unaligned();
+                    for (code, [low, high]) in entries.into_iter().enumerate() {
+                        (planes[0][code], planes[1][code]) = (low, high);
+                    }
+                    let rectangle = Rectangle {
+                        codes: self.data.row(item.matrix, row).add(start),
+                        pitch: self.data.pitch(),
+                        target: self.out.row(item.matrix, row).add(2 * start),
+                        target_pitch: self.out.pitch(),
+                        rows,
+                        columns: end - start,
+                    };
+                    lookup::bytes(self.level, &planes, rectangle);
+                    start = end;
+                }
+                row += rows;
+            }
+        }
+    }
+
+    /// Returns where the nibbles of an item are in a row, and where their results go.
+    fn ends(&self, item: &Item, row: usize) -> (*const u8, *mut u8) {
+        let start = item.columns.start;
+        let codes = self.data.row(item.matrix, row).wrapping_add(start / 2);
+        (codes, self.out.row(item.matrix, row).wrapping_add(start * self.out.size()))
+    }
+}
+
+/// Returns the smallest and the largest of some bytes; 1 and 0 if there are none.
+fn bounds(level: Level, bytes: &[u8]) -> (usize, usize) {
+    struct Bounds<'a>(&'a [u8]);
+    impl Kernel for Bounds<'_> {
+        type Output = (u8, u8);
+
+        #[inline(always)]
+        fn run(self) -> (u8, u8) {
+            self.0.iter().fold((u8::MAX, 0), |(low, high), &byte| (low.min(byte), high.max(byte)))
+        }
+    }
+    if bytes.is_empty() {
+        return (1, 0);
+    }
+    let (low, high) = level.run(Bounds(bytes));
+    (low.into(), high.into())
+}

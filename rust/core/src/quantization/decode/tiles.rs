@@ -1,0 +1,327 @@
+//! Tile by tile: codes to values, an operation at a time.
+
+use super::decoder::{Buffers, Decoder, Held, NUMBERS};
+use super::operands::{GlobalUse, PerBlock};
+use crate::cast::Prepared;
+use crate::kernels::tile::{TILE, Tile};
+use crate::kernels::vectors::shapes::Shape;
+use crate::quantization::arithmetic::{Blocks, apply, by_block, with_one};
+use crate::quantization::nearest::look_up;
+use crate::quantization::packing::{Packing, add_high_bits, unpack};
+use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
+use crate::quantization::rows::Rows;
+use crate::quantization::scaled::{self, Float, Scaling};
+use crate::quantization::work::Item;
+
+impl<T: Held> Decoder<'_, T> {
+    /// Decodes an item tile by tile.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn tiles(&self, item: &Item, buffers: &mut Buffers<T>) {
+        let (widest, tall) = self.tile;
+        for start in item.columns.clone().step_by(widest) {
+            let count = widest.min(item.columns.end - start);
+            if let Some(divisor) = &self.divisor {
+                buffers.divisor.0[..count].copy_from_slice(&divisor[start..start + count]);
+            }
+            let mut prepared = None;
+            for row in item.rows.clone().step_by(tall) {
+                let rows = tall.min(item.rows.end - row);
+                // SAFETY: the caller's promise for these rows and columns.
+                unsafe { self.tile(item.matrix, (row, rows), (start, count), &mut prepared, buffers) };
+            }
+        }
+    }
+
+    /// Decodes a tile.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    unsafe fn tile(
+        &self,
+        matrix: usize,
+        (row, rows): (usize, usize),
+        (start, count): (usize, usize),
+        prepared: &mut Option<(usize, Blocks)>,
+        buffers: &mut Buffers<T>,
+    ) {
+        let (level, what) = (self.level, self.what);
+        // SAFETY: the caller's promise; the rooms are large enough for a tile of rows, and each buffer for a row.
+        unsafe {
+            let containers = |rows_of: &Rows, (packing, bits): (Packing, u32), room: *mut u8| {
+                let first = packing.bytes(bits, start) / rows_of.size();
+                let last = packing.bytes(bits, start + count).div_ceil(rows_of.size());
+                rows_of.read(level, rows_of.row(matrix, row), (rows, first, last - first), room)
+            };
+            let room = (&raw mut buffers.packed.0).cast();
+            let (packed, pitch) = containers(&self.data, (what.packing, what.bits), room);
+            let room = (&raw mut buffers.high.0).cast();
+            let high = self.high.as_ref().map(|high| containers(high, (Packing::Dense, 1), room));
+            let direct = self.out.is_dense();
+            let out_row = count * self.out.size();
+            for index in 0..rows {
+                let block = self.extent.row_block(row + index);
+                let width = self.extent.block.1;
+                let (_, blocks) = match prepared.take() {
+                    Some(known) if known.0 == block => known,
+                    _ => (block, self.prepare(matrix, Some(block), (start, count, width), buffers)),
+                };
+                *prepared = Some((block, blocks));
+                let packed = packed.offset(index as isize * pitch);
+                let mut codes = packed;
+                if what.bits < 8 || what.packing != Packing::Dense {
+                    let unpacked = buffers.codes.0.as_mut_ptr();
+                    unpack(level, (what.packing, what.bits), packed, unpacked, count);
+                    if let Some((high, pitch)) = high {
+                        let bits = buffers.bits.0.as_mut_ptr();
+                        let high = high.offset(index as isize * pitch);
+                        add_high_bits(level, what.bits, high, (unpacked, bits), count);
+                    }
+                    codes = unpacked;
+                }
+                let to = if direct {
+                    self.out.row(matrix, row + index).add(start * self.out.size())
+                } else {
+                    (&raw mut buffers.out.0).cast::<u8>().add(index * out_row)
+                };
+                if let Some(elements) = &self.bf16_elements {
+                    self.products(elements, codes, to, count, blocks, buffers);
+                    continue;
+                }
+                self.values(codes, count, blocks, buffers);
+                self.results.run(buffers.values.0.as_ptr().cast(), to, count);
+            }
+            if !direct {
+                let tile = (&raw const buffers.out.0).cast();
+                self.out.write(level, self.out.row(matrix, row), (rows, start, count), tile);
+            }
+        }
+    }
+
+    /// Turns the codes of a row of a tile into results by way of bf16.
+    ///
+    /// # Safety
+    /// So many codes are readable, and results writable.
+    unsafe fn products(
+        &self,
+        elements: &Prepared,
+        codes: *const u8,
+        to: *mut u8,
+        count: usize,
+        blocks: Blocks,
+        buffers: &mut Buffers<T>,
+    ) {
+        let Buffers { narrow, values, scale, .. } = buffers;
+        let Some(numbers) = T::f32s(&scale.0[..(blocks.begun + count).div_ceil(blocks.width)]) else {
+            return;
+        };
+        let from = narrow.0.as_mut_ptr().cast::<u8>();
+        let values = values.0.as_mut_ptr().cast::<u8>();
+        let there = match self.out_shape {
+            Some(Shape::Bf16) => (to, Float::Bf16),
+            Some(Shape::F32) => (to, Float::F32),
+            _ => (values, Float::F32),
+        };
+        // SAFETY: the caller's promise; the buffers have room for a tile.
+        unsafe {
+            elements.run(codes, from, count);
+            let from = (from.cast_const(), Float::Bf16);
+            let scaling = Scaling { from, to: there, count, blocks, numbers, reciprocals: &[] };
+            scaled::scale(self.level, scaling);
+            if there.0 == values {
+                self.results.run(values, to, count);
+            }
+        }
+    }
+
+    /// Turns the codes of a row of a tile into values.
+    ///
+    /// # Safety
+    /// So many codes are readable.
+    unsafe fn values(&self, codes: *const u8, count: usize, blocks: Blocks, buffers: &mut Buffers<T>) {
+        let values = &mut buffers.values.0[..count];
+        // SAFETY: the caller's promise; the buffer has so many elements.
+        unsafe {
+            if let Some(map) = &self.map {
+                look_up(self.level, map, std::slice::from_raw_parts(codes, count), values);
+            } else if let Some(elements) = &self.elements {
+                elements.run(codes, values.as_mut_ptr().cast(), count);
+            }
+        }
+        self.apply_blocks(count, blocks, buffers);
+    }
+
+    /// Applies to values what their blocks have.
+    pub(super) fn apply_blocks(&self, count: usize, blocks: Blocks, buffers: &mut Buffers<T>) {
+        let odd = self.odd;
+        let Buffers { values, zero, scale, bias, narrow, divisor, constant, .. } = buffers;
+        let values = &mut values.0[..count];
+        if self.zero_point.is_some() {
+            self.each::<SUBTRACT>(values, blocks, zero);
+        } else if self.what.offset != 0 {
+            with_one::<T, SUBTRACT>(self.level, values, self.offset, odd);
+        }
+        let exactly_after = self.what.exact && self.global_use() != Some(GlobalUse::Multiply);
+        if self.what.scale_divides {
+            self.each::<DIVIDE>(values, blocks, scale);
+        } else if self.scale.is_some() {
+            self.each::<MULTIPLY>(values, blocks, scale);
+        } else if !self.global.is_empty() && !exactly_after {
+            with_one::<T, MULTIPLY>(self.level, values, scale.0[0], odd);
+        }
+        if !self.global.is_empty() {
+            if exactly_after {
+                with_one::<T, DIVIDE>(self.level, values, *constant, odd);
+            } else if self.global_use() == Some(GlobalUse::After) {
+                with_one::<T, MULTIPLY>(self.level, values, *constant, odd);
+            }
+        }
+        if let Some(back) = &self.back {
+            let narrow = narrow.0.as_mut_ptr().cast::<u8>();
+            // SAFETY: both buffers have room for so many elements, and are apart.
+            unsafe {
+                self.results.run(values.as_ptr().cast(), narrow, count);
+                back.run(narrow, values.as_mut_ptr().cast(), count);
+            }
+        }
+        if self.bias.is_some() {
+            self.each::<ADD>(values, blocks, bias);
+        }
+        if self.divisor.is_some() {
+            apply::<T, DIVIDE>(self.level, values, &divisor.0, odd);
+        }
+    }
+
+    /// Applies an operation to values and the operands of their blocks.
+    fn each<const OPERATION: u8>(&self, values: &mut [T], blocks: Blocks, operands: &Tile<T>) {
+        if blocks.width == 1 {
+            return apply::<T, OPERATION>(self.level, values, &operands.0, self.odd);
+        }
+        let (to, count) = (values.as_mut_ptr(), values.len());
+        let operands = &operands.0[..(blocks.begun + count).div_ceil(blocks.width)];
+        // SAFETY: these are the elements of the slice.
+        unsafe { by_block::<T, OPERATION>(self.level, (to, to, count), blocks, operands, self.odd) };
+    }
+
+    fn global_use(&self) -> Option<GlobalUse> {
+        self.what.global_scale.map(|(_, how)| how)
+    }
+
+    /// Reads what the blocks of a row of blocks have for the columns of a tile, given the columns of a block. Without a
+    /// row, the bytes of scales are their own numbers.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    pub(super) unsafe fn prepare(
+        &self,
+        matrix: usize,
+        block: Option<usize>,
+        columns: (usize, usize, usize),
+        buffers: &mut Buffers<T>,
+    ) -> Blocks {
+        let level = self.level;
+        let Buffers { raw, f32s, all, scale, zero, bias, constant, .. } = buffers;
+        let global = self.global.get(matrix).copied().unwrap_or(T::ONE);
+        let how = self.global_use();
+        *constant = if how == Some(GlobalUse::After) && !self.what.exact {
+            T::ONE.combine::<DIVIDE, false>(global)
+        } else {
+            global
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(zero_point) = &self.zero_point {
+                let found = self.read_blocks(zero_point, matrix, block, columns, (raw, f32s, all), zero);
+                // Sums of small integers are exact.
+                with_one::<T, ADD>(level, found, self.offset, false);
+            }
+            if let Some(items) = &self.bias {
+                self.read_blocks(items, matrix, block, columns, (raw, f32s, all), bias);
+            }
+            let found = if let Some(items) = &self.scale {
+                self.read_blocks(items, matrix, block, columns, (raw, f32s, all), scale)
+            } else {
+                scale.0[0] = T::ONE;
+                &mut scale.0[..1]
+            };
+            // The exact product of two float32 is a float64; their quotient is not.
+            match how {
+                Some(GlobalUse::Multiply) => with_one::<T, MULTIPLY>(level, found, global, false),
+                Some(GlobalUse::Divide) if !self.what.exact => {
+                    with_one::<T, DIVIDE>(level, found, global, false);
+                }
+                _ => {}
+            }
+        }
+        let (start, _, width) = columns;
+        if self.groups.is_some() {
+            Blocks { width: 1, begun: 0 }
+        } else {
+            Blocks { width, begun: start % width }
+        }
+    }
+
+    /// Reads an item for each block of a tile, or for each column of groups.
+    ///
+    /// # Safety
+    /// As for [`decode`].
+    unsafe fn read_blocks<'b>(
+        &self,
+        items: &PerBlock,
+        matrix: usize,
+        block: Option<usize>,
+        (start, count, width): (usize, usize, usize),
+        (raw, f32s, all): (&mut Tile<u32>, &mut Tile<f32>, &mut Vec<f32>),
+        to: &'b mut Tile<T>,
+    ) -> &'b mut [T] {
+        let first_row = block.map(|block| items.items.row(matrix, block).cast_const());
+        // SAFETY: the caller's promise; a tile has no more blocks than columns.
+        unsafe {
+            let number = if let Some(groups) = &self.groups {
+                let width = items.items.width();
+                all.resize(width, 0.0);
+                for start in (0..width).step_by(TILE) {
+                    let count = TILE.min(width - start);
+                    self.read(items, first_row, (start, count), raw, &mut all[start..start + count]);
+                }
+                for (place, &group) in f32s.0.iter_mut().zip(&groups[start..start + count]) {
+                    *place = all[group as usize];
+                }
+                count
+            } else {
+                let (first, last) = (start / width, (start + count).div_ceil(width));
+                self.read(items, first_row, (first, last - first), raw, &mut f32s.0[..last - first]);
+                last - first
+            };
+            let to = &mut to.0[..number];
+            for (place, &value) in to.iter_mut().zip(&f32s.0) {
+                *place = T::from_f32(value);
+            }
+            to
+        }
+    }
+
+    /// Reads items of a row as float32.
+    ///
+    /// # Safety
+    /// As for [`decode`]; there are as many items.
+    unsafe fn read(
+        &self,
+        items: &PerBlock,
+        first: Option<*const u8>,
+        (start, count): (usize, usize),
+        raw: &mut Tile<u32>,
+        to: &mut [f32],
+    ) {
+        // SAFETY: the caller's promise; items have up to 4 bytes.
+        unsafe {
+            let room = raw.0.as_mut_ptr().cast();
+            let found = match first {
+                Some(first) => items.items.read(self.level, first, (1, start, count), room).0,
+                None => NUMBERS.as_ptr().add(start),
+            };
+            items.cast.run(found, to.as_mut_ptr().cast(), count);
+        }
+    }
+}

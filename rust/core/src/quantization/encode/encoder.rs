@@ -1,0 +1,272 @@
+//! Everything that is decided before an element is read.
+
+use std::sync::atomic::AtomicBool;
+
+use super::operands::{Encoded, Encoding, refuse};
+use super::rounded::{Rounded, single};
+use super::source::{Held, Source};
+use crate::cast::{PlannedCast, Settings};
+use crate::codec::options::{Options, Overflow, Rounding};
+use crate::codec::reference::worth;
+use crate::cpu::Level;
+use crate::error::Error;
+use crate::format::{Format, Kind};
+use crate::kernels::tile::TILE;
+use crate::quantization::element::Element;
+use crate::quantization::element::names::{INT8, UINT8};
+use crate::quantization::largest::Extremes;
+use crate::quantization::nearest::Bounds;
+use crate::quantization::real::{Real, format};
+use crate::quantization::recipe::{Family, Recipe, Steps, Ties};
+use crate::quantization::rows::{Array, Rows};
+use crate::quantization::scale_rule::Largest;
+use crate::quantization::scheme::Scheme;
+use crate::quantization::work::Extent;
+
+/// The integers that codes may be.
+#[derive(Clone, Copy)]
+pub(super) struct Limits<T> {
+    pub(super) low: T,
+    pub(super) high: T,
+}
+
+/// An encoding with everything that is decided before an element is read.
+pub(super) struct Encoder<'a, T> {
+    pub(super) what: &'a Encoding<'a>,
+    pub(super) recipe: &'static Recipe,
+    pub(super) extent: Extent,
+    pub(super) source: Source<T>,
+    pub(super) data: Rows,
+    pub(super) scale: Rows,
+    pub(super) zero_point: Option<Rows>,
+    pub(super) bias: Option<(Rows, Rounded)>,
+    /// To stored scales and back.
+    pub(super) stored: Rounded,
+    /// To the dtype of the weight and back, if the recipe computes in it.
+    pub(super) weight: Option<Rounded>,
+    /// The same, of quotients.
+    pub(super) quotient: Option<Rounded>,
+    pub(super) codes: PlannedCast,
+    /// The format of values.
+    pub(super) real: Format,
+    /// From bf16, where quotients are rounded to it at once.
+    pub(super) bf16_codes: Option<PlannedCast>,
+    pub(super) element: Format,
+    pub(super) settings: Settings,
+    /// The largest element, in the recipe's sense.
+    pub(super) max: T,
+    pub(super) largest: Largest,
+    pub(super) limits: Option<Limits<T>>,
+    /// The same as codes, if there are codes beyond them.
+    pub(super) code_limits: Option<(u8, u8)>,
+    pub(super) global: Vec<T>,
+    pub(super) map: Option<Bounds>,
+    /// Columns of a band: whole blocks, and units of the packing.
+    pub(super) wide: usize,
+    pub(super) odd: bool,
+    pub(super) level: Level,
+    pub(super) failed: AtomicBool,
+    /// The largest magnitudes and extremes of all blocks, if they were found before.
+    pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
+}
+
+fn common_multiple(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+/// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
+const BAND: usize = 1 << 17;
+
+impl<'a, T: Held> Encoder<'a, T> {
+    /// # Safety
+    /// As for [`encode`].
+    #[expect(clippy::too_many_lines, reason = "every check of an operand, and every choice")]
+    pub(super) unsafe fn new(what: &'a Encoding<'a>, to: &Encoded<'_>) -> Result<Self, Error> {
+        let scheme = what.scheme;
+        let recipe = Recipe::find(what.recipe, scheme.family, scheme.element)?;
+        let extent = Extent::of("x", &what.x, what.block)?;
+        let stack = extent.stack.len();
+        let per_block = |argument: &str, array: &Array<'_>| {
+            let found = extent.check(argument, array, extent.row_blocks())?;
+            if found != extent.column_blocks() {
+                return refuse(format!(
+                    "{argument} has {found} items per row, {} columns in blocks of {} need {}; give one for each block.",
+                    extent.columns,
+                    extent.block.1,
+                    extent.column_blocks()
+                ));
+            }
+            Ok(Rows::new(array, stack))
+        };
+        let size = to.data.format.item_size();
+        let found = extent.check("data", &to.data, extent.rows)?;
+        let needed = what.packing.bytes(scheme.bits, extent.columns).div_ceil(size);
+        if found != needed || (size != 1 && size != 4) {
+            return refuse(format!(
+                "data has {found} items of {size} bytes per row, {} codes of {} bits need {needed} of 1 or 4; give an \
+                 array of that width.",
+                extent.columns, scheme.bits
+            ));
+        }
+        let affine = recipe.steps == Steps::Edge;
+        let asymmetric = to.zero_point.is_some();
+        if to.scale.format.float().is_none_or(|spec| !spec.fits_in(&single()) && spec.signed) {
+            return refuse(format!(
+                "scale has dtype {}; use a float of at most 32 bits, or uint8 with scale_format.",
+                to.scale.format.name()
+            ));
+        }
+        if what.four_over_six.is_some() && scheme.family != Family::TwoLevel {
+            return refuse(format!(
+                "four_over_six is not valid with scheme={:?}; use it with nvfp4.",
+                scheme.name
+            ));
+        }
+        if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
+            return refuse(format!(
+                "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
+                recipe.name,
+                scheme.name,
+                if affine { "has biases and no zero points" } else { "has no biases, or no zero points" }
+            ));
+        }
+        if to.zero_point.is_some_and(|array| array.format.item_size() != 1) {
+            return refuse("zero_point has items of more than a byte; use int8.".to_owned());
+        }
+        let two_level = scheme.global_scale && recipe.steps != Steps::SingleLevel;
+        if what.global_scale.is_some() != two_level {
+            return refuse(format!(
+                "global_scale={} is not valid with recipe={:?} of scheme={:?}; {}.",
+                if two_level { "None" } else { "given" },
+                recipe.name,
+                scheme.name,
+                if two_level { "give what global_scale() returns" } else { "leave it out" }
+            ));
+        }
+        if recipe.steps == Steps::EncodeScale && what.amax.is_none() {
+            return refuse(format!(
+                "amax=None is not valid with recipe={:?}; give that of the array.",
+                recipe.name
+            ));
+        }
+        // SAFETY: the caller's promise.
+        let global = unsafe { what.global_scale.map_or(Ok(Vec::new()), |array| extent.per_matrix(&array))? };
+        let (element, limits, max, largest) = elements::<T>(scheme, recipe, asymmetric);
+        let rounding = match recipe.ties {
+            Ties::Away => Rounding::NearestAway,
+            _ => Rounding::NearestEven,
+        };
+        let rounding = Some(what.rounding.unwrap_or(rounding));
+        let options =
+            Options { rounding, overflow: Overflow::Saturate, seed: what.seed, ..Options::default() };
+        let map = match (scheme.element, what.code_map) {
+            (Element::Map(_), Some(map)) if map.len() == 1 << scheme.bits => Some(Bounds::new(map)),
+            (Element::Map(map), None) => Some(Bounds::new(&map.map(f32::from_bits))),
+            (_, None) => None,
+            (_, Some(map)) => {
+                return refuse(format!(
+                    "code_map has {} values; give {} for a scheme with a code map, and none for others.",
+                    map.len(),
+                    1u32 << scheme.bits
+                ));
+            }
+        };
+        let rounds = |it_does: bool| {
+            let same = what.x.format == format::<T>();
+            (it_does && !same).then(|| Rounded::new::<T>(what.x.format)).transpose()
+        };
+        let source = Source::new(&what.x, &extent)?;
+        let quotient = rounds(match recipe.family {
+            Family::TwoLevel => false,
+            _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
+        })?;
+        // Without an amax of the caller's or NaN, quotients are finite.
+        let at_once = quotient.is_some()
+            && source.is_bf16
+            && !asymmetric
+            && what.amax.is_none()
+            && !what.nan_scales
+            && rounding != Some(Rounding::Stochastic);
+        let bf16_codes = at_once.then(|| PlannedCast::new((what.x.format, element), &options, None));
+        let unit = common_multiple(what.packing.unit(scheme.bits), extent.block.1.min(extent.columns.max(1)));
+        Ok(Self {
+            recipe,
+            source,
+            data: Rows::new(&to.data, stack),
+            scale: per_block("scale", &to.scale)?,
+            zero_point: to.zero_point.map(|array| per_block("zero_point", &array)).transpose()?,
+            bias: match to.bias {
+                Some(array) => Some((per_block("bias", &array)?, Rounded::new::<T>(array.format)?)),
+                None => None,
+            },
+            stored: Rounded::new::<T>(to.scale.format)?,
+            weight: rounds(recipe.in_weight_dtype)?,
+            quotient,
+            bf16_codes: bf16_codes.transpose()?,
+            codes: PlannedCast::new((format::<T>(), element), &options, None)?,
+            real: format::<T>(),
+            element,
+            settings: Settings { options, report: false, threads: 1 },
+            max,
+            largest,
+            limits,
+            code_limits: limits
+                .filter(|_| map.is_none())
+                .map(|limits| (limits.low.to_f64() as i16, limits.high.to_f64() as i16))
+                .filter(|(low, high)| high - low < i16::from(u8::MAX))
+                .map(|(low, high)| (low as u8, high as u8)),
+            global: global.into_iter().map(T::from_f32).collect(),
+            map,
+            wide: if unit >= extent.columns {
+                extent.columns.max(1)
+            } else {
+                unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(TILE) / unit).max(1)
+            },
+            odd: size_of::<T>() == 8,
+            level: Level::active(),
+            failed: AtomicBool::new(false),
+            grid: None,
+            what,
+            extent,
+        })
+    }
+}
+
+/// Returns the format of codes, the integers that they may be, the largest element in the recipe's sense, and as scale
+/// rules see it.
+fn elements<T: Real>(
+    scheme: &Scheme,
+    recipe: &Recipe,
+    asymmetric: bool,
+) -> (Format, Option<Limits<T>>, T, Largest) {
+    let named =
+        |name| Format::named(name).unwrap_or_else(|| unreachable!("schemes name formats of the table"));
+    let bits = scheme.bits;
+    let name = match scheme.element {
+        Element::Format(INT8) if recipe.steps == Steps::Edge => UINT8,
+        Element::Format(name) => name,
+        Element::Map(_) => UINT8,
+    };
+    let element = named(name);
+    let half = (1i64 << (bits - 1)) as f64;
+    let limits = |low: f64, high: f64| Some(Limits { low: T::from_f64(low), high: T::from_f64(high) });
+    if let Kind::Float(spec) = element.kind() {
+        let value = worth(&spec, spec.max_code());
+        let largest = Largest { value, mantissa_bits: spec.mantissa_bits, bits };
+        // Codes of floats saturate by themselves.
+        (element, None, T::from_f64(value), largest)
+    } else {
+        let largest = Largest { value: 127.0 / 64.0, mantissa_bits: 6, bits };
+        let (low, high) = match recipe.steps {
+            Steps::Edge => (0.0, 2.0 * half - 1.0),
+            _ if recipe.whole_range || (bits < 8 && recipe.family == Family::Integer) => (-half, half - 1.0),
+            _ => (1.0 - half, half - 1.0),
+        };
+        let max = if recipe.whole_range || asymmetric { half - 0.5 } else { half - 1.0 };
+        (element, limits(low, high), T::from_f64(max), largest)
+    }
+}

@@ -1,0 +1,234 @@
+//! Tiles of a row: quotients, codes, packing.
+
+use super::encoder::Encoder;
+use super::operands::FourOverSix;
+use super::rounded::single;
+use super::source::{Buffers, Held};
+use crate::cast::cast_piece;
+use crate::codec::options::Rounding;
+use crate::codec::reference::worth;
+use crate::format::Kind;
+use crate::kernels::tile::{TILE, Tile};
+use crate::quantization::arithmetic::{Blocks, by_block, limit};
+use crate::quantization::element::names::E2M1;
+use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest};
+use crate::quantization::packing::pack;
+use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
+use crate::quantization::recipe::{Steps, Ties};
+use crate::quantization::scaled::{Float, Scaling, scale};
+
+impl<T: Held> Encoder<'_, T> {
+    /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
+    /// smaller error, of two alike that of 6.
+    ///
+    /// # Safety
+    /// As for [`encode`].
+    pub(super) unsafe fn better_scales(
+        &self,
+        (matrix, row, rows): (usize, usize, usize),
+        (start, end): (usize, usize),
+        first: usize,
+        error: FourOverSix,
+        buffers: &mut Buffers<T>,
+    ) {
+        let width = self.extent.block.1;
+        let divides = self.recipe.steps == Steps::DividedGlobal;
+        let global = self.global.get(matrix).map_or(1.0, |global| global.to_f64());
+        let spec = self.element.float().unwrap_or_else(single);
+        let elements: [f64; 16] = std::array::from_fn(|code| worth(&spec, code as u64));
+        let mut found = [6.0, 4.0].map(|_| (Vec::new(), Vec::new(), Vec::new(), Vec::new()));
+        for (stretch, found) in [1.0, 1.5].into_iter().zip(&mut found) {
+            self.scales(matrix, stretch, buffers);
+            let mut errors = vec![0f64; buffers.scale.len()];
+            for row in row..row + rows {
+                for begin in (start..end).step_by(TILE) {
+                    let count = TILE.min(end - begin);
+                    let Buffers { raw, values, codes, factors, reciprocals, scale, .. } = &mut *buffers;
+                    let here = begin / width - first..(begin + count).div_ceil(width) - first;
+                    let blocks = Blocks { width, begun: begin % width };
+                    let mut room = Tile::<T>::default();
+                    let to = values.0.as_mut_ptr();
+                    // SAFETY: the caller's promise; both buffers have room for a tile.
+                    let from = unsafe {
+                        let from = self.source.load(matrix, row, (begin, count), (raw, room.0.as_mut_ptr()));
+                        let reciprocals = reciprocals.get(here.clone()).unwrap_or_default();
+                        let ends = ((from.cast(), Float::F32), (to, Float::F32));
+                        self.quotients(ends, count, blocks, (&factors[here], reciprocals));
+                        from
+                    };
+                    self.round(0, (&values.0, Float::F32), &mut codes.0[..count]);
+                    for index in 0..count {
+                        let block = (begin + index) / width - first;
+                        let scale = scale[block].to_f64();
+                        let scale = if divides { scale / global } else { scale * global };
+                        // SAFETY: as above.
+                        let value = unsafe { from.add(index).read_unaligned() }.to_f64();
+                        let off = (value - elements[usize::from(codes.0[index] & 15)] * scale).abs();
+                        errors[block] = match error {
+                            FourOverSix::Squares => errors[block] + off * off,
+                            FourOverSix::Magnitudes => errors[block] + off,
+                            FourOverSix::Largest => errors[block].max(off),
+                        };
+                    }
+                }
+            }
+            let Buffers { scale, factors, reciprocals, .. } = &mut *buffers;
+            *found = (errors, scale.clone(), factors.clone(), reciprocals.clone());
+        }
+        let [to_six, to_four] = found;
+        let Buffers { scale, factors, reciprocals, bytes, .. } = buffers;
+        for block in 0..scale.len() {
+            let taken = if to_four.0[block] < to_six.0[block] { &to_four } else { &to_six };
+            (scale[block], factors[block]) = (taken.1[block], taken.2[block]);
+            if let (Some(place), Some(&taken)) = (reciprocals.get_mut(block), taken.3.get(block)) {
+                *place = taken;
+            }
+        }
+        self.stored.round(scale, bytes);
+    }
+
+    /// Multiplies the elements of a tile by the factors of their blocks, or divides them.
+    ///
+    /// # Safety
+    /// As for [`scale`].
+    unsafe fn quotients(
+        &self,
+        (from, to): ((*const u8, Float), (*mut T, Float)),
+        count: usize,
+        blocks: Blocks,
+        (factors, reciprocals): (&[T], &[f32]),
+    ) {
+        let (level, tile) = (self.level, (from.0.cast(), to.0, count));
+        // SAFETY: passed on.
+        unsafe {
+            if let Some(numbers) = T::f32s(factors) {
+                let reciprocals = if self.multiplies() { &[] } else { reciprocals };
+                let to = (to.0.cast(), to.1);
+                scale(level, Scaling { from, to, count, blocks, numbers, reciprocals });
+            } else if self.multiplies() {
+                by_block::<T, MULTIPLY>(level, tile, blocks, factors, self.odd);
+            } else {
+                by_block::<T, DIVIDE>(level, tile, blocks, factors, self.odd);
+            }
+        }
+    }
+
+    /// Turns the values of a tile of a row into packed codes.
+    ///
+    /// # Safety
+    /// As for [`encode`].
+    pub(super) unsafe fn tile(
+        &self,
+        matrix: usize,
+        row: usize,
+        (mut from, start, count): ((*const u8, Float), usize, usize),
+        first: usize,
+        buffers: &mut Buffers<T>,
+    ) {
+        let (level, width) = (self.level, self.extent.block.1);
+        let Buffers { values, codes, factors, shifts, rounded, packed, reciprocals, .. } = buffers;
+        let blocks = Blocks { width, begun: start % width };
+        let here = start / width - first..(start + count).div_ceil(width) - first;
+        let factors = &factors[here.clone()];
+        let shifts = shifts.get(here.clone()).unwrap_or_default();
+        let to = values.0.as_mut_ptr();
+        let float = if self.bf16_codes.is_some() { Float::Bf16 } else { Float::F32 };
+        // SAFETY: the caller's promise, and the buffer has room for a tile.
+        unsafe {
+            if self.bias.is_some() {
+                by_block::<T, SUBTRACT>(level, (from.0.cast(), to, count), blocks, shifts, self.odd);
+                from = (to.cast(), Float::F32);
+            }
+            // Products take no reciprocals.
+            let reciprocals = reciprocals.get(here).unwrap_or_default();
+            self.quotients((from, (to, float)), count, blocks, (factors, reciprocals));
+        }
+        let (values, codes) = (&mut values.0[..count], &mut codes.0[..count]);
+        if let (Some(quotient), Float::F32) = (&self.quotient, float) {
+            quotient.round(values, rounded);
+        }
+        if self.zero_point.is_some() {
+            let to = values.as_mut_ptr();
+            // SAFETY: these are the elements of the slice.
+            unsafe { by_block::<T, ADD>(level, (to, to, count), blocks, shifts, self.odd) };
+            if let Some(weight) = &self.weight {
+                weight.round(values, rounded);
+            }
+        }
+        // Codes saturate, and are limited after they are rounded; but NaN takes the lower limit.
+        if let (Some(limits), true) = (self.limits, self.what.nan_scales) {
+            limit(level, values, limits.low, limits.high);
+        }
+        let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
+        // SAFETY: the caller's promise; there is room for the codes of a tile, at most a byte each.
+        unsafe {
+            let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
+            let (from, to) = (packing.bytes(bits, start), packing.bytes(bits, start + count));
+            let items = to.div_ceil(size) - from / size;
+            let direct = self.data.is_dense() && items * size == to - from;
+            let there = self.data.row(matrix, row).wrapping_add(from);
+            if direct && bits == 8 {
+                return self.round(index, (values, float), std::slice::from_raw_parts_mut(there, count));
+            }
+            self.round(index, (values, float), codes);
+            if direct {
+                return pack(level, (packing, bits), codes.as_ptr(), there, count);
+            }
+            let room = packed.0.as_mut_ptr().cast::<u8>();
+            room.write_bytes(0, items * size);
+            pack(level, (packing, bits), codes.as_ptr(), room, count);
+            self.data.write(level, self.data.row(matrix, row), (1, from / size, items), room);
+        }
+    }
+
+    /// Rounds values, or the bf16 that a tile begins with, to codes, the first of which has this flat index, and adds the
+    /// offset.
+    fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
+        if let Some(bounds) = &self.map {
+            nearest(self.level, values, bounds, codes);
+        } else {
+            self.round_to_element(index, (values, float), codes);
+        }
+        if self.code_limits.is_some() || self.what.offset != 0 {
+            let signed = self.element.kind() == (Kind::Integer { signed: true });
+            let limits =
+                self.code_limits.unwrap_or(if signed { (1 << 7, i8::MAX as u8) } else { (0, u8::MAX) });
+            limit_codes(self.level, codes, limits, signed, self.what.offset as u8);
+        }
+    }
+
+    /// Rounds to codes of the element's format.
+    fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
+        let ties = if self.what.rounding.is_none() && self.element.name() == E2M1 {
+            self.recipe.ties
+        } else {
+            Ties::Even
+        };
+        if ties != Ties::Even {
+            e2m1_towards_zero(self.level, &values[..codes.len()], codes);
+            let negative_zeros = ties == Ties::TowardsZeroNegative;
+            for (code, value) in codes.iter_mut().zip(values) {
+                if (*code).trailing_zeros() >= 3 {
+                    let is_zero = value.to_f64() == 0.0;
+                    *code = if negative_zeros && (is_zero || *code == 8) { 8 } else { 0 };
+                }
+            }
+            return;
+        }
+        // SAFETY: there are as many codes as values, of one byte each, apart from them.
+        unsafe {
+            let from = values.as_ptr().cast::<u8>();
+            let stochastic = self.what.rounding == Some(Rounding::Stochastic);
+            let (plan, format) = match (&self.bf16_codes, float) {
+                (Some(plan), Float::Bf16) => (plan, self.what.x.format),
+                _ => (&self.codes, self.real),
+            };
+            if stochastic || !plan.run(from, codes.as_mut_ptr(), codes.len()) {
+                let values = std::slice::from_raw_parts(from, codes.len() * format.item_size());
+                let (source, target) = ((values, format, false), (codes, self.element, false));
+                // Nothing is refused with these options.
+                let _ = cast_piece(index, source, target, &self.settings);
+            }
+        }
+    }
+}

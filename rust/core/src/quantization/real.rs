@@ -1,0 +1,208 @@
+//! The floats that blocks are computed in: float32, or float64 for exact results.
+
+use operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
+
+use crate::codec::product::odd_product;
+use crate::cpu::level::run_portable;
+use crate::cpu::{Level, RawKernel};
+use crate::format::Format;
+use crate::plain::Plain;
+use crate::simd::Vector;
+
+/// An operation of two tiles.
+pub(super) mod operation {
+    pub(crate) const SUBTRACT: u8 = 0;
+    pub(crate) const MULTIPLY: u8 = 1;
+    pub(crate) const DIVIDE: u8 = 2;
+    pub(crate) const ADD: u8 = 3;
+}
+
+/// Bits of a float with a sign: without it, they are in the order of magnitudes, and NaN is the largest.
+pub(super) trait Bits: Copy + Default + Ord {
+    fn magnitude(self) -> Self;
+    /// Magnitudes of a register of them, or what they were.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers;
+    /// The largest of a register of magnitudes.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self;
+}
+
+macro_rules! bits {
+    ($($bits:ty: |$most:ident, $found:ident, $mask:ident| $raised:expr, $largest:expr;)*) => {$(
+        impl Bits for $bits {
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self & (Self::MAX >> 1)
+            }
+
+            #[inline(always)]
+            unsafe fn raised<V: Vector>($most: V::Integers, $found: V::Integers) -> V::Integers {
+                let $mask = <$bits>::MAX >> 1;
+                $raised
+            }
+
+            #[inline(always)]
+            unsafe fn most<V: Vector>($most: V::Integers) -> Self {
+                $largest
+            }
+        }
+    )*};
+}
+bits!(
+    // SAFETY: the trait's contract.
+    u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }, unsafe { V::most16(most) };
+    // SAFETY: as above.
+    u32: |most, found, mask| unsafe { V::max32(most, V::and(found, V::splat32(mask))) }, unsafe { V::most32(most) };
+    // `raise_largest` has no registers of float64.
+    u64: |most, _found, _mask| most, { let _ = most; 0 };
+);
+
+/// float32, or float64 for exact results.
+pub(super) trait Real: Plain + PartialOrd + Default {
+    /// The format of this name.
+    const FORMAT: &'static str;
+    /// 1.
+    const ONE: Self;
+    /// Its bits.
+    type Bits: Bits;
+    /// Returns a float32 as it is.
+    fn from_f32(value: f32) -> Self;
+    /// Returns a float64 as it is, or rounded.
+    fn from_f64(value: f64) -> Self;
+    /// Returns it as a float64.
+    fn to_f64(self) -> f64;
+    /// Returns the larger magnitude of two values, where NaN is the largest.
+    fn larger(self, other: Self) -> Self;
+    /// Whether it is neither infinite nor NaN.
+    fn is_finite(self) -> bool;
+    /// Limits a number.
+    fn limited(self, low: Self, high: Self) -> Self;
+    /// Applies an operation; `ODD` rounds to odd, for results that are rounded once more. NaN is the positive one.
+    fn combine<const OPERATION: u8, const ODD: bool>(self, other: Self) -> Self;
+    /// Returns them as they are, if they are float32.
+    fn f32s(values: &[Self]) -> Option<&[f32]>;
+    /// Runs a kernel on a level; those of float64 are compiled once, for the level of every CPU.
+    ///
+    /// # Safety
+    /// As for the kernel's [`RawKernel::run`].
+    unsafe fn run<K: RawKernel>(level: Level, kernel: K) -> K::Output;
+}
+
+macro_rules! real {
+    (
+        $real:ty, $bits:ty, $name:literal, $f32s:expr,
+        |$level:ident, $kernel:ident| $run:expr, |$operation:ident, $a:ident, $b:ident| $odd:expr
+    ) => {
+        impl Real for $real {
+            const FORMAT: &'static str = $name;
+            const ONE: Self = 1.0;
+            type Bits = $bits;
+
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                Self::from(value)
+            }
+
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+
+            // Bits of magnitudes are in the order of their values, and integers are faster to compare.
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                Self::from_bits(self.abs().to_bits().max(other.abs().to_bits()))
+            }
+
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                self.abs() < Self::INFINITY
+            }
+
+            #[inline(always)]
+            fn limited(self, low: Self, high: Self) -> Self {
+                self.max(low).min(high)
+            }
+
+            #[inline(always)]
+            fn combine<const OPERATION: u8, const ODD: bool>(self, other: Self) -> Self {
+                let ($operation, $a, $b) = (OPERATION, self, other);
+                let result = match OPERATION {
+                    SUBTRACT => self - other,
+                    _ if ODD => $odd,
+                    MULTIPLY => self * other,
+                    DIVIDE => self / other,
+                    _ => self + other,
+                };
+                // The sign of a NaN that an operation makes depends on the machine.
+                if result.is_nan() { Self::NAN } else { result }
+            }
+
+            #[inline(always)]
+            fn f32s(values: &[Self]) -> Option<&[f32]> {
+                $f32s(values)
+            }
+
+            #[inline(always)]
+            unsafe fn run<K: RawKernel>($level: Level, $kernel: K) -> K::Output {
+                // SAFETY: the caller's promise.
+                unsafe { $run }
+            }
+        }
+    };
+}
+real!(f32, u32, "float32", Some, |level, kernel| level.run_raw(kernel), |_operation, a, _b| a);
+real!(
+    f64,
+    u64,
+    "float64",
+    |_| None,
+    |_level, kernel| run_portable(kernel),
+    |operation, a, b| match operation {
+        MULTIPLY => odd_product(a, b),
+        DIVIDE => odd_quotient(a, b),
+        ADD => odd_sum(a, b),
+        _ => a,
+    }
+);
+
+/// Returns a result rounded to odd, given the one rounded to nearest and the sign of what is missing.
+#[inline(always)]
+fn to_odd(result: f64, missing: f64) -> f64 {
+    let bits = result.to_bits();
+    let grows = (missing < 0.0) == (result < 0.0);
+    let odd = if grows { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    let exact = missing == 0.0 || !result.is_finite() || result == 0.0;
+    if exact || bits & 1 == 1 { result } else { f64::from_bits(odd) }
+}
+
+/// `a / b` rounded to odd, for numbers with the exponents of float32 or products of two of them.
+#[inline(always)]
+fn odd_quotient(a: f64, b: f64) -> f64 {
+    let quotient = a / b;
+    let rest = quotient.mul_add(-b, a);
+    to_odd(quotient, if b < 0.0 { -rest } else { rest })
+}
+
+/// `a + b` rounded to odd (the error by Knuth's two-sum).
+#[inline(always)]
+fn odd_sum(a: f64, b: f64) -> f64 {
+    let sum = a + b;
+    let part = sum - a;
+    to_odd(sum, (a - (sum - part)) + (b - part))
+}
+
+/// Returns the format of a real type.
+pub(super) fn format<T: Real>() -> Format {
+    crate::parse::find(T::FORMAT).unwrap_or_else(|| unreachable!("the table has float32 and float64"))
+}
