@@ -37,15 +37,21 @@ def process_state() -> dict[str, object]:
         "garbage collection": gc.isenabled(),
         "trace function": sys.gettrace(),
         "recursion limit": sys.getrecursionlimit(),
-        "streams": (sys.__stdout__, sys.__stderr__, sys.excepthook, sys.unraisablehook),
+        "streams": (sys.__stdout__, sys.__stderr__),
         "numpy's errstate": np.geterr(),
         "numpy's allocator": get_handler_name(),
         "castwise's floatx": _global_state.floatx(),
-        "castwise's policy": _global_state.current_policy(),
+        "castwise's policy": _policy(),
         "castwise's threads": castwise.get_num_threads(),
         "castwise's CPU level": castwise.cpu_level(),
         "castwise.accelerate()": Acceleration.switch._calls,
     }
+
+
+def _policy() -> object:
+    """The global policy; the default, which takes its place once it is read, by its name."""
+    policy = _global_state.current_policy()
+    return _global_state.floatx() if policy is None else getattr(policy, "name", policy)
 
 
 def _search_path() -> list[object]:

@@ -30,7 +30,7 @@ from castwise.checkpoint._rearranging import (
     rearrange,
     temporary_file,
 )
-from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint._tensors import TensorInfo, format_info
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
@@ -69,7 +69,6 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
-        self._placed: dict[str, TensorRange] | None = None
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -84,10 +83,7 @@ class Conversion:
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors that the engine can convert where they lie, in the writer's order."""
-        if self._placed is None:
-            found = map(self._range, self._order)
-            self._placed = {one.name: one for one in found if one is not None}
-        return list(self._placed.values())
+        return [one for one in map(self._range, self._order) if one is not None]
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
         """Let the engine convert `ranges` in this process, then convert the others.
@@ -107,7 +103,7 @@ class Conversion:
             source, target = self.reader.place(ranges[0].name), self._writer.place(ranges[0].name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter, [(one.name, self._plans[one.name].info.nbytes) for one in ranges])
+            watch = _Watch(meter, (self._plans[one.name].info for one in ranges))
             reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
@@ -119,8 +115,10 @@ class Conversion:
             if error is not None:
                 raise error
             watch.finish()
-        placed = {one.name for one in ranges}
-        others = [name for name in self._order if name not in placed]
+        others = []
+        if len(ranges) < len(self._order):
+            placed = {one.name for one in ranges}
+            others = [name for name in self._order if name not in placed]
         self.reader.expect(others)
         for name in others:
             if self._is_rearranged(name):
@@ -243,27 +241,27 @@ class Conversion:
 class _Watch:
     """Tells the meter which tensor the engine has reached."""
 
-    def __init__(self, meter: ProgressMeter, tensors: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, meter: ProgressMeter, tensors: Iterator[TensorInfo]) -> None:
         self._meter = meter
-        self._tensors = iter(tensors)
-        self._now: tuple[str, int] | None = None
+        self._tensors = tensors
+        self._now: TensorInfo | None = None
         self._before = 0  # bytes of the tensors before it
         self._next()
 
     def _next(self) -> None:
         if self._now is not None:
-            self._meter.finished(self._now[1])
-            self._before += self._now[1]
+            self._meter.finished(self._now.nbytes)
+            self._before += self._now.nbytes
         self._now = next(self._tensors, None)
         if self._now is not None:
-            self._meter.starts(self._now[0])
+            self._meter.starts(self._now.name)
 
     def poll(self, taken: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        while self._now is not None and taken >= self._before + self._now[1]:
+        while self._now is not None and taken >= self._before + self._now.nbytes:
             self._next()
         if self._now is not None and taken > self._before:
-            self._meter.reaches(taken - self._before, self._now[0])
+            self._meter.reaches(taken - self._before, self._now.name)
 
     def finish(self) -> None:
         """Take note that all tensors are done."""

@@ -169,13 +169,13 @@ class SafetensorsWriter(Writer):
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        self._layouts = {name: self._layout(plan) for name, plan in self.planned.items()}
-        tags = {name: one.tag for name, one in self._layouts.items() if one.tag is not None}
+        plans = self.planned.items()
+        tags = {name: tag for name, plan in plans if (tag := self._layout(plan).tag) is not None}
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, entries = _core.build_safetensors_header(
-                ((name, *one.stated) for name, one in self._layouts.items()), pairs or None
+                ((name, *self._layout(plan).stated) for name, plan in plans), pairs or None
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
@@ -202,7 +202,8 @@ class SafetensorsWriter(Writer):
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
-        plan, layout = self.planned[name], self._layouts[name]
+        plan = self.planned[name]
+        layout = self._layout(plan)
         tagged = layout.tag is not None
         elements = _elements(plan.target or plan.info.format, layout.code, tagged=tagged)
         assert elements is not None, "`_layout` refuses others"  # noqa: S101
@@ -221,7 +222,8 @@ class SafetensorsWriter(Writer):
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
-        packed = _packed_bits(self._layouts[name].code) is not None  # in nibbles, by `_layout_for`
+        code = self._layout(self.planned[name]).code
+        packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if packed else to_bytes(array)
         self._go_to(name)
         self._at += raw.size
