@@ -83,3 +83,10 @@ def test_every_transition_is_the_originals(preset: str, data: st.DataObject) -> 
         assert ours.counter == seen.counter
         assert applies == finite
         assert seen.applies in (None, finite)
+
+
+def test_a_minimum_of_zero_is_none_for_apex() -> None:
+    """It asks whether the number is true."""
+    scale = DynamicLossScale(initial_scale=-4.0, minimum=0.0, preset="apex")
+    assert scale.next(False)[0].scale == -2.0
+    assert scale.minimum is None

@@ -98,6 +98,7 @@ impl DynamicLossScale {
             let (minimum, maximum) = (minimum.map(stored), maximum.map(stored));
             knobs = Knobs { initial_scale: stored(initial_scale), minimum, maximum, ..knobs };
         }
+        knobs.minimum = knobs.minimum.filter(|&minimum| minimum != 0.0 || !preset.zero_is_no_minimum);
         let highest = knobs.maximum.filter(|_| preset.clamps_initial).unwrap_or(f64::INFINITY);
         let initial = if highest < knobs.initial_scale { highest } else { knobs.initial_scale };
         let state = State {

@@ -89,6 +89,8 @@ pub struct Preset {
     pub(super) careful: bool,
     /// A first scale above the maximum becomes the maximum.
     pub(super) clamps_initial: bool,
+    /// A minimum of 0 is none, as where a library asks whether the number is true.
+    pub(super) zero_is_no_minimum: bool,
     pub(super) demands: &'static [Demand],
 }
 
@@ -131,6 +133,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Mixed,
         careful: true,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[
             Demand::IntervalPositive,
             Demand::HysteresisPositive,
@@ -159,6 +162,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Single,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[],
     },
     Preset {
@@ -173,6 +177,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Single,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[],
     },
     Preset {
@@ -187,6 +192,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Single,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[],
     },
     Preset {
@@ -207,6 +213,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Mixed,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[Demand::GrowthAboveOne, Demand::BackoffBelowOne],
     },
     Preset {
@@ -221,6 +228,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Single,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[],
     },
     Preset {
@@ -253,6 +261,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Single,
         careful: false,
         clamps_initial: false,
+        zero_is_no_minimum: false,
         demands: &[
             Demand::InitialPositive,
             Demand::MinimumPositive,
@@ -276,6 +285,7 @@ pub static PRESETS: &[Preset] = &[
         arithmetic: Arithmetic::Double,
         careful: false,
         clamps_initial: true,
+        zero_is_no_minimum: true,
         // With 0 it would undo each backing off at once.
         demands: &[Demand::IntervalPositive],
     },
