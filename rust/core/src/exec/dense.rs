@@ -102,11 +102,13 @@ impl Dense<'_> {
         true
     }
 
-    /// Returns whether results should bypass the caches. In-place results are in them already.
+    /// Returns whether results should bypass the caches. In-place results are in them already, and where no more is
+    /// written than read, the pauses in which tiles are copied cost more than they save.
     fn streams(&self) -> bool {
         let Self { route, source, target, count, .. } = *self;
         let long = count * (route.source_size + self.element()) >= STREAM_FROM;
-        long && self.route.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
+        let pays = route.is_copy() || self.element() > route.source_size;
+        long && pays && route.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
     }
 
     /// Bytes of a target element.
