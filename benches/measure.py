@@ -2,7 +2,9 @@
 
 All competitors of one case are timed in turn, A B C A B C ..., each turn a block of calls that
 lasts a millisecond or more. Slow drifts of the machine (clock, neighbours) then meet all of them
-alike, and the ratio is taken within each turn before the median over the turns.
+alike, and the ratio is taken within each turn before the median over the turns. A block of several
+calls begins with one that is not timed: else whoever comes first would fetch into the caches what
+those after it find there.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ def interleave(calls: Sequence[Call], repeats: int) -> NDArray[np.float64]:
     try:
         for turn in range(repeats):
             for row, (call, count) in enumerate(zip(calls, counts, strict=True)):
+                if count > 1:
+                    call()
                 times[row, turn] = block(call, count) / count
     finally:
         if collecting:
