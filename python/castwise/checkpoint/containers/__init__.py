@@ -149,8 +149,10 @@ def open_source(
     `decodes`, that quantised weights will be decoded.
     """
     is_folder = path.is_dir()
-    # That there is no such file matters more than its suffix.
-    if not is_folder and not path.exists():
+    # That there is no such file, or a link that leads nowhere, matters more than its suffix.
+    if not is_folder and not is_remote(path):
+        path.stat()
+    elif not is_folder and not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     container = _TABLE[".safetensors" if is_folder else container_of(path)]
     if assume is not None and not container.assumes:
