@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,8 +127,9 @@ def pytest_pycollect_makemodule(
     return Missing.from_parent(parent, path=module_path) if is_missing else None
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that has records twice: with them, and with the real packages."""
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Run a test that has records twice: with them, and with the real packages; thin sweeps."""
     given = (mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "level" in metafunc.fixturenames and not any("level" in names for names in given):
         metafunc.parametrize("level", support.LEVELS, indirect=True)
@@ -137,6 +138,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.definition.name in Records(path).functions():
             modes.append("recorded")
         metafunc.parametrize("_answers", modes, indirect=True)
+    yield
+    thinned = metafunc.definition.get_closest_marker("thinned")
+    places: Counter[object] = Counter()
+    for case in metafunc._calls:
+        mode = case.params.get("_answers")
+        if thinned and places[mode] % thinned.args[0]:
+            case.marks.append(pytest.mark.exhaustive.mark)
+        places[mode] += 1
+    # Of those that would only be deselected, one is made: without any there would be a test
+    # without parameters.
+    left_out = _left_out(metafunc.config)
+    wanted = [case for case in metafunc._calls if left_out.isdisjoint(_names(case.marks))]
+    if not left_out.isdisjoint(_names(metafunc.definition.iter_markers())):
+        wanted = []
+    metafunc._calls[:] = wanted or metafunc._calls[:1]
+
+
+def _names(marks: Iterable[pytest.Mark]) -> Iterator[str]:
+    return (mark.name for mark in marks)
+
+
+@cache
+def _left_out(config: pytest.Config) -> frozenset[str]:
+    """Name the marks whose tests are surely deselected."""
+    chosen = config.getoption("markexpr")
+    alternatives = " or " in chosen
+    marks = {"exhaustive", "frameworks"}
+    return frozenset(each for each in marks if f"not {each}" in chosen and not alternatives)
 
 
 def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
@@ -149,15 +178,9 @@ def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out tests without a record, thin sweeps, and mark tests of unittest classes."""
-    places: Counter[tuple[Any, ...]] = Counter()
+    """Leave out tests without a record, and mark tests of unittest classes."""
     for item in items.copy():
         name, mode = name_and_mode(item)
-        if thinned := item.get_closest_marker("thinned"):
-            sweep = item.path, name.partition("[")[0], mode
-            if places[sweep] % thinned.args[0]:
-                item.add_marker(pytest.mark.exhaustive)
-            places[sweep] += 1
         if mode == "recorded" and Records(item.path).of(name) is None:
             items.remove(item)
         elif (mode is None and needs_framework(item.path)) or "framework" in item.fixturenames:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import pty
 import runpy
 import signal
@@ -30,6 +32,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+PACKAGES = "castwise.quantization", "castwise.checkpoint", "castwise.cli"
 LIMIT = 120  # seconds, after which a program is ended
 USED_BY_CASTWISE = (
     "argparse", "ast", "contextvars", "ctypes", "dataclasses", "errno", "fcntl", "hashlib",
@@ -59,7 +62,7 @@ def run_python(
                 check=False, timeout=LIMIT,
             )  # fmt: skip
     (out, write_out), (errors, write_errors) = os.pipe(), os.pipe()
-    connection = _server("castwise.cli" if env is None else "numpy")
+    connection = _server(*(PACKAGES if env is None else ()))
     if stdout is not None:
         os.close(write_out)
         write_out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -101,7 +104,7 @@ def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -
     nowhere = os.open(os.devnull, os.O_WRONLY)
     streams = (theirs, nowhere) if stream == "stdout" else (nowhere, theirs)
     if sys.platform == "linux":
-        connection = _server("castwise.cli")
+        connection = _server(*PACKAGES)
         _request(connection, command, dict(os.environ), streams)
         end = partial(_exit_code, connection)
     else:
@@ -117,11 +120,11 @@ def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -
 
 
 @cache
-def _server(imported: str) -> socket.socket:
-    """Start a process that forks, after this import; it ends with this one."""
+def _server(*packages: str) -> socket.socket:
+    """Start a process that forks, after it has imported packages; it ends with this one."""
     ours, its = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, __file__, str(its.fileno()), imported],
+        [sys.executable, __file__, str(its.fileno()), *packages],
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -183,8 +186,17 @@ def _run(option: str, program: str, *arguments: str) -> None:
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
 
 
+def _import_all(name: str) -> None:
+    """Import a module, and all that are in it if it is a package."""
+    module = importlib.import_module(name)
+    for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
+        _import_all(found.name)
+
+
 if __name__ == "__main__":
-    for module in (*USED_BY_CASTWISE, sys.argv[2]):
+    for module in (*USED_BY_CASTWISE, "numpy"):
         __import__(module)
+    for package in sys.argv[2:]:
+        _import_all(package)
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))

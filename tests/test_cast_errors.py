@@ -121,11 +121,15 @@ def test_a_seed_needs_stochastic_rounding(rounding: str | None) -> None:
         castwise.cast(X, "bfloat16", rounding=rounding, seed=1)
 
 
-@pytest.mark.parametrize("threads", [0, -1])
-def test_threads_are_at_least_one(threads: int) -> None:
-    with pytest.raises(ValueError, match="threads"):
+@pytest.mark.parametrize(
+    ("threads", "remedy"),
+    [(0, "1 or more"), (-1, "1 or more"), (-(10**20), "1 or more"), (10**20, "a smaller int")],
+)
+def test_threads_are_at_least_one(threads: int, remedy: str) -> None:
+    message = f"threads={threads} is not valid; use .*{remedy}"
+    with pytest.raises(ValueError, match=message):
         castwise.cast(X, "bfloat16", threads=threads)
-    with pytest.raises(ValueError, match="threads"):
+    with pytest.raises(ValueError, match=message):
         castwise.set_num_threads(threads)
 
 

@@ -184,9 +184,11 @@ def test_map_files(tmp_path: Path) -> None:
         "bad.toml": ("a = \n", "line 1"),
         "map.yaml": ("a: bfloat16", "json or .toml"),
         "deep.json": ("[" * 100_000, "deep.json"),
+        "latin.json": (b'{"\xe9": "keep"}', r"latin.json is not UTF-8 \(byte 0xe9 at 2\); save it"),
+        "utf16.toml": ("a = 'keep'".encode("utf-16"), "save it as UTF-8"),
     }
     for name, (text, message) in wrong.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises((ValueError, TypeError), match=message):
             checkpoint.cast_file(path, out, dtype_map=tmp_path / name)
 

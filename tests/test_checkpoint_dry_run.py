@@ -164,6 +164,43 @@ def test_a_cast_begins_only_if_there_is_room(
     assert out.exists()
 
 
+ORDERS: dict[str, tuple[str, str, int, int]] = {
+    # The source, the result, bytes of temporary files at the end, and of what is unpacked before.
+    "in place": ("in.npy", "out.npy", 0, 0),
+    "to C order": ("in.npz", "out.safetensors", 4 * 6000, 4 * 6000),
+    "by place": ("in.npy", "out.npy", 4 * 6000 + 2 * 2 * 6000, 0),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_room_for_temporary_files_counts(tmp_path: Path, free: Any, case: str) -> None:
+    """A copy in C order, and one of the result where that is not in C order either."""
+    old, new, ordered, unpacked = ORDERS[case]
+    source, out = tmp_path / old, tmp_path / new
+    array = np.asfortranarray(floats(6000).reshape(60, 100))
+    np.save(source, array) if old.endswith("npy") else np.savez(source, w=array)
+    options: dict[str, Any] = {"nan": "raise"} if case == "by place" else {}
+    needed = 2 * 6000 + max(ordered, ordered + unpacked - 2 * 6000)
+    plan = planned(source, out, "bfloat16", **options)
+    assert plan.needed_bytes == needed
+    free(needed - 1)
+    with pytest.raises(checkpoint.CheckpointError, match=f"needs {needed:,} bytes"):
+        checkpoint.cast_file(source, out, "bfloat16", **options)
+    free(needed)
+    checkpoint.cast_file(source, out, "bfloat16", **options)
+
+
+def test_temporary_files_of_what_is_written_early_need_no_more(tmp_path: Path) -> None:
+    """They are gone, and their room is free, before the last tensors are written."""
+    early, late = np.asfortranarray(floats(400).reshape(20, 20)), floats(6000)
+    np.savez(tmp_path / "in.npz", a=early, b=late)
+    plan = planned(tmp_path / "in.npz", tmp_path / "out.safetensors", "bfloat16")
+    assert plan.needed_bytes == 2 * 6400
+    np.savez(tmp_path / "in.npz", a=late, b=early)
+    plan = planned(tmp_path / "in.npz", tmp_path / "out.safetensors", "bfloat16")
+    assert plan.needed_bytes == 2 * 6400 + 4 * 400 + 2 * 400
+
+
 def test_what_is_kept_stays_where_there_is_no_room(source: Path, free: Any) -> None:
     out = source.with_name("out")
     needed = planned(source, out, "bfloat16").needed_bytes

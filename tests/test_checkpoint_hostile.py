@@ -1,5 +1,6 @@
 """Files that lie: each is refused with a clear error, and nothing is written."""
 
+import errno
 import io
 import json
 import os
@@ -401,6 +402,16 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError, match="missing"):
         checkpoint.load(tmp_path / "missing.safetensors")
     assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("name", ["link", "link.safetensors"])
+def test_a_link_to_itself_is_named(tmp_path: Path, name: str) -> None:
+    link = tmp_path / name
+    link.symlink_to(link)
+    for read in (checkpoint.load, checkpoint.inspect):
+        with pytest.raises(OSError, match=str(link)) as caught:
+            read(link)
+        assert caught.value.errno == errno.ELOOP
 
 
 @pytest.mark.parametrize("kind", ["x.safetensors", "x.npz", "x.npy", "folder"])

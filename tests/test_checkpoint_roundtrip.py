@@ -1,6 +1,7 @@
 """Every format through every container, and what the libraries at home there make of the files."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,47 @@ def test_paths_that_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         with pytest.raises(FileNotFoundError, match=r"No such file or directory.*none"):
             action(tmp_path / "none")
+
+
+def test_what_is_not_a_path_is_refused_by_the_name_of_its_argument(tmp_path: Path) -> None:
+    here, out = tmp_path / "f.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(here, {"w": floats(1)})
+    calls: list[tuple[str, Any]] = [
+        ("path", checkpoint.load),
+        ("path", checkpoint.inspect),
+        ("path", checkpoint.metadata),
+        ("path", lambda path: checkpoint.save(path, {})),
+        ("source", lambda path: checkpoint.cast_file(path, out, "bfloat16")),
+        ("destination", lambda path: checkpoint.cast_file(here, path, "bfloat16")),
+        ("destination", checkpoint.finish),
+        ("source", lambda path: checkpoint.dequantize_file(path, out)),
+        ("destination", lambda path: checkpoint.dequantize_file(here, path)),
+        ("source", lambda path: checkpoint.quantize_file(path, out, "fp8_tensor")),
+        ("destination", lambda path: checkpoint.quantize_file(here, path, "fp8_tensor")),
+        ("source", lambda path: checkpoint.transcode_file(path, out, "modelopt")),
+        ("destination", lambda path: checkpoint.transcode_file(here, path, "modelopt")),
+        ("first", lambda path: checkpoint.verify(path, here)),
+        ("second", lambda path: checkpoint.verify(here, path)),
+    ]
+    for value, shown in ((None, "None"), (b"a" * 1000, r"b'a+\.\.\.a+'"), (3, "3")):
+        for argument, call in calls:
+            message = rf"^{argument} must be a str or an os\.PathLike, not {shown}$"
+            with pytest.raises(TypeError, match=message):
+                call(value)
+
+
+def test_progress_is_a_function(tmp_path: Path) -> None:
+    here, out = tmp_path / "f.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(here, {"w": floats(1)})
+    progress: Any = 3
+    for call in (
+        lambda: checkpoint.cast_file(here, out, "bfloat16", progress=progress),
+        lambda: checkpoint.cast_file(here, out, "bfloat16", part="1/2", progress=progress),
+        lambda: checkpoint.verify(here, here, progress=progress),
+    ):
+        with pytest.raises(TypeError, match=r"progress must be a function of a Progress.* not 3"):
+            call()
+    assert os.listdir(tmp_path) == ["f.safetensors"]
 
 
 def test_names_are_a_list_and_slips_are_explained(tmp_path: Path) -> None:

@@ -491,7 +491,7 @@ def test_an_interrupt_while_python_imports_is_a_message(model: Path) -> None:
         "from castwise.cli import main\n"
         "raise SystemExit(main())\n"
     )
-    for module in ("numpy", "castwise._core", "castwise.cli.cast", "json"):
+    for module in ("numpy", "castwise._core", "castwise.cli.inspect", "json"):
         command = [sys.executable, "-c", program, "inspect", str(model), module]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (130, "castwise: interrupted\n"), module

@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import castwise
+import pytest
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "rust" / "core" / "src" / "format.rs"
-OTHER_TABLES = ("dialect.rs", "mode.rs", "element.rs", "_configs.py", "_torch_values.py")
+OTHER_TABLES = (
+    *("dialect.rs", "mode.rs", "element.rs"),
+    *("_configs.py", "_torch_values.py", "gguf.py"),
+)
 """What other systems take for names, the quantization modes, and what schemes take for codes."""
 SOURCES = [
     path
@@ -19,21 +23,60 @@ SOURCES = [
 ]
 NUMPYS_OWN = {"bool", "float16", "float32", "float64", "complex64", "complex128"}
 """Words that also name types of the languages, or functions of numpy."""
+OF_OTHERS = {
+    "_config.py": {"bfloat16"},  # what transformers loads
+    "_recognition.py": {"int4"},  # the end of a scheme's name
+    "_values.py": {"int32"},  # what Keras makes of an integer
+}
+"""Words of other systems in single lines."""
+
+DOCSTRING = r'r?"""(?s:.*?)"""'
+DOUBLE = r'"(?:\\.|[^"\\\n])*"'
+SINGLE = r"'(?:\\.|[^'\\\n])*'"
 
 
-def code(path: Path) -> str:
-    """A source without its comments, docstrings, examples and tests."""
+def strings(path: Path) -> set[str]:
+    """The strings of a source, but not of its comments, docstrings, examples and tests."""
     text = path.read_text("utf-8")
     if path.suffix == ".py":
-        return re.sub(r'r?"""(.*?)"""|#.*', "", text, flags=re.DOTALL)
-    return re.sub(r"//.*", "", text.split("#[cfg(test)]")[0])
+        found = re.findall(rf"{DOCSTRING}|#.*|({DOUBLE}|{SINGLE})", text)
+    else:
+        code = re.sub(r"//.*", "", text.split("#[cfg(test)]")[0])
+        found = re.findall(DOUBLE, code)
+    return {each[1:-1] for each in found}
+
+
+def named(path: Path) -> set[str]:
+    """The formats that a source names."""
+    names = set(castwise.formats()) - NUMPYS_OWN - OF_OTHERS.get(path.name, set())
+    return names.intersection(strings(path))
 
 
 def test_no_format_is_named_outside_the_table() -> None:
-    names = set(castwise.formats()) - NUMPYS_OWN
-    quoted = {path: re.findall(r"""["']([\w.]+)["']""", code(path)) for path in SOURCES}
-    named = {str(path): names.intersection(words) for path, words in quoted.items()}
-    assert {path: found for path, found in named.items() if found} == {}
+    assert {path: found for path in SOURCES if (found := named(path))} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("x = 'bfloat16'", True),
+        ('# a comment\nx = "bfloat16"', True),
+        ('"""A docstring: # of words."""\nx = "bfloat16"  # why', True),
+        ("x = '#', 'bfloat16'", True),
+        ("x = 'it\\'s #', \"bfloat16\"", True),
+        ('x = 1  # not "bfloat16"', False),
+        ('"""Take "bfloat16"\nor others."""', False),
+    ],
+)
+def test_what_counts_as_a_name(tmp_path: Path, line: str, found: bool) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(line)
+    assert named(source) == ({"bfloat16"} if found else set())
+
+
+def test_names_of_others_are_still_there() -> None:
+    sources = {path.name: path for path in SOURCES}
+    assert all(words <= strings(sources[name]) for name, words in OF_OTHERS.items())
 
 
 def test_the_table_names_every_format() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_options", "_startup"),
+    ("_core", "_on_demand", "_options", "_startup"),
     ("_adapter_registry", "_argument_names", "_floating", "_frameworks", "_spelling", "_tables"),
     ("_acceleration", "_environment", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
@@ -32,6 +33,9 @@ ROOMS = (
 UPWARD: dict[tuple[str, str], str] = {}
 """Imports from a room above, each as (module, imported module), with the reason."""
 
+LATER = "import_module|on_demand|_Container"
+"""What is called with the names of modules that are imported when they are needed."""
+
 
 def modules() -> dict[str, Path]:
     """Each module's file by its name; a package is its `__init__`, the extension its stub."""
@@ -42,10 +46,10 @@ def modules() -> dict[str, Path]:
 
 def imported(file: Path, known: set[str]) -> set[str]:
     """What a module imports from the package, also in functions, for types only, and by name."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
-            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+        if isinstance(node, ast.Call) and re.search(LATER, ast.dump(node.func)):
+            found |= {str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -90,6 +94,7 @@ def test_an_import_from_above_is_found(tmp_path: Path) -> None:
         "if TYPE_CHECKING:\n    from castwise.adapters.protocol import Adapter",
         "def later():\n    from castwise.adapters.protocol import Adapter",
         "importlib.import_module('castwise.adapters.protocol')",
+        "on_demand(__name__, {'castwise.adapters.protocol': ('Adapter',)})",
     ):
         hidden.write_text(source)
         assert imported(hidden, set(modules())) == {"castwise.adapters.protocol"}

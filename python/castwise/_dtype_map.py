@@ -154,8 +154,9 @@ class DtypeMap:
             if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
                 raise ValueError(f"policy={str(policy)!r}: a file with a policy is a .json file")
             return cls.of(get(policy), role)
+        text = _text_of(path)
         try:
-            loaded = get(json.loads(path.read_text("utf-8-sig")))
+            loaded = get(json.loads(text))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path} holds no policy's config: {error}") from error
         return cls.of(loaded, role)
@@ -266,13 +267,23 @@ def mapping_in(path: Path) -> dict[str, Any]:
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
         raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
+    text = _text_of(path)
     try:
-        mapping = parse(path.read_text("utf-8-sig"))
+        mapping = parse(text)
     except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(mapping, dict):
         raise TypeError(f"{path}: a map is one object of pattern to format")
     return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
+
+
+def _text_of(path: Path) -> str:
+    """Read a file; ValueError if it is not UTF-8."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte {error.object[error.start]:#04x} at {error.start}"
+        raise ValueError(f"{path} is not UTF-8 ({found}); save it as UTF-8") from error
 
 
 def _is_like_default(key: str) -> bool:

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.verify import _in_step, _ulps
+from castwise.checkpoint._verify import _in_step, _ulps
 from castwise.cli import main
 from decodable_models import MODELS, Decodable
 from test_dequantize import write

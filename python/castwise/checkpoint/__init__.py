@@ -9,20 +9,45 @@ Files are untrusted: headers are checked before anything they claim is allocated
 ever unpickled. What is written appears under its name only when it is complete.
 """
 
-from castwise._dtype_map import DtypeMap
-from castwise._seeding import tensor_seed
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
-from castwise.checkpoint.convert import cast_file, finish
-from castwise.checkpoint.dequantize import dequantize_file
-from castwise.checkpoint.maps import map_names
-from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.quantize import quantize_file
-from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
-from castwise.checkpoint.transcode import transcode_file
-from castwise.checkpoint.verify import Difference, Verification, verify
-from castwise.quantization import Orphan, Quantization, QuantizedWeight
+from typing import TYPE_CHECKING
+
+from castwise._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from castwise._dtype_map import DtypeMap
+    from castwise._seeding import tensor_seed
+    from castwise.checkpoint._errors import CheckpointError
+    from castwise.checkpoint._tensors import TensorInfo
+    from castwise.checkpoint._verify import Difference, Verification, verify
+    from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
+    from castwise.checkpoint.convert import cast_file, finish
+    from castwise.checkpoint.dequantize import dequantize_file
+    from castwise.checkpoint.maps import map_names
+    from castwise.checkpoint.preview import CastPlan
+    from castwise.checkpoint.quantize import quantize_file
+    from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
+    from castwise.checkpoint.transcode import transcode_file
+    from castwise.quantization import Orphan, Quantization, QuantizedWeight
+else:
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "castwise._dtype_map": ("DtypeMap",),
+            "castwise._seeding": ("tensor_seed",),
+            "castwise.checkpoint._errors": ("CheckpointError",),
+            "castwise.checkpoint._tensors": ("TensorInfo",),
+            "castwise.checkpoint.arrays": ("Inspection", "inspect", "load", "metadata", "save"),
+            "castwise.checkpoint.convert": ("cast_file", "finish"),
+            "castwise.checkpoint.dequantize": ("dequantize_file",),
+            "castwise.checkpoint.maps": ("map_names",),
+            "castwise.checkpoint.preview": ("CastPlan",),
+            "castwise.checkpoint.quantize": ("quantize_file",),
+            "castwise.checkpoint.report": ("CastRow", "CastSummary", "Finding", "Progress"),
+            "castwise.checkpoint.transcode": ("transcode_file",),
+            "castwise.checkpoint._verify": ("Difference", "Verification", "verify"),
+            "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
+        },
+    )
 
 __all__ = [
     "CastPlan",

@@ -8,6 +8,7 @@ Whatever stops the run before that, the destination is as it was.
 import ctypes
 import errno
 import os
+import reprlib
 import shutil
 import stat
 import sys
@@ -38,13 +39,23 @@ _RENAME_EXCHANGE = 2  # of <linux/fs.h>
 _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
 
 
-def checked_path(path: str | os.PathLike[str]) -> Path:
+def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     """Return `path`, unless it is empty: `Path` would make the current folder of that.
 
-    A URL becomes a path of its store.
+    A URL becomes a path of its store. A TypeError calls it `argument`.
+
+    Raises
+    ------
+    CheckpointError
+        It is empty, or the packages for its store are not installed.
+    TypeError
+        It is not a path.
+
     """
     if (remote := remote_path(path)) is not None:
         return remote
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{argument} must be a str or an os.PathLike, not {reprlib.repr(path)}")
     if not os.fspath(path):
         raise CheckpointError("the path is empty; name a file or a folder")
     return Path(path)

@@ -129,6 +129,14 @@ class Conversion:
             meter.finished(self._plans[name].info.nbytes)
         return iter(reports)
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return what each tensor takes, in the order of conversion: its bytes, and others.
+
+        The others are those of temporary files, as long as it is converted.
+        """
+        order = sorted(self._order, key=lambda name: self._range(name) is None)
+        return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
+
     def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
         """Return the row of a tensor."""
         return row_of(self._writer, name, report, shard)
@@ -193,6 +201,16 @@ class Conversion:
                 length = elements.nbytes(math.prod(shape))
                 self._writer.write_pieces(name, pieces_of(turned, length, _PIECE_BYTES))
         return report
+
+    def _temporary(self, name: str) -> int:
+        """Return the most bytes that `_rearranged` takes beside the tensor's own, when it ends."""
+        old = self.reader.arrangement(name)
+        if old is None or not self._is_rearranged(name):
+            return 0
+        ordered, new = self.reader.tensors[name].nbytes, nbytes_after(self._writer, name)
+        turned = 2 * new if self._writer.elements(name).fortran else 0
+        unpacked = 0 if self.reader.place(name) is not None else old.reach
+        return ordered + max(turned, unpacked - new)
 
     def _alone(
         self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None

@@ -161,7 +161,7 @@ class Request:
         resume: bool = False,
     ) -> Iterator[PlannedRun]:
         """Open the source for a block, and decide what becomes of every tensor."""
-        old = checked_path(self.source)
+        old = checked_path(self.source, "source")
         check_assume(self.assume)
         dtypes = _dtypes(self.dtype, self.dtype_map, self.policy, self.role)
         options = CastOptions.checked(

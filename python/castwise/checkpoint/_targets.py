@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -146,13 +146,31 @@ class Target:
 
     def preview(self, shard: str | None) -> list[CastRow]:
         """Return the rows of the tensors as they will be, without their reports."""
+        with self._writer_of_nothing() as writer:
+            return [row_of(writer, name, None, shard) for name in writer.order]
+
+    @property
+    def has_other_orders(self) -> bool:
+        """True if tensors of the source are not in C order."""
+        return any(
+            reader.arrangement(plan.info.name) is not None
+            for reader, plans in self.sources
+            for plan in plans
+        )
+
+    def sizes(self, options: CastOptions) -> list[tuple[int, int]]:
+        """Return what `Conversion.sizes` does, for all its tensors."""
+        with self._writer_of_nothing() as writer:
+            conversions = [_conversion(*source, writer, options) for source in self.sources]
+            return [size for one in conversions for size in one.sizes()]
+
+    @contextmanager
+    def _writer_of_nothing(self) -> Iterator[Writer]:
+        """Make the writer for a block that writes nothing."""
         # The error makes the writer leave the container as it is.
-        try:
-            with self._writer(io.BytesIO()) as writer:
-                rows = [row_of(writer, name, None, shard) for name in writer.order]
-                raise _PreviewDone  # noqa: TRY301
-        except _PreviewDone:
-            return rows
+        with suppress(_PreviewDone), self._writer(io.BytesIO()) as writer:
+            yield writer
+            raise _PreviewDone
 
     def _writer(self, file: BinaryIO) -> Writer:
         return new_writer(Path(self.name), file, self.planned, self.metadata, _source(self))
@@ -202,6 +220,21 @@ class TargetComponent:
             row.nbytes_after for row in rows if weight_map.get(row.name) == (row.shard or "")[cut:]
         )
         return new_index(self.component, weight_map, total)
+
+
+def meanwhile_nbytes(targets: Sequence[Target], options: CastOptions, following: int = 0) -> int:
+    """Return how many bytes more files take as they are written, one by one, than in the end.
+
+    They are those of temporary files, for tensors that are brought into another order;
+    `following` is how many bytes are written after the files.
+    """
+    most = 0
+    if any(target.has_other_orders for target in targets):
+        sizes = [size for target in targets for size in target.sizes(options)]
+        for nbytes, temporary in reversed(sizes):
+            most = max(most, temporary - following)
+            following += nbytes
+    return most
 
 
 def shard_bytes(size: Any) -> int | None:

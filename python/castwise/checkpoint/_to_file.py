@@ -18,7 +18,7 @@ from castwise.checkpoint._filesystem import (
 )
 from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._room import Room, check_room
-from castwise.checkpoint._targets import Target, one_file
+from castwise.checkpoint._targets import Target, meanwhile_nbytes, one_file
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
 from castwise.checkpoint.containers._interface import Reader
@@ -116,8 +116,8 @@ class ToFile:
 
     def room(self, options: CastOptions) -> Room:
         """Return the bytes needed and free; nothing is copied or left out."""
-        del options
         needed = _least_nbytes(self._target, self._destination)
+        needed += meanwhile_nbytes([self._target], options)
         return check_room(self._destination, needed, [])
 
     def write(

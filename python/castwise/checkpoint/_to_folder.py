@@ -27,7 +27,13 @@ from castwise.checkpoint._journal import Journal, kept_by_size, kept_shards, rem
 from castwise.checkpoint._other_files import OtherFiles, Patterns
 from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint._room import Room, check_room
-from castwise.checkpoint._targets import Target, TargetComponent, divided, same_files
+from castwise.checkpoint._targets import (
+    Target,
+    TargetComponent,
+    divided,
+    meanwhile_nbytes,
+    same_files,
+)
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint._to_file import check_container, refuse_patterns
 from castwise.checkpoint.containers._interface import Reader
@@ -149,7 +155,7 @@ class ToFolder:
         if self._keeping.resume:
             temporary = resumable_folder(self._destination)
             done = kept_by_size(temporary, self.sources, options, self._plans)
-        room = self._check_room(done)
+        room = self._check_room(done, options)
         if self._others is not None:
             self._others.tell()
         return room
@@ -179,7 +185,7 @@ class ToFolder:
                 journal = stack.enter_context(Journal(new, self.sources, options, self._plans))
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
-            room = self._check_room(journal.shards if journal is not None else ())
+            room = self._check_room(journal.shards if journal is not None else (), options)
             rows = self._write_files(new, options, meter, journal, executor)
             meter.starts(None)
             self._complete(new, rows, room)
@@ -191,7 +197,7 @@ class ToFolder:
         found = walk(new, lambda _: True) if new.exists() else ()
         before = {path for path, _ in found if not path.endswith("/")}
         indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
-        room = self._check_room(())
+        room = self._check_room((), options)
         rows: list[CastRow] = []
         for target in self.files:
             with new_file(new / target.name) as file:
@@ -285,9 +291,13 @@ class ToFolder:
             for path, shard in component.shards.items()
         }
 
-    def _check_room(self, done: Container[str]) -> Room:
+    def _check_room(self, done: Container[str], options: CastOptions | None = None) -> Room:
+        """Check the room for what is not done yet; the options are those of what is converted."""
         others, left_out = (0, []) if self._others is None else self._others.size()
-        needed = others + sum(one.least_nbytes() for one in self.files if one.name not in done)
+        targets = [one for one in self.files if one.name not in done]
+        needed = others + sum(one.least_nbytes() for one in targets)
+        if options is not None:
+            needed += meanwhile_nbytes(targets, options, others)
         return check_room(self._destination, needed, left_out)
 
     def _finish(self, component: TargetComponent, new: Path, rows: Sequence[CastRow]) -> None:

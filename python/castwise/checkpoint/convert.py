@@ -159,7 +159,7 @@ def cast_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    new = checked_path(destination)
+    new = checked_path(destination, "destination")
     if isinstance(executor, type) or (
         executor is not None and not callable(getattr(executor, "submit", None))
     ):
@@ -185,7 +185,8 @@ def cast_file(
         raw=raw,
         as_bytes=as_bytes,
     )
-    if (part, executor) != (None, None) and (is_remote(new) or is_remote(checked_path(source))):
+    paths = new, checked_path(source, "source")
+    if (part, executor) != (None, None) and any(map(is_remote, paths)):
         raise CheckpointError(
             "part and executor are for files that all workers see under the same paths, not for "
             "those on a store; leave them out, or copy the source to a disk that workers share, "
@@ -229,7 +230,7 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
         A file cannot be read or written, or the disk is full.
 
     """
-    new = checked_path(destination)
+    new = checked_path(destination, "destination")
     parts = Parts(new)
     try:
         request = Request(**parts.arguments)

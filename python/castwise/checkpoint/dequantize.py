@@ -138,7 +138,7 @@ class _Request:
     @contextmanager
     def planned(self, destination: str | os.PathLike[str]) -> Iterator[PlannedRun]:
         """Open the source for a block, and plan what becomes of every tensor."""
-        old, new = checked_path(self.source), checked_path(destination)
+        old, new = checked_path(self.source, "source"), checked_path(destination, "destination")
         opened = open_source(old, None, self.patterns.excludes, decodes=True)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
             plain, exceptions = decoded(opened, self.how)

@@ -199,7 +199,7 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
         return {}, "map"
     if isinstance(given, Mapping):
         return {key: checkpoint_format(value) for key, value in given.items()}, "map"
-    path = checked_path(given)
+    path = checked_path(given, "dtype_map")
     return mapping_in(path), str(path)
 
 

@@ -32,6 +32,8 @@ class ProgressMeter:
     """Adds up the bytes of the source and tells a listener."""
 
     def __init__(self, total: int, listener: Callable[[Progress], None] | None) -> None:
+        if listener is not None and not callable(listener):
+            raise TypeError(f"progress must be a function of a Progress, or None, not {listener!r}")
         self._total = total
         self._done = 0
         self._listener = listener

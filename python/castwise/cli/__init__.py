@@ -9,6 +9,7 @@ output has gone, 143 terminated.
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import signal
@@ -21,7 +22,6 @@ from typing import NoReturn
 import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
-from castwise.cli import cast, dequantize, finish, formats, inspect, quantize, transcode, verify
 from castwise.cli._output import (
     BROKEN_PIPE,
     ERROR,
@@ -30,6 +30,18 @@ from castwise.cli._output import (
     printable,
     say,
 )
+
+COMMANDS = {
+    "cast": "cast a checkpoint and print what that lost",
+    "quantize": "quantise the weights of a checkpoint",
+    "dequantize": "decode the quantised weights of a checkpoint",
+    "transcode": "lay a quantised checkpoint anew, as another producer stores it",
+    "finish": "make a checkpoint of the parts that castwise cast --part has cast",
+    "inspect": "what a checkpoint holds, from its headers alone",
+    "verify": "compare the values of two checkpoints, plain or quantised",
+    "formats": "every format castwise knows",
+}
+"""What the commands do, each of a module of its name that is imported if the command is given."""
 
 _CLOSED = "standard output is closed; to discard what is printed, send it to /dev/null"
 
@@ -50,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 signal.signal(number, _terminate)
     try:
         interrupt_as_usual()
-        options = _parser().parse_args(arguments)
+        given = sys.argv[1:] if arguments is None else arguments
+        options = _parser(given).parse_args(given)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
         if ERRORS:
@@ -99,12 +112,15 @@ def _message(error: BaseException) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser for these arguments, which knows no others of commands not among them."""
     parser = argparse.ArgumentParser(
         prog="castwise", description="Exact casts of whole checkpoints, and what they lose."
     )
     parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (cast, quantize, dequantize, transcode, finish, inspect, verify, formats):
-        command.add(commands)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name in arguments:
+            importlib.import_module(f"castwise.cli.{name}").define(command)
     return parser

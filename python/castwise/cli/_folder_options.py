@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from castwise.cli._output import path_argument
+from castwise.cli._paths import path_argument
 
 _NAMES = (
     "overwrite",

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from castwise._tables import aligned_lines
-from castwise.checkpoint import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._remote import is_remote
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
@@ -26,22 +21,6 @@ _LEAST_CHARACTERS = 12
 _GAP = 2  # between columns
 _COLUMNS = 80  # of a terminal that does not say
 _NUMBER = re.compile(r"(?<![^./_])[0-9]+(?![^./])")
-
-
-def path_argument(text: str) -> Path:
-    """Return a path given on the command line."""
-    try:
-        return checked_path(text)
-    except CheckpointError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def local_path_argument(text: str) -> Path:
-    """Return a path of this machine given on the command line."""
-    path = path_argument(text)
-    if is_remote(path):
-        raise argparse.ArgumentTypeError(f"{text} is on a store; name a file of this machine")
-    return path
 
 
 def abandon_output() -> None:

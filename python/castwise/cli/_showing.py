@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.cli._cast_output import ALL, GROUPS, TOTALS, json_lines, report_lines
-from castwise.cli._output import abandon_output, local_path_argument, show
+from castwise.cli._output import abandon_output, show
+from castwise.cli._paths import local_path_argument
 from castwise.cli._plan_table import show_plan
 from castwise.cli._report_file import open_report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from castwise import checkpoint
 from castwise._dtype_map import DtypeMap
@@ -16,7 +16,8 @@ from castwise.checkpoint import CastSummary
 from castwise.checkpoint.maps import is_map_name
 from castwise.cli import _findings, _folder_options
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, local_path_argument, say
+from castwise.cli._output import OK, say
+from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -45,90 +46,85 @@ exit codes:
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    cast = commands.add_parser(
-        "cast",
-        help="cast a checkpoint and print what that lost",
-        description=_CAST,
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _folder_options.add_paths(cast)
-    cast.add_argument(
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description, parser.epilog = _CAST, _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _folder_options.add_paths(parser)
+    parser.add_argument(
         "--dtype",
         metavar="D",
         help="format for all floating tensors, or for those that the --map does not name; fp8 is "
         f"{checkpoint_format('fp8')}",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--policy",
         metavar="P",
         help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
         "or policy map as Keras writes it",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--map",
         metavar="FILE|NAME",
         type=_map_argument,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names. Or '
         f"what a family of models keeps: {', '.join(checkpoint.map_names())}",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--role",
         choices=("variable", "compute"),
         default="variable",
         help="which dtype of the policy: what variables are kept in (default) or computed in",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
     )
-    cast.add_argument(
+    parser.add_argument(
         "--overflow",
         choices=("ieee", "saturate", "raise"),
         default="ieee",
         help="beyond the range: inf or NaN (ieee, the default), the largest number, or an error",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--nan",
         choices=("keep", "zero", "raise"),
         default="keep",
         help="what becomes of NaN (default: keep)",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
     )
-    cast.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    cast.add_argument(
+    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
+    parser.add_argument(
         "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
     )
-    add_arguments(cast)
-    _findings.add_arguments(cast)
-    cast.add_argument(
+    add_arguments(parser)
+    _findings.add_arguments(parser)
+    parser.add_argument(
         "--keep-config",
         action="store_true",
         help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
-    _folder_options.add_arguments(cast)
-    cast.add_argument(
+    _folder_options.add_arguments(parser)
+    parser.add_argument(
         "--raw",
         action="store_true",
         help="cast codes and scales of quantised weights as if they were plain numbers, which "
         "otherwise is refused",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--as-bytes",
         action="store_true",
         help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
         "as bytes that castwise reads again",
     )
-    cast.add_argument(
+    parser.add_argument(
         "--part",
         metavar="K/N",
         help="cast only this part of the bytes, such as 3/16, in a run of its own; castwise finish "
         "makes DST of all parts",
     )
-    cast.set_defaults(run=_cast, refuse=cast.error)
+    parser.set_defaults(run=_cast, refuse=parser.error)
 
 
 def _map_argument(text: str) -> str | Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from castwise import checkpoint
 from castwise._spelling import typed_format
@@ -41,15 +40,10 @@ exit codes:
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    parser = commands.add_parser(
-        "dequantize",
-        help="decode the quantised weights of a checkpoint",
-        description=_DEQUANTIZE,
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description, parser.epilog = _DEQUANTIZE, _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _folder_options.add_paths(parser)
     parser.add_argument(
         "--dtype",

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint._parts import Parts
 from castwise.cli import _findings
 from castwise.cli._findings import say_findings
-from castwise.cli._output import path_argument
+from castwise.cli._paths import path_argument
 from castwise.cli._showing import add_arguments, shown
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    finish = commands.add_parser(
-        "finish",
-        help="make a checkpoint of the parts that castwise cast --part has cast",
-        description="Make DST of its parts, when all are cast, and print what the cast lost. Exit "
-        "codes are those of castwise cast.",
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Make DST of its parts, when all are cast, and print what the cast lost. Exit "
+        "codes are those of castwise cast."
     )
-    finish.add_argument(
+    parser.add_argument(
         "destination", metavar="DST", type=path_argument, help="as given to castwise cast"
     )
-    add_arguments(finish)
-    _findings.add_arguments(finish)
-    finish.set_defaults(run=_finish, source=None, map=None, dry_run=False)
+    add_arguments(parser)
+    _findings.add_arguments(parser)
+    parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:

@@ -31,11 +31,10 @@ _FORMAT_FIELDS = (
 )
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    formats = commands.add_parser("formats", help="every format castwise knows")
-    formats.add_argument("--json", action="store_true", help="print JSON")
-    formats.set_defaults(run=_formats)
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_formats)
 
 
 def _formats(options: argparse.Namespace) -> int:

@@ -11,40 +11,30 @@ import castwise
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Inspection, Quantization, TensorInfo
-from castwise.cli._output import (
-    OK,
-    group_name,
-    json_text,
-    path_argument,
-    shape_text,
-    show,
-    size_text,
-    table,
-)
+from castwise.cli._output import OK, group_name, json_text, shape_text, show, size_text, table
+from castwise.cli._paths import path_argument
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    inspect = commands.add_parser(
-        "inspect",
-        help="what a checkpoint holds, from its headers alone",
-        description="Show the tensors of a checkpoint, from its headers alone, and which weights "
-        "are quantised: scheme, payload, scales, and what lacks its counterpart.",
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Show the tensors of a checkpoint, from its headers alone, and which weights "
+        "are quantised: scheme, payload, scales, and what lacks its counterpart."
     )
-    inspect.add_argument(
+    parser.add_argument(
         "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
     )
-    inspect.add_argument(
+    parser.add_argument(
         "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
     )
-    shown = inspect.add_mutually_exclusive_group()
+    shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON")
     shown.add_argument(
         "--all",
         action="store_true",
         help="a row for every tensor, not one for all layers (layers.*.weight)",
     )
-    inspect.set_defaults(run=_inspect)
+    parser.set_defaults(run=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from typing import Any
 
 from castwise import checkpoint
 from castwise._tables import unused_lines
@@ -14,7 +13,8 @@ from castwise.checkpoint._written import expected_zeros, recipes, scheme_names
 from castwise.cli import _findings, _folder_options
 from castwise.cli._cast_output import report_lines
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, local_path_argument, say
+from castwise.cli._output import OK, say
+from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -41,15 +41,10 @@ exit codes:
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    parser = commands.add_parser(
-        "quantize",
-        help="quantise the weights of a checkpoint",
-        description=_QUANTIZE,
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description, parser.epilog = _QUANTIZE, _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _folder_options.add_paths(parser)
     parser.add_argument(
         "--scheme",

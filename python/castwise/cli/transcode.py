@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
@@ -37,15 +36,10 @@ exit codes:
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    parser = commands.add_parser(
-        "transcode",
-        help="lay a quantised checkpoint anew, as another producer stores it",
-        description=_TRANSCODE,
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description, parser.epilog = _TRANSCODE, _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _folder_options.add_paths(parser)
     parser.add_argument(
         "--to", metavar="R", required=True, help=f"the producer: {' or '.join(form_names())}"

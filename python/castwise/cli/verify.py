@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
 from castwise.checkpoint._decode import ARITHMETIC, FORMATS
-from castwise.cli._output import FINDINGS, OK, json_text, path_argument, show, table, tensors_text
+from castwise.cli._output import FINDINGS, OK, json_text, show, table, tensors_text
+from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 
 _VERIFY = """\
@@ -28,15 +28,10 @@ exit codes:
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    parser = commands.add_parser(
-        "verify",
-        help="compare the values of two checkpoints, plain or quantised",
-        description=_VERIFY,
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description, parser.epilog = _VERIFY, _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     parser.add_argument("second", metavar="B", type=path_argument, help="another")
     parser.add_argument(

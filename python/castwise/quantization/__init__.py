@@ -11,12 +11,34 @@ what of them belongs to some rows; `_parts` names parts, `_from_parts` recognise
 `_decoding` plans it as an array of `_lazy` parts.
 """
 
-from castwise.quantization._arrays import QuantizedArray, dequantize
-from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization._packing import pack, swizzle_scales, unpack, unswizzle_scales
-from castwise.quantization._quantize import quantize
-from castwise.quantization._report import QuantizationReport
-from castwise.quantization._schemes import Scheme, schemes
+from typing import TYPE_CHECKING
+
+from castwise._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from castwise.quantization._arrays import QuantizedArray, dequantize
+    from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
+    from castwise.quantization._packing import pack, swizzle_scales, unpack, unswizzle_scales
+    from castwise.quantization._quantize import quantize
+    from castwise.quantization._report import QuantizationReport
+    from castwise.quantization._schemes import Scheme, schemes
+else:
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "castwise.quantization._arrays": ("QuantizedArray", "dequantize"),
+            "castwise.quantization._found": ("Orphan", "Quantization", "QuantizedWeight"),
+            "castwise.quantization._packing": (
+                "pack",
+                "swizzle_scales",
+                "unpack",
+                "unswizzle_scales",
+            ),
+            "castwise.quantization._quantize": ("quantize",),
+            "castwise.quantization._report": ("QuantizationReport",),
+            "castwise.quantization._schemes": ("Scheme", "schemes"),
+        },
+    )
 
 __all__ = [
     "Orphan",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,6 +15,7 @@ from castwise.quantization._schemes import Scheme
 from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes, views_of
 
 Arithmetic = Literal["peer", "exact"]
+_ARITHMETIC = get_args(Arithmetic)
 _BYTE = 8
 _UNSIGNED = np.dtype(np.uint8).name
 
@@ -33,6 +34,8 @@ def decoded(
     Where `own` is False, "peer" is float32 arithmetic rounded once, without the roundings to the
     target's dtype and the signs of zero that are some producers' own.
     """
+    if arithmetic not in _ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
     if out is None:
         key: Any = dtype if isinstance(dtype, str | type | np.dtype) else np.dtype(dtype)
         out = np.empty(q.shape, _target(key))

@@ -4,7 +4,7 @@ use std::env;
 
 use castwise_core::cast;
 use castwise_core::cpu::{DefaultEnvironment, Level};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -81,13 +81,12 @@ pub(crate) fn in_default_environment<'py>(
 
 /// A number of threads, checked.
 pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match threads.extract::<usize>() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err(PyValueError::new_err(format!(
-            "threads={} is not valid; use an int of 1 or more.",
-            threads.repr()?
-        ))),
-    }
+    let remedy = match threads.extract::<usize>() {
+        Ok(count) if count > 0 => return Ok(count),
+        Err(error) if error.is_instance_of::<PyOverflowError>(threads.py()) && threads.gt(0)? => "a smaller int",
+        _ => "an int of 1 or more",
+    };
+    Err(PyValueError::new_err(format!("threads={} is not valid; use {remedy}.", threads.repr()?)))
 }
 
 /// Applies the environment variables; returns a sentence for each invalid one.

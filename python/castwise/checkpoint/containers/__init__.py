@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._interface import Reader, Writer
 from castwise.checkpoint.containers.folder import CheckpointFolder, open_folder
-from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
-from castwise.checkpoint.containers.keras import KerasReader, KerasWriter
-from castwise.checkpoint.containers.npy import NpyReader, NpyWriter
-from castwise.checkpoint.containers.npz import NpzReader, NpzWriter
-from castwise.checkpoint.containers.safetensors import SafetensorsReader, SafetensorsWriter
-from castwise.checkpoint.containers.torch import TorchReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +23,12 @@ class _Container:
 
     Attributes
     ----------
-    reader
-        Opens a file.
-    writer
-        Writes one; None if castwise cannot.
+    module
+        What has its classes, imported when there is such a file.
+    reads
+        The class that opens a file.
+    writes
+        The class that writes one; None if castwise cannot.
     assumes
         True if arrays can be raw bytes, so that the reader takes `assume`.
     has_names
@@ -44,24 +40,59 @@ class _Container:
 
     """
 
-    reader: Callable[..., Reader]
-    writer: Callable[..., Writer] | None = None
+    module: str
+    reads: str
+    writes: str | None = None
     assumes: bool = False
     has_names: bool = True
     on_stores: bool = True
     only_decoded: bool = False
 
+    def reader(self, *arguments: Any) -> Reader:
+        """Open a file."""
+        opened: Reader = self._class(self.reads)(*arguments)
+        return opened
 
-_TORCH = _Container(TorchReader)
-_HDF5 = _Container(Hdf5Reader, Hdf5Writer, assumes=True, on_stores=False)
+    def writer(self, *arguments: Any, **options: Any) -> Writer:
+        """Begin to write one."""
+        begun: Writer = self._class(self.writes)(*arguments, **options)
+        return begun
+
+    def _class(self, name: str | None) -> Any:
+        return getattr(importlib.import_module(self.module), name or "")
+
+
+_TORCH = _Container("castwise.checkpoint.containers.torch", "TorchReader")
+_HDF5 = _Container(
+    "castwise.checkpoint.containers.hdf5",
+    *("Hdf5Reader", "Hdf5Writer"),
+    assumes=True,
+    on_stores=False,
+)
 _TABLE: Mapping[str, _Container] = {
-    ".safetensors": _Container(SafetensorsReader, SafetensorsWriter),
-    ".npz": _Container(NpzReader, NpzWriter, assumes=True),
-    ".npy": _Container(NpyReader, NpyWriter, assumes=True, has_names=False),
+    ".safetensors": _Container(
+        "castwise.checkpoint.containers.safetensors", "SafetensorsReader", "SafetensorsWriter"
+    ),
+    ".npz": _Container(
+        "castwise.checkpoint.containers.npz", "NpzReader", "NpzWriter", assumes=True
+    ),
+    ".npy": _Container(
+        "castwise.checkpoint.containers.npy",
+        *("NpyReader", "NpyWriter"),
+        assumes=True,
+        has_names=False,
+    ),
     **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), _TORCH),
     **dict.fromkeys((".h5", ".hdf5"), _HDF5),
-    ".keras": _Container(KerasReader, KerasWriter, assumes=True, on_stores=False),
-    ".gguf": _Container(GgufReader, on_stores=False, only_decoded=True),
+    ".keras": _Container(
+        "castwise.checkpoint.containers.keras",
+        *("KerasReader", "KerasWriter"),
+        assumes=True,
+        on_stores=False,
+    ),
+    ".gguf": _Container(
+        "castwise.checkpoint.containers.gguf", "GgufReader", on_stores=False, only_decoded=True
+    ),
 }
 _NAMES = [name for name, row in _TABLE.items() if not row.only_decoded]
 _OTHER_TOOLS = {
@@ -118,8 +149,10 @@ def open_source(
     `decodes`, that quantised weights will be decoded.
     """
     is_folder = path.is_dir()
-    # That there is no such file matters more than its suffix.
-    if not is_folder and not path.exists():
+    # That there is no such file, or a link that leads nowhere, matters more than its suffix.
+    if not is_folder and not is_remote(path):
+        path.stat()
+    elif not is_folder and not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     container = _TABLE[".safetensors" if is_folder else container_of(path)]
     if assume is not None and not container.assumes:
@@ -155,10 +188,10 @@ def new_writer(
     """
     suffix = container_of(path)
     container = _TABLE[suffix]
-    if container.writer is None:
-        written = ", ".join(name for name, row in _TABLE.items() if row.writer is not None)
+    if container.writes is None:
+        written = ", ".join(name for name, row in _TABLE.items() if row.writes is not None)
         raise CheckpointError(f"{path}: castwise only reads {suffix}; it writes {written}")
     if container.has_names:
         check_texts((plan.info.name for plan in planned), metadata)
-    options = {"compressed": compressed} if container.writer is NpzWriter else {}
+    options = {"compressed": compressed} if suffix == ".npz" else {}
     return container.writer(file, planned, metadata, source, **options)

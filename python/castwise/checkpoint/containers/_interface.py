@@ -82,6 +82,14 @@ class Arrangement:
         """Return the one in which the first axis varies fastest."""
         return cls(item, shape, tuple(accumulate(shape[:-1], mul, initial=item)) if shape else ())
 
+    @property
+    def reach(self) -> int:
+        """The bytes from the first item to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        steps = zip(self.shape, self.strides, strict=True)
+        return self.item + sum((count - 1) * stride for count, stride in steps)
+
     def in_c_order(self) -> Arrangement:
         """Return that of the same items without gaps, the last axis varying fastest."""
         turned = Arrangement.fortran(self.item, self.shape[::-1])

@@ -172,7 +172,8 @@ def verify(
     """
     with ExitStack() as stack:
         one, other = (
-            _Side(checked_path(path), dtype, arithmetic, threads, stack) for path in (first, second)
+            _Side(checked_path(path, name), dtype, arithmetic, threads, stack)
+            for name, path in (("first", first), ("second", second))
         )
         shared = [name for name in one.names if name in other.names]
         meter = ProgressMeter(sum(one.info(name).nbytes for name in shared), progress)
