@@ -30,6 +30,7 @@ from castwise.checkpoint._layers import (
 )
 from castwise.checkpoint._plain_config import without_quantization
 from castwise.checkpoint._quantized import found_in, stated_of
+from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint._written import (
@@ -111,20 +112,20 @@ class Encoded:
         What is made, by full names.
     stated
         What states it, by the prefix of the component.
-    recipe
-        The producer.
+    dtypes
+        What becomes of tensors that are not made.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
 
     """
 
     source: Reader | CheckpointFolder
-    recipe: str
+    dtypes: DtypeMap
     parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
     unused: dict[str, str | None] = field(default_factory=dict)
 
-    def decide(self, dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+    def _decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
         """Plan what becomes of tensors: what is made, what a map casts, and all others."""
         found: dict[str, Planned] = {}
         others = []
@@ -135,10 +136,19 @@ class Encoded:
             found[info.name] = Planned(
                 info, part.format, None, "dtype", is_decoded=True, label=part.label
             )
-        kept = {one.info.name: one for one in plan(others, dtypes, prefix)}
+        kept = {one.info.name: one for one in plan(others, self.dtypes, prefix)}
         return [found.get(info.name) or kept[info.name] for info in tensors]
 
-    def added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
+    def made(self) -> Made:
+        """Return what is to be written."""
+        return Made(self.source, self._decide, self._config, self._added, self.unused)
+
+    def _config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` to which what states the quantisation is added."""
+        stated = self.stated.get(label.removesuffix(CONFIG))
+        return QuantizedConfig(path, label, {} if stated is None else stated.sections)
+
+    def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
         """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
         files: dict[str, str] = {}
         for prefix, one in self.stated.items():
@@ -151,7 +161,7 @@ class Encoded:
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantised.
 
-    `stated` has the sections to add, by label.
+    `sections` are those to add.
 
     Raises
     ------
@@ -160,9 +170,9 @@ class QuantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, stated: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(self, path: Path, label: str, sections: Mapping[str, object]) -> None:
         super().__init__(path, label)
-        self._sections = stated.get(label, {})
+        self._sections = sections
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the sections at its end; None if it is to stay."""
@@ -177,7 +187,7 @@ class QuantizedConfig(Config):
         return f"{head}{comma}\n{members}\n{rest}"
 
 
-def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Encoded:
+def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Made:
     """Return an opened checkpoint as it is with quantised weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
@@ -188,7 +198,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
-    made = Encoded(source, how.recipe)
+    made = Encoded(source, how.dtypes)
     plans = [_Plan(source, one, how) for one in components_of(source)]
     names = [name for one in plans for name in one.names]
     _check_used(how, plans, names, made)
@@ -204,7 +214,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         made.source = replace(source, components=components)
     else:
         (made.source,) = components[0].shards.values()
-    return made
+    return made.made()
 
 
 def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made: Encoded) -> None:

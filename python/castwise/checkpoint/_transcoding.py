@@ -17,12 +17,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
 from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._layers import is_matrix, kept_modules
 from castwise.checkpoint._quantized import found_in, stated_of
+from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint._written import (
@@ -52,7 +54,7 @@ Array = NDArray[Any]
 
 def transcoded(
     source: Reader | CheckpointFolder, recipe: str, threads: int, *, is_file: bool
-) -> Encoded:
+) -> Made:
     """Return an opened checkpoint in the form of another producer.
 
     `is_file` says that it becomes one file, which states in its metadata how weights are stored.
@@ -64,7 +66,7 @@ def transcoded(
         other form has no place for.
 
     """
-    made = Encoded(source, recipe)
+    made = Encoded(source, DtypeMap.from_mapping({}))
     plans = [_Relaid(source, one, recipe) for one in components_of(source)]
     if not any(one.weights for one in plans):
         raise CheckpointError(
@@ -73,7 +75,7 @@ def transcoded(
     components = [one.component(made, threads, is_file=is_file) for one in plans]
     if not isinstance(source, CheckpointFolder):
         (made.source,) = components[0].shards.values()
-        return made
+        return made.made()
     consumed = {
         one.prefix + name
         for one, plan in zip(components, plans, strict=True)
@@ -81,7 +83,7 @@ def transcoded(
         if plan.weights and name != CONFIG
     }
     made.source = replace(source, components=components, consumed=frozenset(consumed))
-    return made
+    return made.made()
 
 
 @dataclass(slots=True)

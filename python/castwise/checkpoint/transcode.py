@@ -9,11 +9,8 @@ from functools import partial
 from typing import Any
 
 from castwise._core import get_num_threads
-from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._quantizing import Request
-from castwise.checkpoint._targets import shard_bytes
 from castwise.checkpoint._transcoding import transcoded
 from castwise.checkpoint._written import form_names
 from castwise.checkpoint.plan import CastOptions
@@ -79,16 +76,15 @@ def transcode_file(
     request = Request(
         source=source,
         make=partial(transcoded, recipe=recipe, threads=get_num_threads()),
-        dtypes=DtypeMap.from_mapping({}),
         options=TranscodeOptions(recipe=recipe),
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
-        patterns=Patterns(include, exclude),
-        limit=shard_bytes(max_shard_size),
+        include=include,
+        exclude=exclude,
+        max_shard_size=max_shard_size,
     )
-    with request.planned(destination) as planned:
-        return planned.preview() if dry_run else planned.write(progress)
+    return request.run(destination, progress, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
