@@ -33,13 +33,8 @@ from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint._written import (
-    Encoding,
-    Statements,
-    encoding,
-    statements,
-    written,
-)
+from castwise.checkpoint._written_configs import Statements, statements
+from castwise.checkpoint._written_schemes import Encoding, encoding, written
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.plan import plan

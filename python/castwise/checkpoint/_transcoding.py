@@ -27,14 +27,8 @@ from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint._written import (
-    Form,
-    encoding,
-    form_names,
-    form_of,
-    statements,
-    written,
-)
+from castwise.checkpoint._written_configs import statements
+from castwise.checkpoint._written_schemes import Form, encoding, form_names, form_of, written
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.quantization import Quantization, QuantizedWeight

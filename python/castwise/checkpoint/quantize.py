@@ -15,7 +15,7 @@ from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
 from castwise.checkpoint._quantizing import Request
-from castwise.checkpoint._written import is_scheme, written
+from castwise.checkpoint._written_schemes import is_scheme, written
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 

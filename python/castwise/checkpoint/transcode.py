@@ -12,7 +12,7 @@ from castwise._core import get_num_threads
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._quantizing import Request
 from castwise.checkpoint._transcoding import transcoded
-from castwise.checkpoint._written import form_names
+from castwise.checkpoint._written_schemes import form_names
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._written import form_names
+from castwise.checkpoint._written_schemes import form_names
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines

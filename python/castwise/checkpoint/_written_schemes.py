@@ -1,24 +1,18 @@
-"""The quantised checkpoints that castwise writes: which schemes, for whom, and what states them.
+"""The quantised checkpoints that castwise writes: which schemes, for whom, and of what weights.
 
-One row per producer and scheme. The arrays are those of `castwise.quantization`; here stands what a
-checkpoint needs beside them: the section of its configuration, and what a row of weights must be.
+One row per producer and scheme. The arrays are those of `castwise.quantization`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from castwise._core import __version__
 from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
-from castwise.quantization._configs import CONFIGS
-from castwise.quantization._recipes import E4M3, U8
 
 _TILE_ROWS = 128
 _NORMAL_BITS = 3
@@ -108,26 +102,6 @@ class Form:
     inputs: str = ""
     scalar: tuple[int, ...] = ()
     divides: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Statements:
-    """What states how the weights of a component are stored.
-
-    Attributes
-    ----------
-    sections
-        Members of `config.json`.
-    files
-        Other files beside the tensors, with their texts.
-    metadata
-        The same for a file without a configuration; None if its producer has no such form.
-
-    """
-
-    sections: Mapping[str, Any]
-    files: Mapping[str, str]
-    metadata: Mapping[str, str] | None
 
 
 _OF_CT = ("compressed-tensors",)
@@ -235,8 +209,6 @@ _FORMS = (
     Form("compressed-tensors", "mxfp8_e4m3"),
     Form(_MODELOPT, "mxfp8_e4m3"),
 )
-_WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
-"""What ModelOpt calls an algorithm when inputs have scales, too."""
 
 
 def form_of(recipe: str, scheme: str | None) -> Form | None:
@@ -299,176 +271,3 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
         raise CheckpointError(f"block {block[0]}x{block[1]} is not one of {row.scheme}; use {text}")
     return Encoding(row, block)
-
-
-# What configurations state
-
-
-def statements(
-    encodings: Mapping[str, Encoding], kept: Sequence[str], *, inputs: bool = False
-) -> Statements:
-    """Return what states how modules are stored, given those that are kept.
-
-    `inputs` says that there are scales of their inputs, too.
-
-    Raises
-    ------
-    CheckpointError
-        The producer cannot state several schemes in one checkpoint.
-
-    """
-    recipe = next(iter(encodings.values())).written.recipe
-    found = list(dict.fromkeys(encodings.values()))
-    if len(found) > 1 and recipe not in _SEVERAL:
-        names = ", ".join(dict.fromkeys(one.written.scheme for one in found))
-        raise CheckpointError(
-            f"recipe {recipe!r} states one scheme for a whole checkpoint, not {names}; leave one "
-            f"(ignore, --ignore), or use {', '.join(_SEVERAL)}"
-        )
-    found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
-    more = {"inputs": True} if inputs else {}
-    return _STATED[recipe](found, encodings, kept, **more)
-
-
-def _only_section(section: dict[str, Any], **files: str) -> Statements:
-    key = "quantization_config"
-    return Statements({key: section}, files, {key: json.dumps(section)})
-
-
-def _compressed(
-    found: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool = False,
-) -> Statements:
-    groups = {}
-    for number, one in enumerate(found):
-        targets = ["Linear"]
-        if number:
-            targets = [
-                f"re:{re.escape(module)}$" for module, each in encodings.items() if each == one
-            ]
-        groups[f"group_{number}"] = {
-            "targets": targets,
-            "weights": _arguments(one),
-            "input_activations": {**_arguments(one), "dynamic": "local"} if inputs else None,
-            "output_activations": None,
-            "format": one.written.code,
-        }
-    forms = {one.written.code for one in found}
-    return _only_section(
-        {
-            "quant_method": "compressed-tensors",
-            "format": forms.pop() if len(forms) == 1 else "mixed-precision",
-            "quantization_status": "compressed",
-            "config_groups": groups,
-            "ignore": list(kept),
-            "kv_cache_scheme": None,
-            "global_compression_ratio": None,
-        }
-    )
-
-
-def _arguments(one: Encoding) -> dict[str, Any]:
-    """Say what compressed-tensors calls the arguments of weights."""
-    scheme, (_, columns) = one.written.scheme, one.block
-    strategy = scheme.rpartition("_")[2]
-    bytes_of_scale = {"nvfp4": E4M3}.get(scheme, U8 if scheme.startswith("mx") else None)
-    if bytes_of_scale is not None:
-        strategy = "tensor_group" if one.written.row.global_scale else "group"
-    dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
-    return {
-        "num_bits": one.bits,
-        "type": "int" if scheme.startswith("int") else "float",
-        "symmetric": True,
-        "strategy": strategy,
-        "group_size": columns if strategy.endswith("group") else None,
-        "block_structure": list(one.block) if strategy == "block" else None,
-        "dynamic": False,
-        "actorder": None,
-        "scale_dtype": dtype,
-        "zp_dtype": dtype,
-    }
-
-
-def _of_modelopt(
-    found: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool = False,
-) -> Statements:
-    del encodings
-    (one,) = found
-    group = {"group_size": one.block[1]} if min(one.block) else {}
-    producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
-    code = _WITH_INPUTS[one.written.code] if inputs else one.written.code
-    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
-    weights = {"dynamic": False, "num_bits": one.bits, "type": "float", **group}
-    stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
-    own = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
-    return _only_section(
-        {
-            "quant_method": _MODELOPT,
-            **algorithm,
-            "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
-            "ignore": list(kept),
-            "producer": producer,
-        },
-        **{CONFIGS[0]: json.dumps(own, indent=2) + "\n"},
-    )
-
-
-def _of_deepseek(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
-) -> Statements:
-    del encodings
-    section = {
-        "activation_scheme": "dynamic",
-        "fmt": "e4m3",
-        "quant_method": "fp8",
-        "weight_block_size": list(found[0].block),
-        "modules_to_not_convert": list(kept),
-    }
-    return _only_section(section)
-
-
-def _of_gpt_oss(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
-) -> Statements:
-    del found, encodings
-    return _only_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
-
-
-def _of_mlx(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
-) -> Statements:
-    del kept
-    first, *others = (
-        {"group_size": one.block[1], "bits": one.bits, "mode": one.written.code} for one in found
-    )
-    for one, values in zip(found[1:], others, strict=True):
-        first |= {module: values for module, each in encodings.items() if each == one}
-    return Statements({"quantization": first, "quantization_config": first}, {}, None)
-
-
-def _of_comfy(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
-) -> Statements:
-    """Every weight states it for itself, in a tensor."""
-    del found, encodings, kept
-    return Statements({}, {}, {})
-
-
-_STATED: Mapping[str, Callable[..., Statements]] = {
-    "compressed-tensors": _compressed,
-    "modelopt": _of_modelopt,
-    "deepseek": _of_deepseek,
-    "transformers": _of_deepseek,
-    "gpt-oss": _of_gpt_oss,
-    "comfy": _of_comfy,
-    "mlx": _of_mlx,
-}
-_SEVERAL = ("compressed-tensors", "comfy", "mlx")
-"""Producers that state a scheme for each module."""
