@@ -14,7 +14,7 @@ from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._decoded import DecodedWeight, decoded_reader
+from castwise.checkpoint._decoded import DecodedWeight, decoded_reader, with_tensors
 from castwise.checkpoint._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
@@ -34,7 +34,7 @@ from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint._written_configs import Statements, statements
-from castwise.checkpoint._written_schemes import Encoding, encoding, written
+from castwise.checkpoint._written_schemes import Encoding, encoding, padding_problem, written
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.plan import plan
@@ -140,8 +140,7 @@ class Encoded:
 
     def _config(self, path: Path, label: str) -> Config:
         """Read a `config.json` to which what states the quantisation is added."""
-        stated = self.stated.get(label.removesuffix(CONFIG))
-        return QuantizedConfig(path, label, {} if stated is None else stated.sections)
+        return QuantizedConfig(path, label, self.stated.get(label.removesuffix(CONFIG)))
 
     def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
         """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
@@ -156,7 +155,7 @@ class Encoded:
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantised.
 
-    `sections` are those to add.
+    `new` says what states it; None if nothing of it changes.
 
     Raises
     ------
@@ -165,21 +164,31 @@ class QuantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, sections: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, label: str, new: Statements | None) -> None:
         super().__init__(path, label)
-        self._sections = sections
+        self._new = new
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the sections at its end; None if it is to stay."""
         del rows
-        if not (self._sections and self._text):
+        if self._new is None or not self._text:
             return None
-        text = without_quantization(self._text)
-        end = text.rindex("}")
-        head, rest = text[:end].rstrip(), text[end:]
-        comma = "" if head.endswith("{") else ","
-        members = json.dumps(self._sections, indent=2)[2:-2]
-        return f"{head}{comma}\n{members}\n{rest}"
+        before = self._text
+        if self._new.edit is not None:
+            text = self._new.edit(before)
+        else:
+            text = without_quantization(before)
+            if self._new.sections:
+                text = _with_sections(text, self._new.sections)
+        return None if text == before else text
+
+
+def _with_sections(text: str, sections: Mapping[str, object]) -> str:
+    end = text.rindex("}")
+    head, rest = text[:end].rstrip(), text[end:]
+    comma = "" if head.endswith("{") else ","
+    members = json.dumps(sections, indent=2)[2:-2]
+    return f"{head}{comma}\n{members}\n{rest}"
 
 
 def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Made:
@@ -333,11 +342,8 @@ class _Plan:
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
                 f"of {width} along {columns} columns; {leave}"
             )
-        if rows % row.tile[0] or columns % row.tile[1]:
-            raise refuse(
-                f"it has the shape {shape}, and {row.recipe} pads {row.scheme} to multiples of "
-                f"{row.tile[0]}x{row.tile[1]}, so that its shape would be lost; {leave}"
-            )
+        if (problem := padding_problem(row, rows, columns)) is not None:
+            raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
     def component(self, made: Encoded, *, is_file: bool) -> Component:
         """Return the component with quantised weights, and note what it has."""
@@ -384,18 +390,7 @@ class _Plan:
                 threads=threads,
             )
         made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
-        index = dict(component.index)
-        if "weight_map" in index:
-            index["weight_map"] = {
-                new: shard
-                for name, shard in index["weight_map"].items()
-                for new in made_of.get(name, [name])
-            }
-        indexed = {
-            path: tuple(new for name in names for new in made_of.get(name, [name]))
-            for path, names in component.indexed.items()
-        }
-        return replace(component, index=index, shards=shards, indexed=indexed)
+        return with_tensors(component, shards, made_of)
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""

@@ -6,15 +6,17 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from castwise._core import __version__
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._written_schemes import Encoding
 from castwise.quantization._configs import CONFIGS
-from castwise.quantization._recipes import E4M3, U8
+from castwise.quantization._recipes import E4M3, I8, U8
 
 _MODELOPT = "modelopt"
+_EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
 """What ModelOpt calls an algorithm when inputs have scales, too."""
 
@@ -31,12 +33,15 @@ class Statements:
         Other files beside the tensors, with their texts.
     metadata
         The same for a file without a configuration; None if its producer has no such form.
+    edit
+        What makes the text of `config.json` follow, where its sections stay.
 
     """
 
     sections: Mapping[str, Any]
     files: Mapping[str, str]
     metadata: Mapping[str, str] | None
+    edit: Callable[[str], str] | None = None
 
 
 def statements(
@@ -54,15 +59,20 @@ def statements(
     """
     recipe = next(iter(encodings.values())).written.recipe
     found = list(dict.fromkeys(encodings.values()))
-    if len(found) > 1 and recipe not in _SEVERAL:
+    if len(found) > 1 and recipe not in SEVERAL:
         names = ", ".join(dict.fromkeys(one.written.scheme for one in found))
         raise CheckpointError(
             f"recipe {recipe!r} states one scheme for a whole checkpoint, not {names}; leave one "
-            f"(ignore, --ignore), or use {', '.join(_SEVERAL)}"
+            f"(ignore, --ignore), or use {', '.join(SEVERAL)}"
         )
     found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
     more = {"inputs": True} if inputs else {}
     return _STATED[recipe](found, encodings, kept, **more)
+
+
+def of_widened_experts() -> Statements:
+    """Return what states that experts of DeepSeek-V4 are stored as its other weights are."""
+    return Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
 
 
 def _only_section(section: dict[str, Any], **files: str) -> Statements:
@@ -87,7 +97,7 @@ def _compressed(
         groups[f"group_{number}"] = {
             "targets": targets,
             "weights": _arguments(one),
-            "input_activations": {**_arguments(one), "dynamic": "local"} if inputs else None,
+            "input_activations": _arguments_of_inputs(one) if inputs else None,
             "output_activations": None,
             "format": one.written.code,
         }
@@ -105,6 +115,11 @@ def _compressed(
     )
 
 
+def _arguments_of_inputs(one: Encoding) -> dict[str, Any]:
+    """Say the same of inputs whose scale is stored: of NVFP4 only that of the scales is."""
+    return {**_arguments(one), "dynamic": "local" if one.written.row.global_scale else False}
+
+
 def _arguments(one: Encoding) -> dict[str, Any]:
     """Say what compressed-tensors calls the arguments of weights."""
     scheme, (_, columns) = one.written.scheme, one.block
@@ -113,17 +128,18 @@ def _arguments(one: Encoding) -> dict[str, Any]:
     if bytes_of_scale is not None:
         strategy = "tensor_group" if one.written.row.global_scale else "group"
     dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
+    zero_dtype = dtype if one.symmetric else f"torch.{I8}"
     return {
         "num_bits": one.bits,
         "type": "int" if scheme.startswith("int") else "float",
-        "symmetric": True,
+        "symmetric": one.symmetric,
         "strategy": strategy,
         "group_size": columns if strategy.endswith("group") else None,
         "block_structure": list(one.block) if strategy == "block" else None,
         "dynamic": False,
-        "actorder": None,
+        "actorder": "group" if one.reordered else None,
         "scale_dtype": dtype,
-        "zp_dtype": dtype,
+        "zp_dtype": zero_dtype,
     }
 
 
@@ -138,7 +154,7 @@ def _of_modelopt(
     (one,) = found
     group = {"group_size": one.block[1]} if min(one.block) else {}
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
-    code = _WITH_INPUTS[one.written.code] if inputs else one.written.code
+    code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
     algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
     weights = {"dynamic": False, "num_bits": one.bits, "type": "float", **group}
     stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
@@ -189,10 +205,14 @@ def _of_mlx(
 
 
 def _of_comfy(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
 ) -> Statements:
     """Every weight states it for itself, in a tensor."""
-    del found, encodings, kept
+    del found, encodings, kept, inputs
     return Statements({}, {}, {})
 
 
@@ -205,5 +225,5 @@ _STATED: Mapping[str, Callable[..., Statements]] = {
     "comfy": _of_comfy,
     "mlx": _of_mlx,
 }
-_SEVERAL = ("compressed-tensors", "comfy", "mlx")
+SEVERAL = ("compressed-tensors", "comfy", "mlx")
 """Producers that state a scheme for each module."""

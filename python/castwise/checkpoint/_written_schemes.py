@@ -5,7 +5,7 @@ One row per producer and scheme. The arrays are those of `castwise.quantization`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +67,23 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A row, and the block that is used."""
+    """A row, and the block that is used.
+
+    Attributes
+    ----------
+    written, block
+        They.
+    symmetric
+        False for integers with zero points.
+    reordered
+        True if an index says in which group each column is.
+
+    """
 
     written: Written
     block: tuple[int, int]
+    symmetric: bool = True
+    reordered: bool = False
 
     @property
     def bits(self) -> int:
@@ -78,34 +91,9 @@ class Encoding:
         return self.written.row.bits
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a producer lays a scheme that others lay otherwise, with the same codes and scales.
-
-    Attributes
-    ----------
-    recipe, scheme
-        The producer, and what it stores.
-    payload, level, inputs
-        Its names of the codes, the global scale and the scale of inputs; empty if it has none.
-    scalar
-        The shape of the latter two.
-    divides
-        The global scale divides.
-
-    """
-
-    recipe: str
-    scheme: str
-    payload: str = "weight"
-    level: str = ""
-    inputs: str = ""
-    scalar: tuple[int, ...] = ()
-    divides: bool = False
-
-
 _OF_CT = ("compressed-tensors",)
-_MODELOPT = "modelopt"
+_MODELOPT, _COMFY, _GPT_OSS = "modelopt", "comfy", "gpt-oss"
+_GGUF, _DEEPSEEK_V4 = "gguf", "deepseek-v4"
 _INTEGERS = tuple(
     f"int{bits}_{unit}"
     for bits, unit in ((8, "channel"), (4, "channel"), (4, "group"), (8, "group"))
@@ -129,10 +117,10 @@ _ROWS = (
     # Without the scales of inputs: the weights alone are NVFP4.
     Written(_MODELOPT, "nvfp4", "W4A16_NVFP4", shares=True),
     Written(_MODELOPT, "mxfp8_e4m3", "MXFP8"),
-    Written("gpt-oss", "mxfp4", stacks=True, transposed=True),
-    Written("comfy", "fp8_tensor"),
-    Written("comfy", "nvfp4", tile=(16, 16), step=_TILE_ROWS),
-    Written("comfy", "mxfp8_e4m3", tile=(32, 32), step=_TILE_ROWS),
+    Written(_GPT_OSS, "mxfp4", stacks=True, transposed=True),
+    Written(_COMFY, "fp8_tensor"),
+    Written(_COMFY, "nvfp4", tile=(16, 16), step=_TILE_ROWS),
+    Written(_COMFY, "mxfp8_e4m3", tile=(32, 32), step=_TILE_ROWS),
     *(
         Written(
             "mlx",
@@ -195,31 +183,40 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 
-_FORMS = (
-    Form(
-        "compressed-tensors",
-        "nvfp4",
-        "weight_packed",
-        "weight_global_scale",
-        "input_global_scale",
-        (1,),
-        divides=True,
-    ),
-    Form(_MODELOPT, "nvfp4", "weight", "weight_scale_2", "input_scale"),
-    Form("compressed-tensors", "mxfp8_e4m3"),
-    Form(_MODELOPT, "mxfp8_e4m3"),
-)
+_SHARED = (*_OF_CT, _MODELOPT, _COMFY)
+_WITH_EXPERTS = (*_OF_CT, _GPT_OSS)
+_FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
+    **{(one, one): (_SHARED[:2], _SHARED[:2]) for one in ("nvfp4", "mxfp8_e4m3")},
+    **{(one, one): (("awq", "gptq"), _OF_CT) for one in _INTEGERS},
+}
+"""For a scheme, and what it can become with the same values, whose is read and whose written."""
 
 
-def form_of(recipe: str, scheme: str | None) -> Form | None:
-    """Return how a producer lays a scheme; None if nobody lays the same otherwise."""
-    found = (one for one in _FORMS if (one.recipe, one.scheme) == (recipe, scheme))
-    return next(found, None)
+def is_relaid(old: tuple[str, str], new: tuple[str, str]) -> bool:
+    """Return True if what one producer stores has a form of another, each with its scheme."""
+    read, written = _FORMS.get((old[0], new[0]), ((), ()))
+    return old[1] in read and new[1] in written
 
 
 def form_names() -> tuple[str, ...]:
-    """Return the producers between whose forms checkpoints can be laid anew."""
-    return tuple(dict.fromkeys(one.recipe for one in _FORMS))
+    """Return the producers in whose forms checkpoints can be laid anew."""
+    return tuple(dict.fromkeys(name for _, written in _FORMS.values() for name in written))
+
+
+def changed_schemes() -> tuple[str, ...]:
+    """Return the schemes that others can become with the same values."""
+    return tuple(dict.fromkeys(new for old, new in _FORMS if new != old))
+
+
+def padding_problem(row: Written, rows: int, columns: int) -> str | None:
+    """Say why a producer cannot hold a matrix without padding; None if it can."""
+    if rows % row.tile[0] == 0 and columns % row.tile[1] == 0:
+        return None
+    high, wide = row.tile
+    return (
+        f"{row.recipe} pads {row.scheme} to multiples of {high}x{wide}, so that its shape would be "
+        "lost"
+    )
 
 
 def is_scheme(name: Any) -> bool:
