@@ -186,8 +186,10 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
 _SHARED = (*_OF_CT, _MODELOPT, _COMFY)
 _WITH_EXPERTS = (*_OF_CT, _GPT_OSS)
 _FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
-    **{(one, one): (_SHARED[:2], _SHARED[:2]) for one in ("nvfp4", "mxfp8_e4m3")},
-    **{(one, one): (("awq", "gptq"), _OF_CT) for one in _INTEGERS},
+    **{(one, one): (_SHARED, _SHARED) for one in ("nvfp4", "mxfp8_e4m3", "fp8_tensor")},
+    ("fp8_channel", "fp8_channel"): (_SHARED[:2], _SHARED[:2]),
+    ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), _WITH_EXPERTS),
+    **{(one, one): (("awq", "gptq", _GGUF), _OF_CT) for one in _INTEGERS},
 }
 """For a scheme, and what it can become with the same values, whose is read and whose written."""
 
