@@ -247,6 +247,160 @@ def test_from_each_to_each(tmp_path: Path, scheme: str, old: str, new: str) -> N
             assert_same(again[key], array)
 
 
+# Other schemes
+
+
+def mxfp4(raw: Array, codes: Array | None = None, seed: int = 0) -> dict[str, Array]:
+    """Make a weight of compressed-tensors with these powers of two."""
+    if codes is None:
+        codes = Draw(seed).codes(4, raw.shape[0], raw.shape[1] * 32)
+    return {"weight_packed": pack(codes, 4), "weight_scale": raw}
+
+
+def model_of(**weights: dict[str, Array]) -> Decodable:
+    tensors = {f"{name}.{key}": one for name, some in weights.items() for key, one in some.items()}
+    section = compressed("float", 4, "group", group_size=32, scale_dtype="torch.uint8")
+    return Decodable(tensors, {}, section)
+
+
+@pytest.mark.parametrize("recipe", [CT, MODELOPT])
+def test_mxfp4_as_nvfp4(tmp_path: Path, recipe: str) -> None:
+    """The range of float8 is used to its ends; what engines fuse has one global scale."""
+    raw = Draw().powers(24, 3)
+    raw[0] = 131, 114, 130
+    blank = Draw().codes(4, 24, 96)
+    blank[1, :32] &= 8  # zeros with signs
+    wide = raw.copy()
+    wide[1, 0] = 0
+    weights = {
+        "m.q_proj": mxfp4(wide, blank),
+        "m.k_proj": mxfp4(np.full((8, 3), 120, np.uint8), seed=1),
+        "m.o_proj": mxfp4(np.full((8, 3), 3, np.uint8), seed=2),
+        "m.zeros": mxfp4(np.zeros((8, 3), np.uint8), np.zeros((8, 96), np.uint8)),
+    }
+    source, out = write_model(tmp_path / "model", model_of(**weights)), tmp_path / "out"
+    summary = checkpoint.transcode_file(source, out, recipe, scheme="nvfp4")
+    assert checkpoint.verify(source, out, dtype="float32").equal
+    found = checkpoint.load(out)
+    for name, parts in weights.items():
+        packed = found[f"{name}.weight_packed" if recipe == CT else f"{name}.weight"]
+        assert_same(packed, parts["weight_packed"])
+        values, scale = nibbles(packed), found[f"{name}.weight_scale"].astype(np.float32)
+        assert scale.shape[-1] * 16 == values.shape[-1]
+        if recipe == CT:
+            effective = scale / found[f"{name}.weight_global_scale"]
+        else:
+            effective = scale * found[f"{name}.weight_scale_2"]
+        expected = values * spread(powers(parts["weight_scale"]), values)
+        assert_same(values * spread(effective, values), expected)
+    level = "weight_global_scale" if recipe == CT else "weight_scale_2"
+    assert_same(found[f"m.q_proj.{level}"], found[f"m.k_proj.{level}"])
+    assert float(found[f"m.q_proj.{level}"].reshape(())) == 2.0 ** (4 if recipe == CT else -4)
+    assert section(out)["quant_method"] == recipe
+    assert {row.target for row in summary.rows if "packed" in row.name} <= {"nvfp4", E4M3}
+
+
+def test_blocks_that_nvfp4_cannot_hold(tmp_path: Path) -> None:
+    raw = np.full((8, 3), 131, np.uint8)
+    raw[5, 2] = 113
+    codes = np.full((8, 96), 1, np.uint8)
+    wrong = raw.copy()
+    wrong[5, 2], wrong[6, 1] = 131, 255
+    fused = {
+        "m.q_proj": mxfp4(np.full((8, 3), 140, np.uint8), codes),
+        "m.v_proj": mxfp4(np.full((8, 3), 120, np.uint8), codes),
+    }
+    for number, (weights, parts) in enumerate(
+        (
+            ({"a": mxfp4(raw, codes)}, ("'a.weight_packed'", "(5, 2)", "2^-14", "2^4")),
+            ({"a": mxfp4(wrong, codes)}, ("'a.weight_packed'", "(6, 1)", "NaN")),
+            (fused, ("'m.v_proj.weight_packed'", "(0, 0)", "'m.q_proj.weight_packed'")),
+        )
+    ):
+        source = write_model(tmp_path / str(number), model_of(**weights))
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(CheckpointError) as error:
+            checkpoint.transcode_file(source, tmp_path / "out", CT, scheme="nvfp4")
+        assert all(part in str(error.value) for part in parts), str(error.value)
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_gpt_oss_as_nvfp4(tmp_path: Path) -> None:
+    source, out = write_model(tmp_path / "model", MODELS["gpt-oss"]()), tmp_path / "out"
+    checkpoint.transcode_file(source, out, CT, scheme="nvfp4")
+    found = checkpoint.load(out)
+    values = nibbles(found[f"{EXPERTS}.weight_packed"])
+    scale = found[f"{EXPERTS}.weight_scale"].astype(np.float32)
+    scale = scale / found[f"{EXPERTS}.weight_global_scale"]
+    plain = (values * spread(scale, values)).astype(BF16)
+    assert_same(plain.swapaxes(1, 2), MODELS["gpt-oss"]().plain[EXPERTS])
+    with pytest.raises(CheckpointError, match=r"gate_up_proj_blocks'.*each matrix by itself"):
+        checkpoint.transcode_file(source, tmp_path / "no", MODELOPT, scheme="nvfp4")
+
+
+def deepseek_v4(raw: Array, codes: Array) -> Decodable:
+    """Make a dense weight of float8, and an expert of 4 bits."""
+    draw = Draw()
+    tensors = {
+        "a.weight": draw.float8(200, 100),
+        "a.scale": draw.powers(2, 1).view(E8M0),
+        "w1.weight": pack(codes, 4).view(np.int8),
+        "w1.scale": raw.view(E8M0),
+    }
+    section = stated(quant_method="fp8", weight_block_size=[128, 128], scale_fmt="ue8m0")
+    return Decodable(tensors, {}, {"expert_dtype": "fp4", **section})
+
+
+@pytest.mark.parametrize("elements", [1, 1 << 20])
+def test_experts_of_deepseek_v4(
+    tmp_path: Path, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of 4 bits are values of float8 while the exponents of a block are near."""
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    raw = np.full((200, 6), 120, np.uint8)
+    raw[:128, :4] += Draw().codes(3, 128, 4)
+    raw[128:, :4] = 254  # whose largest products are not float32
+    raw[128:, 4:] = 0
+    codes = Draw(1).codes(4, 200, 192)
+    codes[128:, :128] &= 0xB  # at most 1.5
+    model = deepseek_v4(raw, codes)
+    source, out = write_model(tmp_path / "model", model), tmp_path / "out"
+    checkpoint.transcode_file(source, out, V4, scheme="fp8_block")
+    assert checkpoint.verify(source, out, dtype="float32").equal
+    found = checkpoint.load(out)
+    for key in ("a.weight", "a.scale"):
+        assert_same(found[key], model.tensors[key])
+    assert (found["w1.weight"].dtype, found["w1.scale"].dtype) == (E4M3, E8M0)
+    assert found["w1.scale"].shape == (2, 2)
+    scale = np.repeat(np.repeat(powers(found["w1.scale"]), 128, 0)[:200], 128, 1)[:, :192]
+    values = E2M1[codes]
+    expected = values.astype(np.float64) * np.repeat(
+        np.ldexp(1.0, raw.astype(np.int32) - 127), 32, 1
+    )
+    assert_same(found["w1.weight"].astype(np.float64) * scale.astype(np.float64), expected)
+    config = json.loads((out / "config.json").read_text())
+    before = json.loads((source / "config.json").read_text())
+    assert config == {**before, "expert_dtype": "fp8"}
+
+
+def test_blocks_that_float8_cannot_hold(tmp_path: Path) -> None:
+    raw = np.full((200, 6), 120, np.uint8)
+    raw[130, 5] = 104
+    codes = np.full((200, 192), 7, np.uint8)
+    codes[130, 170] = codes[0, 3] = 1
+    before = None
+    for place, found in (((130, 5), "(1, 1)"), ((0, 0), "(0, 0)")):
+        raw[place] = 104
+        source = write_model(tmp_path / found, deepseek_v4(raw, codes))
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(CheckpointError) as error:
+            checkpoint.transcode_file(source, tmp_path / "out", V4, scheme="fp8_block")
+        assert "tensor 'w1.weight': the 128x128 block at " in str(error.value)
+        assert sorted(tmp_path.rglob("*")) == before
+        raw[place] = 120
+        assert found in str(error.value)
+
+
 def test_what_goes_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, a name and the remedy, nothing written."""
 

@@ -190,6 +190,8 @@ _FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
     ("fp8_channel", "fp8_channel"): (_SHARED[:2], _SHARED[:2]),
     ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), _WITH_EXPERTS),
     **{(one, one): (("awq", "gptq", _GGUF), _OF_CT) for one in _INTEGERS},
+    ("mxfp4", "nvfp4"): ((*_WITH_EXPERTS, _GGUF), _SHARED[:2]),
+    ("mxfp4", "fp8_block"): ((_DEEPSEEK_V4,), (_DEEPSEEK_V4,)),
 }
 """For a scheme, and what it can become with the same values, whose is read and whose written."""
 
