@@ -407,10 +407,21 @@ def awq() -> Decodable:
     )
 
 
-def gptq(bits: int, form: str | None = None, *, reordered: bool = False) -> Callable[[], Decodable]:
+def gptq(
+    bits: int,
+    form: str | None = None,
+    *,
+    reordered: bool = False,
+    centred: bool = False,
+    group: int = 32,
+) -> Callable[[], Decodable]:
+    """Make integers with a zero point for each group of inputs; a group of 128 is a column."""
+
     def make() -> Decodable:
-        draw, inputs, outputs, group = Draw(bits), 128, 64, 32
+        draw, inputs, outputs = Draw(bits), 128, 64
         codes, zeros = draw.codes(bits, inputs, outputs), draw.codes(bits, inputs // group, outputs)
+        if centred:
+            zeros[...] = 1 << (bits - 1)
         scale = draw.scales(inputs // group, outputs, dtype=np.float16)
         index = np.arange(inputs, dtype=np.int32) // group
         if reordered:
@@ -419,7 +430,8 @@ def gptq(bits: int, form: str | None = None, *, reordered: bool = False) -> Call
         with np.errstate(all="raise"):
             difference = codes.astype(np.float32) - zeros.astype(np.float32)[index]
             plain = (difference * scale.astype(np.float32)[index]).astype(BF16)
-        section = {"bits": bits, "group_size": group, "desc_act": reordered}
+        size = -1 if group == inputs else group
+        section = {"bits": bits, "group_size": size, "desc_act": reordered}
         if form is not None:
             section["checkpoint_format"] = form
         return Decodable(

@@ -231,6 +231,7 @@ def test_padding_that_nothing_tells(tmp_path: Path) -> None:
         ("awq", {"version": "gemv"}, "the version 'gemv' of AWQ"),
         ("gptq, 4 bits", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ("gptq, 4 bits", {"bits": 5}, "with 5 bits"),
+        ("gptq, 4 bits", {"dynamic": {"-:b": {}, "+:.*a": {"bits": 8}}}, "(dynamic)"),
         ("mlx, 4 bits", {"bits": 8}, "group|shape"),
     ],
 )

@@ -32,6 +32,28 @@ def test_every_box(
         assert sorted(stored) == ["empty", "one", "x"]
 
 
+@pytest.mark.parametrize("limit", [0, 40, 80, 200, 1 << 20])
+def test_a_part_of_a_matrix_is_kept(
+    tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boxes of short runs are read some at a time, as many as half the limit has room for."""
+    monkeypatch.setattr(_stored, "_RECENT_BYTES", limit)
+    array = np.arange(2 * 5 * 12, dtype=np.int16).reshape(2, 5, 12)
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"x": array})
+    reads = []
+    read = _stored._read
+    monkeypatch.setattr(_stored, "_read", lambda *given: reads.append(given) or read(*given))
+    with open_source(path) as reader:
+        stored = StoredTensors({path.name: reader})
+        for place, first in product(range(2), range(0, 12, 2)):
+            ranges = [(place, place + 1), (0, 5), (first, first + 2)]
+            assert_same(stored.box("x", ranges), array[place : place + 1, :, first : first + 2])
+        stored.box("x", [(0, 1), (0, 5), (3, 7)])
+        stored.box("x", [(0, 1), (1, 4), (10, 12)])
+    assert len(reads) == {0: 14, 40: 14, 80: 8, 200: 3, 1 << 20: 2}[limit]
+
+
 def test_runs_are_as_long_as_they_can_be() -> None:
     assert list(_runs((3, 4, 5), [(1, 3), (0, 4), (0, 5)])) == [(20, 40)]
     assert list(_runs((3, 4, 5), [(1, 3), (1, 3), (0, 5)])) == [(25, 10), (45, 10)]

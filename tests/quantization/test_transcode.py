@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _transcoding
+from castwise.checkpoint import CheckpointError, _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS
@@ -85,7 +85,7 @@ def test_reciprocals(tmp_path: Path) -> None:
     """Where the nearest reciprocal changes a value, a neighbour may not; it is looked for."""
     scales = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     first = np.uint32(0x42C7BE75).view(np.float32)
-    assert not _transcoding._is_same(scales.astype(np.float32), first, np.float32(1) / first)
+    assert not _global_scales._is_same(scales.astype(np.float32), first, np.float32(1) / first)
     path = tmp_path / "a.safetensors"
     packed = np.random.default_rng(1).integers(0, 256, (126, 8), np.uint8)
     tensors = {
@@ -123,16 +123,16 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     plain = write(tmp_path / "plain")
     refused(plain, CT, "no weight in it is quantised", "castwise quantize")
-    refused(plain, "gpt-oss", "'gpt-oss'", "castwise dequantize")
+    refused(plain, "mlx", "'mlx'", "castwise dequantize")
     made = {}
     for name, more in (
         (f"{CT}, nvfp4", {}),
-        ("gpt-oss", {}),
+        ("mlx, nvfp4", {}),
         (f"{MODELOPT}, nvfp4", {"a.pre_quant_scale": np.ones(64, np.float32)}),
     ):
         made[name] = write_model(tmp_path / name, MODELS[name](), **more)
     refused(made[f"{CT}, nvfp4"], CT, "'a.weight_packed' is stored so already")
-    refused(made["gpt-oss"], CT, "gate_up_proj_blocks", "gpt-oss", "castwise dequantize")
+    refused(made["mlx, nvfp4"], CT, "'a.weight' is nvfp4 as by mlx", "castwise dequantize")
     refused(made[f"{MODELOPT}, nvfp4"], CT, "pre_quant_scale")
     cached = write_model(
         tmp_path / "cached", MODELS[f"{CT}, nvfp4"](), **{"a.k_scale": np.ones(1, np.float32)}
@@ -146,7 +146,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_no_reciprocal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "plain")
     checkpoint.quantize_file(source, tmp_path / "model", "nvfp4")
-    monkeypatch.setattr(_transcoding, "_is_same", lambda *_: False)
+    monkeypatch.setattr(_global_scales, "_is_same", lambda *_: False)
     with pytest.raises(CheckpointError, match=r"tensor .*weight_scale': with no reciprocal"):
         checkpoint.transcode_file(tmp_path / "model", tmp_path / "out", MODELOPT)
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
+from castwise.checkpoint.containers.folder import Component
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
 
 Slab = Callable[[], NDArray[Any]]
@@ -102,7 +103,8 @@ class DecodedReader:
                 self.tensors |= {one.info.name: one.info for one in weights[name]}
             elif name not in left_out:
                 self.tensors[name] = info
-        parts = {part for one in self._weights.values() for part in one.parts}
+        lists = {id(one.parts): one.parts for one in self._weights.values()}
+        parts = {part for some in lists.values() for part in some}  # many may share one
         others = [one for one in stored.readers(parts) if one is not reader]
         self._files: Sequence[Reader] = [reader, *others]
         self._open = ExitStack()
@@ -208,3 +210,21 @@ def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedRe
     """Make the reader that stands for a shard; see `DecodedReader`."""
     made = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
     return made(reader, *arguments, **options)
+
+
+def with_tensors(
+    component: Component, shards: Mapping[str, Reader], made_of: Mapping[str, Sequence[str]]
+) -> Component:
+    """Return a component with other shards, whose index follows.
+
+    `made_of` names what tensors become; those that it does not have stay.
+    """
+
+    def names(old: Iterable[str]) -> Iterator[tuple[str, str]]:
+        return ((name, new) for name in old for new in made_of.get(name, [name]))
+
+    index = dict(component.index)
+    if (there := index.get("weight_map")) is not None:
+        index["weight_map"] = {new: there[name] for name, new in names(there)}
+    indexed = {path: tuple(new for _, new in names(component.indexed[path])) for path in shards}
+    return replace(component, index=index, shards=shards, indexed=indexed)

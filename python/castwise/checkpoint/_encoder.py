@@ -23,7 +23,7 @@ from castwise.checkpoint._decoded import Slab
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
-from castwise.checkpoint._written import Encoding
+from castwise.checkpoint._written_schemes import Encoding
 from castwise.quantization import QuantizedArray, dequantize, quantize
 
 _KEPT_BYTES = 8 << 20

@@ -14,7 +14,7 @@ from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._decoded import DecodedWeight, decoded_reader
+from castwise.checkpoint._decoded import DecodedWeight, decoded_reader, with_tensors
 from castwise.checkpoint._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
@@ -30,15 +30,11 @@ from castwise.checkpoint._layers import (
 )
 from castwise.checkpoint._plain_config import without_quantization
 from castwise.checkpoint._quantized import found_in, stated_of
+from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint._written import (
-    Encoding,
-    Statements,
-    encoding,
-    statements,
-    written,
-)
+from castwise.checkpoint._written_configs import Statements, statements
+from castwise.checkpoint._written_schemes import Encoding, encoding, padding_problem, written
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.plan import plan
@@ -111,20 +107,20 @@ class Encoded:
         What is made, by full names.
     stated
         What states it, by the prefix of the component.
-    recipe
-        The producer.
+    dtypes
+        What becomes of tensors that are not made.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
 
     """
 
     source: Reader | CheckpointFolder
-    recipe: str
+    dtypes: DtypeMap
     parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
     unused: dict[str, str | None] = field(default_factory=dict)
 
-    def decide(self, dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+    def _decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
         """Plan what becomes of tensors: what is made, what a map casts, and all others."""
         found: dict[str, Planned] = {}
         others = []
@@ -135,10 +131,18 @@ class Encoded:
             found[info.name] = Planned(
                 info, part.format, None, "dtype", is_decoded=True, label=part.label
             )
-        kept = {one.info.name: one for one in plan(others, dtypes, prefix)}
+        kept = {one.info.name: one for one in plan(others, self.dtypes, prefix)}
         return [found.get(info.name) or kept[info.name] for info in tensors]
 
-    def added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
+    def made(self) -> Made:
+        """Return what is to be written."""
+        return Made(self.source, self._decide, self._config, self._added, self.unused)
+
+    def _config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` to which what states the quantisation is added."""
+        return QuantizedConfig(path, label, self.stated.get(label.removesuffix(CONFIG)))
+
+    def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
         """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
         files: dict[str, str] = {}
         for prefix, one in self.stated.items():
@@ -151,7 +155,7 @@ class Encoded:
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantised.
 
-    `stated` has the sections to add, by label.
+    `new` says what states it; None if nothing of it changes.
 
     Raises
     ------
@@ -160,24 +164,34 @@ class QuantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, stated: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(self, path: Path, label: str, new: Statements | None) -> None:
         super().__init__(path, label)
-        self._sections = stated.get(label, {})
+        self._new = new
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the sections at its end; None if it is to stay."""
         del rows
-        if not (self._sections and self._text):
+        if self._new is None or not self._text:
             return None
-        text = without_quantization(self._text)
-        end = text.rindex("}")
-        head, rest = text[:end].rstrip(), text[end:]
-        comma = "" if head.endswith("{") else ","
-        members = json.dumps(self._sections, indent=2)[2:-2]
-        return f"{head}{comma}\n{members}\n{rest}"
+        before = self._text
+        if self._new.edit is not None:
+            text = self._new.edit(before)
+        else:
+            text = without_quantization(before)
+            if self._new.sections:
+                text = _with_sections(text, self._new.sections)
+        return None if text == before else text
 
 
-def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Encoded:
+def _with_sections(text: str, sections: Mapping[str, object]) -> str:
+    end = text.rindex("}")
+    head, rest = text[:end].rstrip(), text[end:]
+    comma = "" if head.endswith("{") else ","
+    members = json.dumps(sections, indent=2)[2:-2]
+    return f"{head}{comma}\n{members}\n{rest}"
+
+
+def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Made:
     """Return an opened checkpoint as it is with quantised weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
@@ -188,7 +202,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
-    made = Encoded(source, how.recipe)
+    made = Encoded(source, how.dtypes)
     plans = [_Plan(source, one, how) for one in components_of(source)]
     names = [name for one in plans for name in one.names]
     _check_used(how, plans, names, made)
@@ -204,7 +218,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         made.source = replace(source, components=components)
     else:
         (made.source,) = components[0].shards.values()
-    return made
+    return made.made()
 
 
 def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made: Encoded) -> None:
@@ -328,11 +342,8 @@ class _Plan:
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
                 f"of {width} along {columns} columns; {leave}"
             )
-        if rows % row.tile[0] or columns % row.tile[1]:
-            raise refuse(
-                f"it has the shape {shape}, and {row.recipe} pads {row.scheme} to multiples of "
-                f"{row.tile[0]}x{row.tile[1]}, so that its shape would be lost; {leave}"
-            )
+        if (problem := padding_problem(row, rows, columns)) is not None:
+            raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
     def component(self, made: Encoded, *, is_file: bool) -> Component:
         """Return the component with quantised weights, and note what it has."""
@@ -379,18 +390,7 @@ class _Plan:
                 threads=threads,
             )
         made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
-        index = dict(component.index)
-        if "weight_map" in index:
-            index["weight_map"] = {
-                new: shard
-                for name, shard in index["weight_map"].items()
-                for new in made_of.get(name, [name])
-            }
-        indexed = {
-            path: tuple(new for name in names for new in made_of.get(name, [name]))
-            for path, names in component.indexed.items()
-        }
-        return replace(component, index=index, shards=shards, indexed=indexed)
+        return with_tensors(component, shards, made_of)
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""

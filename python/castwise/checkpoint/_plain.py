@@ -35,8 +35,14 @@ _CONFIG, _OWN = "config.json", "metadata"
 _SLAB_ELEMENTS = 2 << 20
 """Elements of a slab: with those that wait to be written, far less than 64 MiB."""
 
-_METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
+METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
 """Keys of metadata that tell how tensors are quantised."""
+
+WRAPPED = (
+    "zero points of {!r} are stored as the largest code, one less than 0; they are taken as 0, as "
+    "GPTQModel and exllamav2 do, while AutoGPTQ's torch code takes them for the largest code plus "
+    "one"
+)
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
@@ -284,12 +290,7 @@ class _Plain:
                         "powers of two; they are taken as they are",
                     )
             if "zero points" not in self._warned and wrapped_zeros(q):
-                self._warn(
-                    "zero points",
-                    f"zero points of {weight.payload!r} are stored as the largest code, one less "
-                    "than 0; they are taken as 0, as GPTQModel and exllamav2 do, while AutoGPTQ's "
-                    "torch code takes them for the largest code plus one",
-                )
+                self._warn("zero points", WRAPPED.format(weight.payload))
 
         return check
 
@@ -300,7 +301,7 @@ class _Plain:
 
     def _stand_in(self) -> None:
         """Let readers stand for the shards."""
-        removed = _METADATA if len(self._weights) == len(self.names) else ()
+        removed = METADATA if len(self._weights) == len(self.names) else ()
         for path, reader in self._component.shards.items():
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
             weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}

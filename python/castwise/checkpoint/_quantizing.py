@@ -1,35 +1,53 @@
-"""What a run is asked to do that writes a quantised checkpoint."""
+"""What a run is asked to do that decodes, quantises or transcodes a checkpoint."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._encoding import Encoded, QuantizedConfig
+from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
 from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._request import PlannedRun, becomes_file, new_run
+from castwise.checkpoint._targets import shard_bytes
 from castwise.checkpoint._to_folder import Keeping
 from castwise.checkpoint.containers import container_of, open_source
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
-from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.report import CastSummary, Progress
 
 _SUFFIX = ".safetensors"
 
 
-class Make(Protocol):
-    """Makes the checkpoint that is to be written of one that is open."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint as it is to be written.
 
-    def __call__(self, source: Reader | CheckpointFolder, /, *, is_file: bool) -> Encoded: ...
+    Attributes
+    ----------
+    source
+        The readers that decode or encode.
+    decide
+        Decides what becomes of tensors.
+    config
+        Reads a `config.json` that follows them.
+    added
+        Returns the files to add, by path, given whether each component has a configuration.
+    unused
+        Patterns of a map that matched nothing, each with the nearest name.
+
+    """
+
+    source: Reader | CheckpointFolder
+    decide: Decide
+    config: Callable[[Path, str], Config]
+    added: Callable[[Mapping[str, bool]], Mapping[str, str]] = lambda _: {}
+    unused: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,54 +57,59 @@ class Request:
     Attributes
     ----------
     make
-        Makes readers that encode of those of the source.
-    dtypes
-        What becomes of tensors that it does not make.
+        Makes it of the opened source; `is_file` says that it becomes one file.
     options
         What the report says of the run.
-    source, overwrite, resumable, resume, patterns, limit
+    decodes
+        The source may be a file whose tensors must be decoded.
+    is_plain
+        What is written is not quantised, so that any container can hold it.
+    source, overwrite, resumable, resume, include, exclude, max_shard_size
         As given to `cast_file`.
 
     """
 
     source: str | os.PathLike[str]
-    make: Make
-    dtypes: DtypeMap
+    make: Callable[..., Made]
     options: CastOptions
     overwrite: bool
     resumable: bool
     resume: bool
-    patterns: Patterns
-    limit: int | None
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    max_shard_size: int | str | None
+    decodes: bool = False
+    is_plain: bool = False
 
-    @contextmanager
-    def planned(self, destination: str | os.PathLike[str]) -> Iterator[PlannedRun]:
-        """Open the source for a block, and plan what becomes of every tensor."""
+    def run(
+        self,
+        destination: str | os.PathLike[str],
+        progress: Callable[[Progress], None] | None,
+        *,
+        dry_run: bool,
+    ) -> CastSummary:
+        """Write what is asked for, or say what would be."""
+        patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
         old, new = checked_path(self.source, "source"), checked_path(destination, "destination")
-        opened = open_source(old, None, self.patterns.excludes)
+        opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            is_file = becomes_file(opened, new, self.limit)
-            if is_file and container_of(new) != _SUFFIX:
+            is_file = becomes_file(opened, new, limit)
+            if is_file and not self.is_plain and container_of(new) != _SUFFIX:
                 raise CheckpointError(
                     f"{new}: a quantised checkpoint is a folder or a {_SUFFIX} file; name one"
                 )
             made = self.make(opened, is_file=is_file)
-            keeping = self._keeping(made, _configured(old, opened), is_file=is_file)
-            run = new_run(
-                made.source, new, self.limit, self.patterns, keeping, overwrite=self.overwrite
+            keeping = Keeping(
+                resumable=self.resumable or self.resume,
+                resume=self.resume,
+                config=made.config,
+                added={} if is_file else made.added(_configured(old, opened)),
             )
-            run.plan(partial(made.decide, self.dtypes))
+            run = new_run(made.source, new, limit, patterns, keeping, overwrite=self.overwrite)
+            run.plan(made.decide)
             about = (str(old), str(new), self.options.to_dict())
-            yield PlannedRun(run, self.options, about, made.unused)
-
-    def _keeping(self, made: Encoded, configured: dict[str, bool], *, is_file: bool) -> Keeping:
-        sections = {prefix + CONFIG: one.sections for prefix, one in made.stated.items()}
-        return Keeping(
-            resumable=self.resumable or self.resume,
-            resume=self.resume,
-            config=partial(QuantizedConfig, stated=sections),
-            added={} if is_file else made.added(configured),
-        )
+            planned = PlannedRun(run, self.options, about, made.unused)
+            return planned.preview() if dry_run else planned.write(progress)
 
 
 def _configured(path: Path, opened: Reader | CheckpointFolder) -> dict[str, bool]:

@@ -28,6 +28,7 @@ _Ranged = SafetensorsReader | GgufReader
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
+_FEW = 2
 
 Range = tuple[int, int]
 """Where elements along an axis begin and end."""
@@ -105,8 +106,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
     def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
         """Read the elements within ranges, one for each axis, as an array of their format.
 
-        Only their bytes are read, if they lie in the file as they are; of a small matrix that is
-        cut into short runs all of them, once.
+        Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
+        short runs all of them, once, or as many neighbours of each as there is room for.
         """
         info, reader = self[name], self._readers[name]
         if info.format is None:
@@ -119,14 +120,13 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*one) for one in ranges)]
         with self._lock:
-            matrix = _matrix(info.shape, ranges)
-            if _is_scattered(info, ranges, matrix):
-                key = (name, *matrix)
-                whole = self._recent.get(key, lambda: _read(reader, info, matrix))
+            wide = _wider(info, ranges)
+            if wide is not None:
+                whole = self._recent.get((name, *wide), lambda: _read(reader, info, wide))
                 picked = whole[
                     tuple(
                         slice(begin - first, end - first)
-                        for (begin, end), (first, _) in zip(ranges, matrix, strict=True)
+                        for (begin, end), (first, _) in zip(ranges, wide, strict=True)
                     )
                 ]
                 return np.ascontiguousarray(picked)
@@ -157,16 +157,30 @@ def _matrix(shape: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
     return [*ranges[:single], *((0, count) for count in shape[single:])]
 
 
-def _is_scattered(info: TensorInfo, ranges: Sequence[Range], matrix: Sequence[Range]) -> bool:
-    """Return True if a box is many short runs of a matrix that is small enough to be kept."""
+def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
+    """Return the ranges that are worth reading, and keeping, for a box of many short runs.
+
+    They are those of its matrix, or of a part of that which has room for several such boxes; None
+    if the box is to be read by itself.
+    """
     runs = _runs(info.shape, ranges)
-    next(runs)
-    if next(runs, None) is None:
-        return False
+    _, count = next(runs)
     itemsize = numpy_dtype(info.format or "").itemsize
-    _, count = next(_runs(info.shape, ranges))
-    elements = math.prod(end - begin for begin, end in matrix)
-    return count * itemsize < _SHORT_BYTES and elements * itemsize <= _RECENT_BYTES
+    if next(runs, None) is None or count * itemsize >= _SHORT_BYTES:
+        return None
+    wide = _matrix(info.shape, ranges)
+    nbytes = math.prod(end - begin for begin, end in wide) * itemsize
+    if nbytes <= _RECENT_BYTES:
+        return wide
+    axis = max(axis for axis, one in enumerate(ranges) if one != (0, info.shape[axis]))
+    begin, end = ranges[axis]
+    step, length = end - begin, info.shape[axis]
+    boxes = _RECENT_BYTES // 2 * length // nbytes // step
+    if boxes < _FEW:
+        return None
+    first = begin // (boxes * step) * boxes * step
+    wide[axis] = first, min(first + boxes * step, length)
+    return wide if end <= wide[axis][1] else None
 
 
 def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from castwise.checkpoint._decode import Decode, decoding_of
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._plain import decide, decoded
 from castwise.checkpoint._plain_config import PlainConfig
-from castwise.checkpoint._request import PlannedRun, new_run
-from castwise.checkpoint._targets import shard_bytes
-from castwise.checkpoint._to_folder import Keeping
-from castwise.checkpoint.containers import open_source
+from castwise.checkpoint._quantizing import Made, Request
+from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
@@ -92,17 +87,24 @@ def dequantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = _Request(
+    how = decoding_of(dtype, arithmetic, only, threads)
+    options = DecodeOptions(
+        dtype=how.format, arithmetic=how.arithmetic, only=how.only, threads=how.threads
+    )
+    request = Request(
         source=source,
-        how=decoding_of(dtype, arithmetic, only, threads),
+        make=partial(_plain, how=how),
+        options=options,
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
-        patterns=Patterns(include, exclude),
-        limit=shard_bytes(max_shard_size),
+        include=include,
+        exclude=exclude,
+        max_shard_size=max_shard_size,
+        decodes=True,
+        is_plain=True,
     )
-    with request.planned(destination) as planned:
-        return planned.preview() if dry_run else planned.write(progress)
+    return request.run(destination, progress, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,37 +125,10 @@ class DecodeOptions(CastOptions):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """All that decides what is made of the source."""
-
-    source: str | os.PathLike[str]
-    how: Decode
-    overwrite: bool
-    resumable: bool
-    resume: bool
-    patterns: Patterns
-    limit: int | None
-
-    @contextmanager
-    def planned(self, destination: str | os.PathLike[str]) -> Iterator[PlannedRun]:
-        """Open the source for a block, and plan what becomes of every tensor."""
-        old, new = checked_path(self.source, "source"), checked_path(destination, "destination")
-        opened = open_source(old, None, self.patterns.excludes, decodes=True)
-        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            plain, exceptions = decoded(opened, self.how)
-            keeping = Keeping(
-                resumable=self.resumable or self.resume,
-                resume=self.resume,
-                config=partial(PlainConfig, exceptions=exceptions),
-            )
-            run = new_run(plain, new, self.limit, self.patterns, keeping, overwrite=self.overwrite)
-            run.plan(lambda tensors, _: decide(self.how, tensors))
-            options = DecodeOptions(
-                dtype=self.how.format,
-                arithmetic=self.how.arithmetic,
-                only=self.how.only,
-                threads=self.how.threads,
-            )
-            about = (str(old), str(new), options.to_dict())
-            yield PlannedRun(run, options, about, {})
+def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:
+    """Make the plain checkpoint."""
+    del is_file
+    made, exceptions = decoded(source, how)
+    return Made(
+        made, lambda tensors, _: decide(how, tensors), partial(PlainConfig, exceptions=exceptions)
+    )

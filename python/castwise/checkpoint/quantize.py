@@ -14,10 +14,8 @@ from castwise._spelling import checkpoint_format
 from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._quantizing import Request
-from castwise.checkpoint._targets import shard_bytes
-from castwise.checkpoint._written import is_scheme, written
+from castwise.checkpoint._written_schemes import is_scheme, written
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 
@@ -108,16 +106,15 @@ def quantize_file(
     request = Request(
         source=source,
         make=partial(encoded, how=how),
-        dtypes=how.dtypes,
         options=options,
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
-        patterns=Patterns(include, exclude),
-        limit=shard_bytes(max_shard_size),
+        include=include,
+        exclude=exclude,
+        max_shard_size=max_shard_size,
     )
-    with request.planned(destination) as planned:
-        return planned.preview() if dry_run else planned.write(progress)
+    return request.run(destination, progress, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,10 @@ from functools import partial
 from typing import Any
 
 from castwise._core import get_num_threads
-from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._other_files import Patterns
 from castwise.checkpoint._quantizing import Request
-from castwise.checkpoint._targets import shard_bytes
 from castwise.checkpoint._transcoding import transcoded
-from castwise.checkpoint._written import form_names
+from castwise.checkpoint._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 
@@ -25,6 +22,7 @@ def transcode_file(
     destination: str | os.PathLike[str],
     recipe: str,
     *,
+    scheme: str | None = None,
     overwrite: bool = False,
     resumable: bool = False,
     resume: bool = False,
@@ -34,37 +32,53 @@ def transcode_file(
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
-    """Write a quantised checkpoint as another producer stores it, with the same codes and scales.
+    """Write a quantised checkpoint as another producer stores it, with the same values.
 
-    That is NVFP4 and MXFP8 of ModelOpt as compressed-tensors, and the other way round. Names and
-    shapes change, what states the quantisation, and the global scale, which one multiplies by and
-    the other divides by: its reciprocal is one with which every value decodes to the same in
-    bfloat16 and in float16. That of the scales of inputs is rounded once.
+    Codes and scales stay; names and shapes change, where they lie, and what states the
+    quantisation. From one to another go
+
+    - NVFP4, MXFP8 and FP8 by tensor of ModelOpt, compressed-tensors and ComfyUI, and FP8 by channel
+      of the first two,
+    - MXFP4 of gpt-oss and compressed-tensors, and of GGUF files to either,
+    - integers of AWQ ("gemm") and of GPTQ (v1 and v2) to compressed-tensors, of 4 and 8 bits, with
+      their zero points unless all are in the middle, and with the index of groups if columns are
+      reordered.
+
+    compressed-tensors divides by the global scale of NVFP4 and others multiply: its reciprocal is
+    one with which every value decodes to the same in bfloat16 and in float16. That of the scales of
+    inputs is rounded once.
+
+    With `scheme`, MXFP4 becomes NVFP4 of compressed-tensors or ModelOpt, and the experts of
+    DeepSeek-V4 become FP8 in its blocks, where these have all values, so that nothing is rounded.
 
     It appears when it is complete, as with `cast_file`; all other tensors and files are copied.
+    Weights pass through memory in slabs of whole blocks.
 
     Parameters
     ----------
     source
-        What to read, as in `cast_file`.
+        What to read, as in `dequantize_file`.
     destination
         What to write, as in `quantize_file`.
     recipe
-        The producer: "compressed-tensors" or "modelopt".
+        The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss" or "deepseek-v4".
+    scheme
+        "nvfp4" or "fp8_block", if another scheme is to hold the values.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
         As in `cast_file`.
 
     Returns
     -------
-    What each tensor became; a `CastPlan` if `dry_run`. Those have a `target` that were renamed or
-    inverted.
+    What each tensor became; a `CastPlan` if `dry_run`. Those have a `target` that are not as they
+    were stored.
 
     Raises
     ------
     CheckpointError
         The checkpoint is not quantised, is stored so already, or in a way that cannot be laid anew;
-        the other form has no place for one of its parts; no reciprocal of a global scale leaves all
-        values what they are; or what makes `cast_file` raise it.
+        a part is missing or has another shape than its weight needs; the other form has no place
+        for one of its parts; no reciprocal of a global scale leaves all values what they are;
+        another scheme does not have all values of a block; or what makes `cast_file` raise it.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -73,22 +87,28 @@ def transcode_file(
     """
     if recipe not in form_names():
         raise CheckpointError(
-            f"recipe {recipe!r}: castwise lays checkpoints anew as {' or '.join(form_names())}; "
-            "for others decode (castwise dequantize) and quantise (castwise quantize)"
+            f"recipe {recipe!r}: castwise lays checkpoints anew as {', '.join(form_names())}; for "
+            "others decode (castwise dequantize) and quantise (castwise quantize)"
+        )
+    if scheme is not None and scheme not in changed_schemes():
+        raise CheckpointError(
+            f"scheme {scheme!r}: without rounding castwise makes {', '.join(changed_schemes())} of "
+            "others; leave it out to keep the scheme, or decode (castwise dequantize) and quantise "
+            "(castwise quantize)"
         )
     request = Request(
         source=source,
-        make=partial(transcoded, recipe=recipe, threads=get_num_threads()),
-        dtypes=DtypeMap.from_mapping({}),
-        options=TranscodeOptions(recipe=recipe),
+        make=partial(transcoded, recipe=recipe, scheme=scheme, threads=get_num_threads()),
+        options=TranscodeOptions(recipe=recipe, scheme=scheme),
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
-        patterns=Patterns(include, exclude),
-        limit=shard_bytes(max_shard_size),
+        include=include,
+        exclude=exclude,
+        max_shard_size=max_shard_size,
+        decodes=True,
     )
-    with request.planned(destination) as planned:
-        return planned.preview() if dry_run else planned.write(progress)
+    return request.run(destination, progress, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +116,8 @@ class TranscodeOptions(CastOptions):
     """The options of a run that lays a checkpoint anew."""
 
     recipe: str
+    scheme: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return those that decide the result, for the report."""
-        return {"seed": None, "recipe": self.recipe}
+        return {"seed": None, "recipe": self.recipe, "scheme": self.scheme}

@@ -8,7 +8,7 @@ from functools import partial
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._written import form_names
+from castwise.checkpoint._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines
@@ -18,10 +18,15 @@ from castwise.cli._showing import add_arguments, shown
 
 _TRANSCODE = """\
 Write a quantised checkpoint, a file or a folder of shards, as another producer stores
-it, with the same codes and scales: NVFP4 and MXFP8 of ModelOpt as compressed-tensors,
-and the other way round. Names, shapes and what states the quantisation change; a
-global scale becomes its reciprocal, one with which every value decodes to the same in
+it, with the same codes and scales, and so the same values: NVFP4, MXFP8 and FP8 of
+ModelOpt, compressed-tensors and ComfyUI, from one to another; MXFP4 of gpt-oss and
+compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-tensors.
+Names, shapes and what states the quantisation change; a global scale that divides in
+one of them becomes its reciprocal, one with which every value decodes to the same in
 bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.
+
+With --scheme, MXFP4 becomes NVFP4, and DeepSeek-V4's experts FP8 in blocks, if these
+have all values; else the block that has one too many is named, and nothing written.
 
 DST appears, or is replaced, when it is complete, and may be SRC itself. For other
 producers: castwise dequantize, then castwise quantize.
@@ -42,7 +47,12 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _folder_options.add_paths(parser)
     parser.add_argument(
-        "--to", metavar="R", required=True, help=f"the producer: {' or '.join(form_names())}"
+        "--to", metavar="R", required=True, help=f"the producer: {', '.join(form_names())}"
+    )
+    parser.add_argument(
+        "--scheme",
+        metavar="S",
+        help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
     add_arguments(parser)
     _folder_options.add_arguments(parser)
@@ -61,6 +71,7 @@ def _transcode_file(options: argparse.Namespace) -> CastSummary:
             options.source,
             options.destination,
             options.to,
+            scheme=options.scheme,
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )

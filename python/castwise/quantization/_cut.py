@@ -43,6 +43,11 @@ def row_step(q: Any) -> int:
     return _step(_parts(views_of(q), int(q.extras.get("nested block", 1))))
 
 
+def step_of(views: Views) -> int:
+    """Return the same of a geometry without nested scales."""
+    return _step(_parts(views, 1))
+
+
 def _step(along: Mapping[str, _Along]) -> int:
     cut = [one for one in along.values() if one.axis is not None]
     return math.lcm(*(one.rows.numerator for one in cut), *(one.multiple for one in cut))

@@ -184,7 +184,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
         level = np.asarray(q.global_scale, np.float32).reshape(())
         found |= {"global_scale": level, "global_use": storage.global_use}
     if q.zero_point is not None:
-        found["zero_point"] = views.zeros_to_core(q.zero_point, _added(q, views))
+        found["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))
     if "bias" in q.extras:
         found["bias"] = views.to_core(q.extras["bias"])
     if "group index" in q.extras:
@@ -201,15 +201,15 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
 def wrapped_zeros(q: Any) -> int:
     """Count zero points that are 0 only because what is added to them wraps."""
     views = views_of(q)
-    add = _added(q, views)
+    add = added_to_zeros(q)
     if q.zero_point is None or not add:
         return 0
     return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
 
 
-def _added(q: Any, views: Views) -> int:
+def added_to_zeros(q: Any) -> int:
     """Return what is added to stored zero points."""
-    adds = dict(views.storage.zeros_add)
+    adds = dict(views_of(q).storage.zeros_add)
     return adds.get(q.variant or next(iter(adds), ""), 0)
 
 

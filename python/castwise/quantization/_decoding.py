@@ -48,6 +48,8 @@ class Decoding:
         The stored tensors that are read.
     rows
         Reads the rows of a slab.
+    whole
+        All of it, its parts lazy; None for blocks of bytes, which hold their scales.
 
     """
 
@@ -56,6 +58,7 @@ class Decoding:
     step: int
     parts: Collection[str]
     rows: Callable[[Slab], QuantizedArray]
+    whole: QuantizedArray | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -77,6 +80,8 @@ def decoding(
     read: Read,
     section: Mapping[str, Any],
     arithmetic: Any,
+    *,
+    as_stored: bool = False,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
@@ -92,6 +97,8 @@ def decoding(
         What states the method of quantisation, as its producer writes it.
     arithmetic
         "peer" or "exact".
+    as_stored
+        Matrices that a plain model has transposed are (out, in), as their blocks lie.
 
     Raises
     ------
@@ -103,6 +110,8 @@ def decoding(
     if weight.recipes == (GGUF.name,):
         return _of_blocks(case)
     recipe, given = _given(case)
+    if as_stored:
+        given = given._replace(axis=-1)
     try:
         q = case.quantized(given, recipe)
         check_factor(q, arithmetic)
@@ -133,7 +142,7 @@ def _of_array(q: Any, given: Given) -> Decoding:
     is_free = "group index" in q.extras or q.scheme.endswith("_block") or q.scheme[:4] == "bnb_"
     if size and columns > size and columns % size and not is_free:
         raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
-    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q))
+    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)
 
 
 def _rows(q: QuantizedArray, slab: Slab) -> Any:

@@ -61,7 +61,7 @@ def _value(q: Any, part: Part, views: Views) -> Array | None:
     if part.use == "state":
         return _state(q, views)
     if part.name == "comfy_quant":
-        return _json_bytes({"format": _comfy_format(views.scheme)})
+        return comfy_marker(views.scheme)
     found = q.extras.get(part.use) if part.use else None
     return found
 
@@ -70,10 +70,10 @@ def _json_bytes(value: Any) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def _comfy_format(scheme: Scheme) -> str:
-    """Name a scheme as ComfyUI does."""
+def comfy_marker(scheme: Scheme) -> Array:
+    """Return what ComfyUI stores beside a weight: what it calls its scheme."""
     named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
-    return named.get(scheme.name, scheme.name)
+    return _json_bytes({"format": named.get(scheme.name, scheme.name)})
 
 
 def _state(q: Any, views: Views) -> Array:

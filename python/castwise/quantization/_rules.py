@@ -116,6 +116,12 @@ def gptq(case: Case) -> Given:
             f"castwise cannot decode the checkpoint_format {form!r} of GPTQ with {bits} bits; "
             "GPTQModel reads it"
         )
+    own = case.section.get("dynamic")
+    if isinstance(own, dict) and not all(key.startswith("-:") for key in own):
+        raise Undecodable(
+            "single modules have bits or groups of their own (dynamic), which castwise cannot tell "
+            "apart; GPTQModel reads it"
+        )
     case.named("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")

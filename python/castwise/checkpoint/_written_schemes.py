@@ -1,0 +1,274 @@
+"""The quantised checkpoints that castwise writes: which schemes, for whom, and of what weights.
+
+One row per producer and scheme. The arrays are those of `castwise.quantization`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._spelling import nearest
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.report import MAX_ZEROS
+from castwise.quantization import Scheme, schemes
+
+_TILE_ROWS = 128
+_NORMAL_BITS = 3
+_GROUP_OF_MLX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A scheme as a producer's checkpoints hold it.
+
+    Attributes
+    ----------
+    recipe
+        The producer.
+    scheme
+        One of `castwise.quantization.schemes()`.
+    code
+        What its configuration calls that.
+    block
+        The default block, if it is not the scheme's.
+    tile
+        Rows and columns of which those of a weight must be multiples, so that nothing is padded.
+    step
+        Slabs are multiples of so many rows, beside whole blocks.
+    stacks
+        Experts may be stacked in one tensor.
+    transposed
+        Only such experts are stored so, and in a plain model their matrices are (in, out).
+    shares
+        What engines fuse must have the same global scale.
+    symmetric
+        False for groups that have a bias.
+
+    """
+
+    recipe: str
+    scheme: str
+    code: str = ""
+    block: tuple[int, int] | None = None
+    tile: tuple[int, int] = (1, 1)
+    step: int = 1
+    stacks: bool = False
+    transposed: bool = False
+    shares: bool = False
+    symmetric: bool = True
+
+    @property
+    def row(self) -> Scheme:
+        """The row of the scheme."""
+        return scheme_named(self.scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A row, and the block that is used.
+
+    Attributes
+    ----------
+    written, block
+        They.
+    symmetric
+        False for integers with zero points.
+    reordered
+        True if an index says in which group each column is.
+
+    """
+
+    written: Written
+    block: tuple[int, int]
+    symmetric: bool = True
+    reordered: bool = False
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return self.written.row.bits
+
+
+_OF_CT = ("compressed-tensors",)
+_MODELOPT, _COMFY, _GPT_OSS = "modelopt", "comfy", "gpt-oss"
+_GGUF, _DEEPSEEK_V4 = "gguf", "deepseek-v4"
+_INTEGERS = tuple(
+    f"int{bits}_{unit}"
+    for bits, unit in ((8, "channel"), (4, "channel"), (4, "group"), (8, "group"))
+)
+_ROWS = (
+    *(Written(name, "fp8_block", stacks=True) for name in ("deepseek", "transformers")),
+    *(
+        Written(name, scheme, code, shares=scheme == "nvfp4")
+        for name in _OF_CT
+        for scheme, code in (
+            *((f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
+            ("nvfp4", "nvfp4-pack-quantized"),
+            ("mxfp4", "mxfp4-pack-quantized"),
+            ("mxfp6_e2m3", "mxfp6-pack-quantized"),
+            ("mxfp8_e4m3", "mxfp8-quantized"),
+            *((scheme, "pack-quantized") for scheme in _INTEGERS),
+        )
+    ),
+    Written(_MODELOPT, "fp8_tensor", "FP8"),
+    Written(_MODELOPT, "fp8_channel", "FP8_PER_CHANNEL_PER_TOKEN"),
+    # Without the scales of inputs: the weights alone are NVFP4.
+    Written(_MODELOPT, "nvfp4", "W4A16_NVFP4", shares=True),
+    Written(_MODELOPT, "mxfp8_e4m3", "MXFP8"),
+    Written(_GPT_OSS, "mxfp4", stacks=True, transposed=True),
+    Written(_COMFY, "fp8_tensor"),
+    Written(_COMFY, "nvfp4", tile=(16, 16), step=_TILE_ROWS),
+    Written(_COMFY, "mxfp8_e4m3", tile=(32, 32), step=_TILE_ROWS),
+    *(
+        Written(
+            "mlx",
+            f"int{bits}_group",
+            "affine",
+            block=(1, _GROUP_OF_MLX),
+            stacks=True,
+            symmetric=False,
+        )
+        for bits in (4, 8, 2, 3, 5, 6)
+    ),
+    *(
+        Written("mlx", scheme, code, stacks=True)
+        for scheme, code in (("mxfp4", "mxfp4"), ("mxfp8_e4m3", "mxfp8"), ("nvfp4", "nvfp4"))
+    ),
+)
+"""What is written; the first row of a scheme is its default."""
+
+
+def scheme_named(name: Any) -> Scheme:
+    """Return a scheme that is written.
+
+    Raises
+    ------
+    CheckpointError
+        There is none of this name, or castwise does not write it; the nearest name, or all, are in
+        the message.
+
+    """
+    rows = {one.scheme: one for one in _ROWS}
+    known = {one.name: one for one in schemes()}
+    if name in rows:
+        return known[name]
+    if name in known:
+        raise CheckpointError(
+            f"scheme {name!r}: castwise writes no checkpoint of it; it writes {', '.join(rows)}"
+        )
+    near = nearest([name], rows)[name] if isinstance(name, str) else None
+    meant = f"did you mean {near!r}? " if near else ""
+    raise CheckpointError(f"scheme {name!r} is not known: {meant}castwise writes {', '.join(rows)}")
+
+
+def scheme_names() -> tuple[str, ...]:
+    """Return the schemes that are written."""
+    return tuple(dict.fromkeys(one.scheme for one in _ROWS))
+
+
+def recipes() -> tuple[str, ...]:
+    """Return the producers as which checkpoints are written."""
+    return tuple(dict.fromkeys(one.recipe for one in _ROWS))
+
+
+def expected_zeros(targets: Iterable[str | None]) -> float:
+    """Return the share of values that may become zero before that says more than how few bits are.
+
+    It is about twice what normally distributed weights lose.
+    """
+    found = set(targets)
+    bits = [one.bits for one in schemes() if one.name in found]
+    return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
+
+
+_SHARED = (*_OF_CT, _MODELOPT, _COMFY)
+_WITH_EXPERTS = (*_OF_CT, _GPT_OSS)
+_FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
+    **{(one, one): (_SHARED, _SHARED) for one in ("nvfp4", "mxfp8_e4m3", "fp8_tensor")},
+    ("fp8_channel", "fp8_channel"): (_SHARED[:2], _SHARED[:2]),
+    ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), _WITH_EXPERTS),
+    **{(one, one): (("awq", "gptq", _GGUF), _OF_CT) for one in _INTEGERS},
+    ("mxfp4", "nvfp4"): ((*_WITH_EXPERTS, _GGUF), _SHARED[:2]),
+    ("mxfp4", "fp8_block"): ((_DEEPSEEK_V4,), (_DEEPSEEK_V4,)),
+}
+"""For a scheme, and what it can become with the same values, whose is read and whose written."""
+
+
+def is_relaid(old: tuple[str, str], new: tuple[str, str]) -> bool:
+    """Return True if what one producer stores has a form of another, each with its scheme."""
+    read, written = _FORMS.get((old[0], new[0]), ((), ()))
+    return old[1] in read and new[1] in written
+
+
+def form_names() -> tuple[str, ...]:
+    """Return the producers in whose forms checkpoints can be laid anew."""
+    return tuple(dict.fromkeys(name for _, written in _FORMS.values() for name in written))
+
+
+def changed_schemes() -> tuple[str, ...]:
+    """Return the schemes that others can become with the same values."""
+    return tuple(dict.fromkeys(new for old, new in _FORMS if new != old))
+
+
+def padding_problem(row: Written, rows: int, columns: int) -> str | None:
+    """Say why a producer cannot hold a matrix without padding; None if it can."""
+    if rows % row.tile[0] == 0 and columns % row.tile[1] == 0:
+        return None
+    high, wide = row.tile
+    return (
+        f"{row.recipe} pads {row.scheme} to multiples of {high}x{wide}, so that its shape would be "
+        "lost"
+    )
+
+
+def is_scheme(name: Any) -> bool:
+    """Return True for the name of a scheme."""
+    return any(name == one.name for one in schemes())
+
+
+def written(scheme: Any, recipe: str | None) -> Written:
+    """Return the row of a scheme and a producer, by default the first of the scheme.
+
+    Raises
+    ------
+    CheckpointError
+        They do not go together; those that do are in the message.
+
+    """
+    row = scheme_named(scheme)
+    found = {one.recipe: one for one in _ROWS if one.scheme == row.name}
+    if recipe is None:
+        return next(iter(found.values()))
+    if recipe in found:
+        return found[recipe]
+    own = [one.scheme for one in _ROWS if one.recipe == recipe]
+    every = dict.fromkeys(one.recipe for one in _ROWS)
+    what = f"; {recipe} is written as {', '.join(own)}" if own else ""
+    if not own and (near := nearest([recipe], every).get(recipe)):
+        what = f"; did you mean {near!r}?"
+    raise CheckpointError(
+        f"recipe {recipe!r} and scheme {row.name!r} do not go together: checkpoints of {row.name} "
+        f"are written as by {', '.join(found)}{what}"
+    )
+
+
+def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
+    """Return a row with its block.
+
+    Raises
+    ------
+    CheckpointError
+        The scheme has another block.
+
+    """
+    default = row.block or row.row.block
+    if block is None or block == default:
+        return Encoding(row, default)
+    is_free = row.scheme.endswith("_block") or (row.scheme.endswith("_group") and block[0] == 1)
+    if not is_free or min(block) < 1:
+        rows, columns = default
+        text = f"{rows}x{columns}" if min(default) else "what the scheme says"
+        raise CheckpointError(f"block {block[0]}x{block[1]} is not one of {row.scheme}; use {text}")
+    return Encoding(row, block)
