@@ -28,10 +28,11 @@ from castwise.quantization._configs import CONFIGS, Statement, statements, undec
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
+from castwise.quantization._names import numbered_kernel
 from castwise.quantization._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
-_CONFIG, _OWN = "config.json", "metadata"
+_CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"
 _SLAB_ELEMENTS = 2 << 20
 """Elements of a slab: with those that wait to be written, far less than 64 MiB."""
 
@@ -50,7 +51,7 @@ _Check = Callable[[QuantizedArray], None]
 _DECODED = "float"
 """Kind of a weight that is decoded; its format is None, as that of no other tensor of this kind."""
 
-_OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral"))
+_OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral", "keras"))
 """Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
 
 
@@ -80,7 +81,7 @@ def decoded(
 
     """
     plans = [_Plain(source, one, how) for one in components_of(source)]
-    if not (how.may_be_plain or any(one.names for one in plans)):
+    if not (how.may_be_plain or any(one.names or one.left_out for one in plans)):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
@@ -121,6 +122,9 @@ class _Plain:
         What stands for its shards, by path; those without any tensor are not there.
     consumed
         Paths of its files that tell how tensors were stored, and of shards without any tensor.
+    left_out
+        The tensors that a plain model does not have, each with what it is; "" for those that were
+        needed to decode others.
     exceptions
         The modules that its configuration must except; None if all of it is decoded.
 
@@ -140,7 +144,7 @@ class _Plain:
         self.exceptions: Exceptions | None = None
         self.shards: dict[str, Reader] = dict(component.shards)
         self._weights: dict[str, DecodedWeight] = {}
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._warned: set[str] = set()
         if unreadable:
             raise self._refusal(
@@ -155,7 +159,11 @@ class _Plain:
         chosen = self._chosen(self.found)
         is_partial = len(chosen) < len(self.found.weights)
         if is_partial and chosen:
-            own = [one for one in self._stated if is_folder or one.origin == _OWN]
+            own = [
+                one
+                for one in self._stated
+                if is_folder or one.origin == _OWN or one.method == _KERAS
+            ]
             self.exceptions = self._excepted(own, chosen)
         self._plan(chosen)
         if is_folder and not is_partial:
@@ -233,17 +241,20 @@ class _Plain:
 
     def _plan(self, chosen: Sequence[QuantizedWeight]) -> None:
         kept = {name for one in self._kept(chosen) for name in (one.payload, *one.parts)}
-        if chosen and not kept and self.found is not None:
-            self._left_out |= dict.fromkeys(self.found.others, "other scales and markers")
+        if self.found is not None and not kept:
+            # Of weights that are computed in float8, but stored in full precision, Keras numbers
+            # the scales; the names of others tell them only beside quantised weights.
+            others = [name for name in self.found.others if chosen or numbered_kernel(name)]
+            self.left_out |= dict.fromkeys(others, "other scales and markers")
         for weight in chosen:
             self._weights[weight.payload] = self._weight(weight)
             for name in weight.parts:
                 if name not in kept:
                     is_input = name in weight.activations
-                    self._left_out[name] = "scales of inputs" if is_input else ""
+                    self.left_out[name] = "scales of inputs" if is_input else ""
         for one in self._weights.values():
             name = one.info.name
-            if name != one.payload and name in self._stored and name not in self._left_out:
+            if name != one.payload and name in self._stored and name not in self.left_out:
                 raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
@@ -305,14 +316,14 @@ class _Plain:
         for path, reader in self._component.shards.items():
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
             weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
-            stays = not weights and self._left_out.keys().isdisjoint(reader.tensors)
+            stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
             if stays and metadata == reader.metadata:
                 continue
             self.shards[path] = decoded_reader(
                 reader,
                 self._stored,
                 weights,
-                left_out=self._left_out,
+                left_out=self.left_out,
                 metadata=metadata,
                 threads=self._how.threads,
             )
@@ -333,7 +344,7 @@ class _Plain:
             index["weight_map"] = {
                 self._weights[name].info.name if name in self._weights else name: shard
                 for name, shard in index["weight_map"].items()
-                if name not in self._left_out
+                if name not in self.left_out
             }
             homes: dict[str, list[str]] = {}
             for name, shard in index["weight_map"].items():
@@ -343,8 +354,8 @@ class _Plain:
 
     def tell(self) -> None:
         """Say which tensors a plain model does not have, beside what decodes weights."""
-        for what in filter(None, dict.fromkeys(self._left_out.values())):
-            names = [name for name, kind in self._left_out.items() if kind == what]
+        for what in filter(None, dict.fromkeys(self.left_out.values())):
+            names = [name for name, kind in self.left_out.items() if kind == what]
             _LOGGER.warning(
                 "%s: left out, as a plain model has none: %s, %d: %s",
                 self._path,

@@ -30,7 +30,8 @@ class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
 class Given(NamedTuple):
     """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
 
-    `plain` is its shape in a plain model, if that is another one with the same elements.
+    `plain` is its shape in a plain model, if that is another one with the same elements; `names`
+    are those of its parts, where the checkpoint has others, and leave out what is not needed.
     """
 
     scheme: str
@@ -39,6 +40,7 @@ class Given(NamedTuple):
     axis: int = -1
     variant: str | None = None
     plain: tuple[int, ...] | None = None
+    names: Mapping[str, str] | None = None
 
 
 class Case:
@@ -153,11 +155,15 @@ class Case:
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain = given
-        names = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
-        parts: dict[str, Any] = {name: self.lazy(name) for name in (self.payload, *names)}
-        if plain is not None and shape is not None:
-            parts[self.payload] = parts[self.payload].reshape(shape)
+        scheme, block, shape, axis, variant, plain, names = given
+        if names is None:
+            needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
+            names = {name: name for name in (self.payload, *needed)}
+        parts: dict[str, Any] = {other: self.lazy(name) for name, other in names.items()}
+        payload = parts[names[self.payload]]
+        if plain is not None and shape is not None and payload.size == math.prod(shape):
+            rows, columns = shape
+            parts[names[self.payload]] = payload.as_rows((rows, columns))
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
         return QuantizedArray.from_parts(

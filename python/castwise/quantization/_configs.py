@@ -18,6 +18,9 @@ from castwise.quantization._recipes import RECIPES
 CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant_config.json")
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
 
+MODEL = "model.keras"
+"""The name among these of what `castwise.quantization._keras.stated_layers` returns."""
+
 _MAX_DEPTH = 8
 _SECTIONS = ("quantization_config", "compression_config")
 _SPARSE = ("sparse-", "marlin-")
@@ -72,6 +75,8 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
         for name in CONFIGS
         for method, section in _sections(name, configs.get(name), 0)
     ]
+    if layers := configs.get(MODEL):
+        found.append(Statement("config.json", "keras", ("keras",), _nothing(layers), layers))
     return [*found, *_in_metadata(metadata)]
 
 

@@ -139,7 +139,12 @@ def _of_array(q: Any, given: Given) -> Decoding:
     parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
     names = [part.name for part in parts if isinstance(part, LazyArray)]
     # Groups along a row end with it; in blocks of more than one row the last may be shorter.
-    is_free = "group index" in q.extras or q.scheme.endswith("_block") or q.scheme[:4] == "bnb_"
+    is_free = (
+        "group index" in q.extras
+        or q.scheme.endswith("_block")
+        or q.scheme[:4] == "bnb_"
+        or q.recipe == "keras"
+    )
     if size and columns > size and columns % size and not is_free:
         raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
     return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)

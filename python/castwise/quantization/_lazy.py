@@ -51,6 +51,20 @@ class LazyArray:
         """See it in another shape."""
         return replace(self, shape=tuple(shape))
 
+    def as_rows(self, shape: tuple[int, int]) -> LazyArray:
+        """See it as a matrix, whose rows may be in several first axes; any of them can be read."""
+        if self.ndim <= len(shape) or self.shape[0] == shape[0] or not self.size:
+            return self.reshape(shape)
+        inside = shape[0] // self.shape[0]  # of one index of the first axis
+
+        def box(ranges: Sequence[Range]) -> NDArray[Any]:
+            (begin, end), (first, last) = ranges
+            found = self[begin // inside : -(-end // inside)].reshape(-1, shape[1])
+            skipped = begin % inside
+            return found[skipped : skipped + end - begin, first:last]
+
+        return LazyArray(self.name, shape, self.dtype, shape, box)
+
     def __getitem__(self, index: Any) -> NDArray[Any]:
         given = [one for one in (index if isinstance(index, tuple) else (index,)) if one is not ...]
         given += [slice(None)] * (self.ndim - len(given))

@@ -89,6 +89,12 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
     return {renamed.get(info.name, info.name): info for info in infos}
 
 
+def numbered_kernel(name: str) -> str | None:
+    """Return the name that a kernel has in a plain model, if variables are numbered; else None."""
+    found = _KERAS.fullmatch(name) if "/vars/" in name else None
+    return f"{found[1]}/vars/0" if found else None
+
+
 def _roles(variables: list[Info]) -> list[tuple[Info, str]]:
     """Name the variables of one layer: kernel, scale, zero point, indices.
 

@@ -54,7 +54,8 @@ def pack(
     _check_bits(bits)
     count = containers(array.shape[-1], bits, kind.itemsize, layout)
     out = np.zeros((*array.shape[:-1], count), kind)
-    _core.pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
+    if out.size:
+        _core.pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
     return out
 
 
@@ -107,7 +108,8 @@ def unpack(
     used = containers(count, bits, array.dtype.itemsize, layout)
     out = np.empty((*array.shape[:-1], count), np.int8 if signed else np.uint8)
     used_part = np.atleast_2d(array)[..., :used]
-    _core.unpack_codes(used_part, np.atleast_2d(out), bits=bits, layout=layout)
+    if out.size:
+        _core.unpack_codes(used_part, np.atleast_2d(out), bits=bits, layout=layout)
     return out
 
 

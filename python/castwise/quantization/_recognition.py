@@ -17,6 +17,7 @@ from castwise.quantization._names import (
     Described,
     beside,
     lasts,
+    numbered_kernel,
     owner,
     plain_names,
     tail,
@@ -137,7 +138,8 @@ class _Search:
         block, misshaped = _block(first, scheme, stated, info, recipes)
         misshaped = misshaped or _missing(first, stated)
         return QuantizedWeight(
-            beside(tail(first.weight).removeprefix("_"), first.weight),
+            numbered_kernel(info.name)
+            or beside(tail(first.weight).removeprefix("_"), first.weight),
             scheme,
             block,
             tuple(recipes),

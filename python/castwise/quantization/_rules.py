@@ -13,6 +13,7 @@ import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
 from castwise.quantization._configs import COMFY
+from castwise.quantization._keras import keras
 from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, U8
 from castwise.quantization._schemes import schemes
 from castwise.quantization._views import TILE, ceil_div
@@ -215,7 +216,8 @@ RULES: Mapping[str, Callable[[Case], Given]] = {
     "mlx": mlx,
     "bitsandbytes": bitsandbytes,
     "comfy": comfy,
+    "keras": keras,
 }
 """Producers whose layouts are their own; the layouts of all others are `usual`."""
 
-NOT_DECODED = frozenset(("keras", "torchao", "transformer-engine"))
+NOT_DECODED = frozenset(("torchao", "transformer-engine"))

@@ -72,7 +72,20 @@ class _Dataset:
 
 
 class Hdf5Reader(FileReader[SourceFile]):
-    """An HDF5 file whose datasets were found and checked on opening."""
+    """An HDF5 file whose datasets were found and checked on opening.
+
+    Attributes
+    ----------
+    tree
+        The file as h5py has it.
+    layer_names
+        What Keras calls the layers, by the paths of the groups of their variables.
+    left_out
+        Datasets of the tree that a copy does not have.
+
+    """
+
+    left_out: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         h5py = h5py_module()
@@ -85,6 +98,7 @@ class Hdf5Reader(FileReader[SourceFile]):
                 self.tree: Any = h5py.File(self._window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
                 self.metadata = texts(self.tree)
                 self.tensors: dict[str, TensorInfo] = {}
+                self.layer_names: dict[str, str] = {}
                 self._datasets: dict[str, _Dataset] = {}
                 self._assume = assume
                 self._take(self.tree)
@@ -106,6 +120,8 @@ class Hdf5Reader(FileReader[SourceFile]):
                 if address in seen:
                     raise CheckpointError(f"group {name!r} stands at two places")
                 seen.add(address)
+                if name and isinstance(layer := thing.attrs.get("name"), str):
+                    self.layer_names[name] = layer
                 said = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
                 self.others += [
                     f"attribute {name}/@{key}" for key in thing.attrs if key not in said
@@ -233,7 +249,7 @@ class Hdf5Writer(Writer):
             elif name in self.planned:
                 self._create(new, name, thing)
                 _copy_attributes(thing, new[name], name, but=_DTYPE_ATTRIBUTE)
-            else:
+            elif self._source is None or name not in self._source.left_out:
                 _copy_other(thing, new, name)
 
     def _label(self, name: str, old: Any) -> Any:

@@ -7,12 +7,13 @@ weights to these when it loads them.
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PureWindowsPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
@@ -26,13 +27,19 @@ from castwise.checkpoint.containers._zip import (
 )
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
 
-_WEIGHTS = "model.weights.h5"
+_WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"
 _PIECE_BYTES = 1 << 20
+_MAX_CONFIG_BYTES = 1 << 26
 
 
 class KerasReader(Hdf5Reader):
-    """A `.keras` file: the tensors are those of its weights."""
+    """A `.keras` file: the tensors are those of its weights.
+
+    `new_config` is what a copy has in the place of `config.json`; None: it has the same.
+    """
+
+    new_config: str | None = None
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(path, assume)
@@ -54,6 +61,25 @@ class KerasReader(Hdf5Reader):
                 raise CheckpointError(f"not a file of Keras 3: it has no {_WEIGHTS}; {_REMEDY}")
             weights = names[_WEIGHTS]
             return stored_begin(file, size, weights, _REMEDY), weights.file_size
+
+    def model(self) -> Any:
+        """Return the configuration of the model, as parsed; None if there is none.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be read.
+        ValueError, RecursionError
+            It cannot be parsed.
+
+        """
+        member = next((one for one in self.members if one.filename == _CONFIG), None)
+        if member is None:
+            return None
+        if member.file_size > _MAX_CONFIG_BYTES:
+            raise CheckpointError(f"it has {member.file_size:,} bytes")
+        with explained(self.path):
+            return json.loads(self.archive.read(member))
 
 
 def _check_name(name: str) -> None:
@@ -92,6 +118,8 @@ class KerasWriter(Hdf5Writer):
             for member in source.members:
                 if member.filename == _WEIGHTS:
                     self._entry = like(member)
+                elif member.filename == _CONFIG and source.new_config is not None:
+                    self._zip.writestr(like(member), source.new_config)
                 else:
                     copy_member(source.archive, member, self._zip)
         entry = self._entry

@@ -1,0 +1,292 @@
+"""What the configuration of a Keras model states of its quantised layers.
+
+A `.keras` file has it; a file of weights alone has not. Keras numbers the variables of a layer, and
+beside them states only the name of the layer: mode, packing and shape stand in the configuration.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
+from castwise.quantization._case import MATRIX, Case, Given, Undecodable
+from castwise.quantization._layouts import I8, OTHER, SCALE, ZERO
+from castwise.quantization._schemes import find_scheme
+
+_EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
+_POLICIES = frozenset(
+    (
+        *("QuantizedDTypePolicy", "QuantizedFloat8DTypePolicy", "Int4DTypePolicy"),
+        *("GPTQDTypePolicy", "AWQDTypePolicy"),
+    )
+)
+_REMEDY = "save the model with it (model.save to a .keras file)"
+_MAX_DEPTH = 200
+_I4 = f"int{find_scheme('int4_channel').bits}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer as a configuration describes it.
+
+    Attributes
+    ----------
+    kind
+        Its class.
+    mode
+        The mode of its policy, without numbers; None if it is not quantised.
+    block
+        The size of groups of int4; None for whole channels.
+    config, built
+        Its own configuration, and what it was built with.
+
+    """
+
+    kind: str
+    mode: str | None
+    block: int | None
+    config: Mapping[str, Any]
+    built: Mapping[str, Any]
+
+
+def stated_layers(model: Any, names: Mapping[str, str]) -> dict[str, list[Layer]]:
+    """Return what is stated of layers, by where their variables are; nothing if none is quantised.
+
+    Parameters
+    ----------
+    model
+        The configuration of the model, as parsed.
+    names
+        The name of each layer, by the path of its variables.
+
+    Raises
+    ------
+    ValueError
+        The configuration is nested too deep.
+
+    """
+    found: dict[str, list[Layer]] = {}
+    for name, layer in _layers(model, 0):
+        found.setdefault(name, []).append(layer)
+    if all(one.mode is None for several in found.values() for one in several):
+        return {}
+    return {path: found[name] for path, name in names.items() if name in found}
+
+
+def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
+    """Find everything that has a class, a name and a policy."""
+    _check_depth(depth)
+    if isinstance(value, dict):
+        kind, config, built = (value.get(key) for key in ("class_name", "config", "build_config"))
+        if isinstance(kind, str) and isinstance(config, dict):
+            name = config.get("name")
+            if isinstance(name, str) and "dtype" in config:
+                mode, block = _mode(config["dtype"])
+                yield (
+                    name,
+                    Layer(kind, mode, block, config, built if isinstance(built, dict) else {}),
+                )
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield from _layers(part, depth + 1)
+
+
+def _mode(stated: Any) -> tuple[str | None, int | None]:
+    """Return the mode of a policy, and the size of its blocks."""
+    try:
+        policy = deserialize(stated)
+    except (ValueError, TypeError):  # another library's, or not a policy
+        return None, None
+    if isinstance(policy, DTypePolicyMap):
+        quantized = any(isinstance(one, QuantizedDTypePolicy) for one in policy.values())
+        return ("map" if quantized else None), None
+    size = getattr(policy, "block_size", None)
+    return policy.quantization_mode, size if size is not None and size > 0 else None
+
+
+def _check_depth(depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+
+
+def plain_model(model: Any, depth: int = 0) -> Any:
+    """Return a copy of a configuration whose policies are those of before quantisation.
+
+    ValueError for one that is nested too deep.
+    """
+    _check_depth(depth)
+    if isinstance(model, list):
+        return [plain_model(one, depth + 1) for one in model]
+    if not isinstance(model, dict):
+        return model
+    config = model.get("config")
+    if model.get("class_name") in _POLICIES and isinstance(config, dict):
+        source = {"name": config.get("source_name")}
+        return {**model, "class_name": "DTypePolicy", "config": source}
+    return {
+        key: None
+        if key == "quantization_config" and _is_of_keras(value)
+        else plain_model(value, depth + 1)
+        for key, value in model.items()
+    }
+
+
+def _is_of_keras(value: Any) -> bool:
+    return isinstance(value, dict) and str(value.get("module")).startswith("keras")
+
+
+def keras(case: Case) -> Given:
+    """Describe a kernel by what the model states of its layer."""
+    path = case.payload.rpartition("/")[0]
+    if not case.section:
+        return _alone(case, path)
+    stated = case.section.get(path)
+    if not stated:
+        raise Undecodable(f"the model states nothing of the layer {path!r}; Keras reads it")
+    layer = stated[0]
+    if any(one != layer for one in stated):
+        raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
+    if layer.mode not in (I8, _I4) or layer.kind not in _SHAPES:
+        raise Undecodable(
+            f"castwise cannot decode {layer.mode} of Keras' {layer.kind} yet; Keras reads it"
+        )
+    if layer.config.get("lora_rank"):
+        raise Undecodable("it has LoRA weights beside it, which only Keras merges")
+    _check_variables(case, layer, path)
+    plain = _SHAPES[layer.kind](case, layer)
+    is_rows = layer.kind == "Embedding"
+    cut = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
+    if layer.mode == I8 and case.shape(case.payload) != plain:
+        raise case.wrong(case.payload, f"the shape {plain}")
+    scheme, block = f"{layer.mode}_channel", (1, 0)
+    if layer.block is not None:
+        if layer.mode == I8:
+            raise case.unknown()
+        scheme, block = "int4_group", (1, layer.block)
+        _check_groups(case, layer.block)
+    return Given(
+        scheme,
+        block,
+        cut,
+        axis=-1 if is_rows else 0,
+        plain=plain,
+        names=_names(case, "embeddings" if is_rows else "kernel"),
+    )
+
+
+def _alone(case: Case, path: str) -> Given:
+    """Describe a kernel of which nothing is stated: only int8 with a scale per output is certain.
+
+    int4 of one output, or int8 of an embedding, may have the very same shapes.
+    """
+    shape, scale = case.shape(case.payload), case.weight.scale
+    is_certain = (
+        re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) is not None
+        and case.format == I8
+        and len(shape) == MATRIX
+        and shape[1] > 1
+        and scale is not None
+        and list(case.weight.parts) == [scale]
+        and case.shape(scale) == (shape[1],)
+    )
+    if is_certain:
+        return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
+    raise Undecodable(
+        f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
+    )
+
+
+def _names(case: Case, kernel: str) -> dict[str, str]:
+    """Name the parts as Keras does; indices of groups are checked, and not needed."""
+    names = {case.payload: kernel}
+    for name, role in case.weight.parts.items():
+        if role in (SCALE, ZERO):
+            names[name] = kernel + ("_scale" if role == SCALE else "_zero")
+    return names
+
+
+def _check_variables(case: Case, layer: Layer, path: str) -> None:
+    """Refuse a layer whose variables are not as many as its configuration says."""
+    has_bias = bool(layer.config.get("use_bias") or layer.config.get("bias_axes"))
+    count = 2 + has_bias + (0 if layer.block is None else 2)
+    found = [name for name in case.tensors if name.rpartition("/")[0] == path]
+    if {*found} != {f"{path}/{number}" for number in range(count)}:
+        raise Undecodable(
+            f"it has {len(found)} variables, and the model states a layer of {count} (with scales, "
+            "zero points and indices of groups)"
+        )
+
+
+def _check_groups(case: Case, size: int) -> None:
+    """Refuse groups that are not blocks of neighbours."""
+    indices = next((name for name, role in case.weight.parts.items() if role == OTHER), None)
+    if indices is None or ZERO not in case.weight.parts.values():
+        raise Undecodable("it lacks zero points, or the indices of groups")
+    found = np.asarray(case.lazy(indices)[...])
+    if found.ndim != 1 or not np.array_equal(found, np.arange(len(found)) // size):
+        raise Undecodable(f"{indices!r} are not the indices of blocks of {size}")
+
+
+def _dense(case: Case, layer: Layer) -> tuple[int, ...]:
+    return case.matrix()[0], _count(layer, "units")
+
+
+def _embedding(case: Case, layer: Layer) -> tuple[int, ...]:
+    del case
+    return _count(layer, "input_dim"), _count(layer, "output_dim")
+
+
+def _einsum(case: Case, layer: Layer) -> tuple[int, ...]:
+    """Return the shape of a kernel, whose letters are those of inputs and outputs."""
+    inputs, kernel, outputs = _letters(layer)
+    if layer.mode == I8:
+        return case.shape(case.payload)
+    sizes: dict[str, int] = {}
+    given = layer.config.get("output_shape")
+    ends = given if isinstance(given, list) else [given]
+    starts = layer.built.get("input_shape")
+    for letters, shape in ((outputs, ends), (inputs, starts if isinstance(starts, list) else [])):
+        pairs = zip(reversed(letters), reversed(shape), strict=False)
+        sizes |= {one: size for one, size in pairs if isinstance(size, int)}
+    if not set(kernel) <= sizes.keys():
+        raise Undecodable("the model does not state the shape of its kernel")
+    return tuple(sizes[one] for one in kernel)
+
+
+_SHAPES = {"Dense": _dense, "Embedding": _embedding, "EinsumDense": _einsum}
+
+
+def _letters(layer: Layer) -> tuple[str, str, str]:
+    """Return the letters of inputs, kernel and outputs of an equation."""
+    equation = layer.config.get("equation")
+    found = _EQUATION.fullmatch(equation) if isinstance(equation, str) else None
+    if found is None:
+        raise Undecodable(f"castwise cannot read its equation {equation!r}")
+    return found[1], found[2], found[3]
+
+
+def _matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return a kernel's shape as (inputs, outputs), where its axes are in this order."""
+    _, kernel, outputs = _letters(layer)
+    kept = [one for one in kernel if one in outputs]
+    summed = len(kernel) - len(kept)
+    in_order = "".join(one for one in outputs if one in kernel)
+    if kernel[summed:] != "".join(kept) or (layer.mode == I8 and in_order != kernel[summed:]):
+        raise Undecodable(
+            f"the axes of its kernel, {kernel!r}, are not those that are summed and then those of "
+            "the outputs; castwise cannot decode it yet; Keras reads it"
+        )
+    return math.prod(shape[:summed]), math.prod(shape[summed:])
+
+
+def _count(layer: Layer, key: str) -> int:
+    value = layer.config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Undecodable(f"the model states {key}={value!r} of its layer")
+    return value

@@ -1,0 +1,160 @@
+"""What a Keras model states of its layers, and what is told without it; no Keras is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from castwise.quantization._keras import plain_model, stated_layers
+from castwise.quantization._lazy import LazyArray
+from hypothesis import given
+from hypothesis import strategies as st
+
+CODES = np.random.default_rng(2).integers(-127, 128, (6, 5), dtype=np.int8)
+SCALE = np.linspace(1, 90, 5, dtype=np.float32)
+
+
+def test_int8_of_a_dense_layer_is_told_by_its_place(tmp_path: Path) -> None:
+    bias = np.arange(5, dtype=np.float32)
+    names = ("a/layers/dense_3/vars/", "layers/dense/vars/")
+    tensors = {names[0] + "0": CODES, names[0] + "1": bias, names[0] + "2": SCALE}
+    tensors |= {names[1] + "0": CODES, names[1] + "1": SCALE}
+    checkpoint.save(tmp_path / "in.safetensors", tensors)
+    checkpoint.dequantize_file(
+        tmp_path / "in.safetensors", out := tmp_path / "out.safetensors", "float32"
+    )
+    found = checkpoint.load(out)
+    assert set(found) == {names[0] + "0", names[0] + "1", names[1] + "0"}
+    for name in names:
+        np.testing.assert_array_equal(found[name + "0"], CODES / SCALE)
+    np.testing.assert_array_equal(found[names[0] + "1"], bias)
+
+
+@pytest.mark.parametrize(
+    ("path", "codes", "scale"),
+    [
+        ("layers/embedding", CODES, SCALE),
+        ("layers/einsum_dense", CODES, SCALE),
+        ("encoder/output", CODES, SCALE),
+        ("layers/dense", CODES[:, :1], SCALE[:1]),  # int4 of one or two outputs has this shape
+        ("layers/dense", CODES[:, :3], SCALE),
+        ("layers/dense", CODES.reshape(6, 5, 1), SCALE),
+    ],
+)
+def test_others_are_refused(tmp_path: Path, path: str, codes: Any, scale: Any) -> None:
+    tensors = {f"{path}/vars/0": codes, f"{path}/vars/1": scale}
+    checkpoint.save(tmp_path / "in.safetensors", tensors)
+    with pytest.raises(
+        CheckpointError, match=rf"'{path}/vars'.*shapes do not tell; save the model"
+    ):
+        checkpoint.dequantize_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+
+
+def policy(kind: str, mode: str) -> dict[str, Any]:
+    return {
+        "module": "keras",
+        "class_name": kind,
+        "config": {"mode": mode, "source_name": "mixed_bfloat16"},
+        "registered_name": None,
+    }
+
+
+def dense(name: str, dtype: Any, **more: Any) -> dict[str, Any]:
+    return {"class_name": "Dense", "config": {"name": name, "dtype": dtype, "units": 5, **more}}
+
+
+PLAIN = {
+    "module": "keras",
+    "class_name": "DTypePolicy",
+    "config": {"name": "mixed_bfloat16"},
+    "registered_name": None,
+}
+
+
+def test_policies_become_those_of_before() -> None:
+    maps = {
+        "class_name": "DTypePolicyMap",
+        "config": {
+            "default_policy": PLAIN,
+            "policy_map": {"a": policy("Int4DTypePolicy", "int4/8")},
+        },
+    }
+    own = {"module": "mine", "class_name": "Own"}
+    model = {
+        "layers": [
+            dense(
+                "a", policy("QuantizedDTypePolicy", "int8"), quantization_config={"module": "keras"}
+            ),
+            dense("b", maps, quantization_config=own),
+            dense("c", "float32", quantization_config=None, others=[1.5, None, {"x": "int8"}]),
+        ]
+    }
+    text = json.dumps(model)
+    plain_maps = json.loads(json.dumps(maps))
+    plain_maps["config"]["policy_map"]["a"] = PLAIN
+    assert plain_model(model) == {
+        "layers": [
+            dense("a", PLAIN, quantization_config=None),
+            dense("b", plain_maps, quantization_config=own),
+            model["layers"][2],
+        ]
+    }
+    assert json.dumps(model) == text
+
+
+def test_what_is_stated_of_layers() -> None:
+    model = {
+        "a": dense("one", policy("Int4DTypePolicy", "int4/8")),
+        "b": [dense("two", policy("QuantizedDTypePolicy", "int8")), dense("two", "float32")],
+        "c": dense("odd", {"class_name": "Own", "config": {}}),
+        "d": dense("channels", policy("Int4DTypePolicy", "int4/-1")),
+    }
+    names = {"x/vars": "one", "y/vars": "two", "z/vars": "odd", "w/vars": "channels", "v": "none"}
+    found = stated_layers(model, names)
+    told = {path: [(one.mode, one.block) for one in several] for path, several in found.items()}
+    assert told == {
+        "x/vars": [("int4", 8)],
+        "y/vars": [("int8", None), (None, None)],
+        "z/vars": [(None, None)],
+        "w/vars": [("int4", None)],
+    }
+    assert stated_layers({"a": dense("one", "float32")}, names) == {}
+    deep: Any = []
+    for _ in range(300):
+        deep = [deep]
+    for read in (plain_model, lambda model: stated_layers(model, names)):
+        with pytest.raises(ValueError, match="nested more than"):
+            read(deep)
+
+
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=3, max_size=4),
+    joined=st.integers(1, 3),
+    ends=st.tuples(*[st.integers(0, 9)] * 4),
+)
+def test_rows_of_joined_axes(shape: list[int], joined: int, ends: tuple[int, ...]) -> None:
+    """Rows are read of whole indices of the first axis, and no more."""
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    reads: list[int] = []
+
+    def box(ranges: Sequence[tuple[int, int]]) -> Any:
+        found = whole[tuple(slice(*one) for one in ranges)]
+        reads.append(len(found))
+        return found
+
+    rows = int(np.prod(shape[: min(joined, len(shape) - 1)]))
+    wanted = whole.reshape(rows, -1)
+    lazy = LazyArray("x", whole.shape, whole.dtype, whole.shape, box).as_rows(wanted.shape)
+    first, last = sorted(number % rows for number in ends[:2])
+    left, right = sorted(number % wanted.shape[1] for number in ends[2:])
+    columns = slice(left, right + 1) if lazy.stored == wanted.shape else slice(None)
+    got = lazy[first : last + 1, columns]
+    np.testing.assert_array_equal(got, wanted[first : last + 1, columns])
+    inside = rows // shape[0]
+    assert reads == [last // inside - first // inside + 1]
