@@ -3,17 +3,11 @@
 use super::squares::Values;
 use crate::cpu::{Kernel, Level};
 
-/// The results of the first pass over a tile. Magnitudes are compared as bits of float32, whose order is the same.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FirstPass {
-    /// The smallest magnitude less one, modulo 2^32: so zeros do not count.
-    pub(super) below: u32,
-    /// The largest magnitude less one, modulo 2^32: so one zero shows.
-    pub(super) above: u32,
-    pub(super) error: u32,
-    pub(super) inexact: u32,
-    /// Whether some relative error may exceed the largest so far.
-    pub(super) may_exceed: bool,
+/// The smallest and the largest magnitude of the sources, as bits of float32, whose order is the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extremes {
+    pub(super) smallest: u32,
+    pub(super) largest: u32,
 }
 
 #[inline(always)]
@@ -21,15 +15,38 @@ pub(super) fn bits(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
-impl FirstPass {
-    /// Returns the largest magnitude of the sources, and how many of them are zero. Most tiles have no zero, and need no
-    /// second pass for that.
-    pub(super) fn largest_and_zeros(&self, level: Level, sources: Values) -> [u32; 2] {
-        if self.above == u32::MAX { level.run(Zeros(sources)) } else { [self.above + 1, 0] }
+impl Extremes {
+    pub(super) fn of(level: Level, sources: Values) -> Self {
+        level.run(Both(sources))
+    }
+
+    /// Returns the smallest nonzero magnitude of the sources, 0 if there is none, and how many of them are zero. Most
+    /// tiles have no zero, and need no second pass for that.
+    pub(super) fn smallest_nonzero_and_zeros(&self, level: Level, sources: Values) -> [u32; 2] {
+        if self.smallest == 0 { level.run(Zeros(sources)) } else { [self.smallest, 0] }
     }
 }
 
-/// Returns the largest magnitude, and how many sources are zero.
+/// Finds both.
+struct Both(Values);
+
+impl Kernel for Both {
+    type Output = Extremes;
+
+    #[inline(always)]
+    fn run(self) -> Extremes {
+        let (mut smallest, mut largest) = (u32::MAX, 0);
+        for i in 0..self.0.count() {
+            // SAFETY: `i` is below the count.
+            let magnitude = bits(unsafe { self.0.get(i) });
+            smallest = magnitude.min(smallest);
+            largest = magnitude.max(largest);
+        }
+        Extremes { smallest, largest }
+    }
+}
+
+/// Returns the smallest nonzero magnitude, and how many sources are zero.
 struct Zeros(Values);
 
 impl Kernel for Zeros {
@@ -37,32 +54,14 @@ impl Kernel for Zeros {
 
     #[inline(always)]
     fn run(self) -> [u32; 2] {
-        let (mut largest, mut zeros) = (0, 0);
+        let (mut below, mut zeros) = (u32::MAX, 0);
         for i in 0..self.0.count() {
             // SAFETY: `i` is below the count.
             let magnitude = bits(unsafe { self.0.get(i) });
-            largest = magnitude.max(largest);
+            // One is subtracted, so that zero wraps to the largest number.
+            below = magnitude.wrapping_sub(1).min(below);
             zeros += u32::from(magnitude == 0);
         }
-        [largest, zeros]
-    }
-}
-
-/// The first pass over sources of a lossless cast: their range.
-pub(super) struct Extremes(pub(super) Values);
-
-impl Kernel for Extremes {
-    type Output = FirstPass;
-
-    #[inline(always)]
-    fn run(self) -> FirstPass {
-        let (mut below, mut above) = (u32::MAX, 0);
-        for i in 0..self.0.count() {
-            // SAFETY: `i` is below the count.
-            let less = bits(unsafe { self.0.get(i) }).wrapping_sub(1);
-            below = less.min(below);
-            above = less.max(above);
-        }
-        FirstPass { below, above, ..FirstPass::default() }
+        [below.wrapping_add(1), zeros]
     }
 }

@@ -1,40 +1,59 @@
-//! The first pass over a tile, and the largest relative error: only elements that may exceed the largest so far are
-//! divided.
+//! The errors of a tile, and the largest relative one: only elements that may exceed the largest so far are divided.
 
-use super::extremes::{FirstPass, bits};
-use super::squares::{Errors, LANES};
-use crate::cpu::{InstructionSet, Kernel, Level};
+use super::extremes::bits;
+use super::squares::{LANES, Values};
+use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 
 /// Below this, products of relative errors and sources may lose bits.
 pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
 
-/// The first pass; `FUSED` uses fused multiply-add.
-struct FirstPassLoop<const FUSED: bool> {
-    ends: Errors,
+/// What is known of the errors of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ErrorSummary {
+    /// The largest magnitude, as bits.
+    pub(super) largest: u32,
+    /// How many are zero.
+    pub(super) zeros: u32,
+    /// Whether some relative error may exceed the largest so far.
+    pub(super) may_exceed: bool,
+}
+
+impl ErrorSummary {
+    /// The summary of errors that are all zero.
+    pub(super) fn of_zeros(count: usize) -> Self {
+        Self { largest: 0, zeros: count as u32, may_exceed: false }
+    }
+}
+
+/// Replaces results by their errors; `FUSED` uses fused multiply-add.
+struct ErrorLoop<const FUSED: bool> {
+    sources: Values,
+    results: *mut f32,
     ratio: f32,
 }
 
-impl<const FUSED: bool> Kernel for FirstPassLoop<FUSED> {
-    type Output = FirstPass;
+impl<const FUSED: bool> RawKernel for ErrorLoop<FUSED> {
+    type Output = ErrorSummary;
 
     #[inline(always)]
-    fn run(self) -> FirstPass {
-        let Self { ends, ratio } = self;
-        let (mut below, mut above, mut most, mut inexact, mut excess) = (u32::MAX, 0, 0, 0, 0);
-        for i in 0..ends.count() {
-            // SAFETY: `i` is below the count.
-            let (x, y) = unsafe { ends.get(i) };
-            let error = (y - x).abs();
-            let less = bits(x).wrapping_sub(1);
-            below = less.min(below);
-            above = less.max(above);
-            most = bits(error).max(most);
-            inexact += bits(error).min(1);
+    unsafe fn run(self) -> ErrorSummary {
+        let Self { sources, results, ratio } = self;
+        let (mut largest, mut zeros, mut excess) = (0, 0, 0);
+        for i in 0..sources.count() {
+            // SAFETY: `i` is below the count, and the caller has made the pointer valid for as many results.
+            let (x, error) = unsafe {
+                let (x, place) = (sources.get(i), results.add(i));
+                let error = *place - x;
+                *place = error;
+                (x, error.abs())
+            };
+            largest = bits(error).max(largest);
+            zeros += u32::from(bits(error) == 0);
             let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
             // As integers, the bits of floats keep their sign.
             excess = (more.to_bits() as i32).max(excess);
         }
-        FirstPass { below, above, error: most, inexact, may_exceed: excess > 0 }
+        ErrorSummary { largest, zeros, may_exceed: excess > 0 }
     }
 }
 
@@ -43,11 +62,13 @@ impl<const FUSED: bool> Kernel for FirstPassLoop<FUSED> {
 pub(super) struct MaxRelativeError {
     error: f32,
     source: f32,
+    /// The largest float32 that is not above the quotient; 0 if that is [`TINY`].
+    ratio: f32,
 }
 
 impl Default for MaxRelativeError {
     fn default() -> Self {
-        Self { error: 0.0, source: 1.0 }
+        Self { error: 0.0, source: 1.0, ratio: 0.0 }
     }
 }
 
@@ -56,29 +77,32 @@ impl MaxRelativeError {
         f64::from(self.error) / f64::from(self.source)
     }
 
-    /// Returns a float32 below the quotient by so many units in the last place, or equal to it.
-    fn ratio(self, units: u32) -> f32 {
-        let quotient = self.quotient();
-        let near = quotient as f32;
-        let excess = u32::from(f64::from(near) > quotient);
-        if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess - units) }
-    }
-
-    pub(super) fn first_pass(self, level: Level, ends: Errors) -> FirstPass {
-        if level.set() >= InstructionSet::Neon {
-            level.run(FirstPassLoop::<true> { ends, ratio: self.ratio(0) })
-        } else {
-            // The product may be rounded up, so the ratio is taken lower.
-            level.run(FirstPassLoop::<false> { ends, ratio: self.ratio(8) })
+    /// Replaces results by their errors.
+    ///
+    /// # Safety
+    /// As many results as sources are readable and writable at the pointer.
+    pub(super) unsafe fn subtract(self, level: Level, sources: Values, results: *mut f32) -> ErrorSummary {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if level.set() >= InstructionSet::Neon {
+                level.run_raw(ErrorLoop::<true> { sources, results, ratio: self.ratio })
+            } else {
+                // The product may be rounded up, so the ratio is taken lower.
+                let ratio = f32::from_bits(self.ratio.to_bits().saturating_sub(8));
+                level.run_raw(ErrorLoop::<false> { sources, results, ratio })
+            }
         }
     }
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
-    pub(super) fn rise(&mut self, level: Level, ends: Errors) -> bool {
-        let risen = level.run(Rise { ends, from: *self });
-        let rises = risen.is_some();
-        *self = risen.unwrap_or(*self);
-        rises
+    pub(super) fn rise(&mut self, level: Level, sources: Values, errors: Values) -> bool {
+        let Some(risen) = level.run(Rise { sources, errors, from: *self }) else { return false };
+        let quotient = risen.quotient();
+        let near = quotient as f32;
+        let excess = u32::from(f64::from(near) > quotient);
+        let ratio = if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess) };
+        *self = Self { ratio, ..risen };
+        true
     }
 
     /// Returns whether the quotient is below another. Products of float32 are exact in float64.
@@ -91,7 +115,9 @@ impl MaxRelativeError {
 /// Finds the largest relative error, if it exceeds another. Products tell which groups of elements may rise: arrays of
 /// one value come here with each tile.
 struct Rise {
-    ends: Errors,
+    sources: Values,
+    /// As many.
+    errors: Values,
     from: MaxRelativeError,
 }
 
@@ -100,19 +126,19 @@ impl Kernel for Rise {
 
     #[inline(always)]
     fn run(self) -> Option<MaxRelativeError> {
-        let Self { ends, from: mut most } = self;
+        let Self { sources, errors, from: mut most } = self;
         let mut risen = None;
-        for start in (0..ends.count()).step_by(LANES) {
-            // SAFETY: the count is a multiple of LANES.
-            let at = |lane| unsafe { ends.get(start + lane) };
-            let rises = |most: MaxRelativeError, (x, y): (f32, f32)| most.is_below((y - x).abs(), x.abs());
+        for start in (0..sources.count()).step_by(LANES) {
+            // SAFETY: both counts are the same multiple of LANES.
+            let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
+            let rises = |most: MaxRelativeError, (x, error): (f32, f32)| most.is_below(error, x);
             let found: u64 = (0..LANES).map(|lane| u64::from(rises(most, at(lane)))).sum();
             if found == 0 {
                 continue;
             }
-            for (x, y) in (0..LANES).map(at) {
-                if rises(most, (x, y)) {
-                    most = MaxRelativeError { error: (y - x).abs(), source: x.abs() };
+            for (source, error) in (0..LANES).map(at) {
+                if rises(most, (source, error)) {
+                    most = MaxRelativeError { error, source, ..most };
                     risen = Some(most);
                 }
             }

@@ -59,14 +59,17 @@ impl SquareSum {
         let (first, shift) = (place / 64, place % 64);
         let beyond = if shift == 0 { 0 } else { (units >> (128 - shift)) as u64 };
         let low = units << shift;
-        let mut parts = [low as u64, (low >> 64) as u64, beyond].into_iter();
+        let parts = [low as u64, (low >> 64) as u64, beyond];
+        let mut words = self.words[first..].iter_mut();
         let mut carry = false;
-        for word in &mut self.words[first..] {
-            let part = parts.next();
-            if part.is_none() && !carry {
+        for (part, word) in parts.into_iter().zip(&mut words) {
+            carry = add_with_carry(word, part, carry);
+        }
+        for word in words {
+            if !carry {
                 break;
             }
-            carry = add_with_carry(word, part.unwrap_or(0), carry);
+            carry = add_with_carry(word, 0, carry);
         }
     }
 

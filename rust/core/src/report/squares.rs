@@ -3,28 +3,31 @@
 //! Squares are added to two float64 sums per lane. The first starts at a power of two large enough that its exponent
 //! never changes, so it absorbs each square rounded to its last place; the second takes the remainders. If the roots of
 //! a tile differ by no more than a factor of about 2^20, no bit is lost; where squares have few bits, the second sum is
-//! enough. (Otherwise [`SquareSum`] adds squares one by one.)
+//! enough. (Otherwise the larger and the smaller roots are added apart.) As no exponent changes, the bits of a sum less
+//! those of its start are its increase in units of its last place.
 
 use super::square_sum::{LOWEST, SquareSum};
-use crate::cpu::{InstructionSet, Kernel, Level};
-use crate::kernels::tile::TILE;
+use crate::cpu::{Kernel, Level, RawKernel};
+use crate::kernels::tile::{TILE, Tile};
+use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, with_vectors};
 
-/// Lanes with one sum each, side by side: enough that additions do not wait for each other.
+/// Columns are padded to a multiple of this, so that loops have no remainder.
 pub(super) const LANES: usize = 32;
 
-/// Lanes with two sums each: as many as there are registers for.
+/// Lanes of the loop that the compiler vectorises: as many as there are registers for.
 const PAIRS: usize = LANES / 2;
 
-/// The binary logarithm of the squares that one of so many lanes adds up.
-const fn depth(lanes: usize) -> i32 {
-    (TILE / lanes).ilog2() as i32
-}
+/// Registers of each sum, side by side, so that additions do not wait for each other.
+const REGISTERS: usize = 4;
 
-/// Bits that a float64 sum holds exactly.
-const EXACT: i32 = f64::MANTISSA_DIGITS as i32;
+/// The binary logarithm of the squares that a lane adds up: registers have two lanes or more.
+const DEPTH: i32 = (TILE / (2 * REGISTERS)).ilog2() as i32;
 
 /// Bits of the significand of float64, without the first.
-const FRACTION: i32 = EXACT - 1;
+const FRACTION: i32 = f64::MANTISSA_DIGITS as i32 - 1;
+
+/// Bits by which a second sum may differ from its start, in the middle between two powers of two.
+const EXACT: i32 = FRACTION - 1;
 
 /// Bounds of all roots of a tile.
 #[derive(Clone, Copy, Debug)]
@@ -57,27 +60,27 @@ impl Bounds {
 
     /// Returns whether one float64 sum per lane is exact.
     pub(super) fn is_narrow(self) -> bool {
-        2 * self.above + depth(LANES) <= self.unit + EXACT
+        2 * self.above + DEPTH <= self.unit + EXACT
     }
 
-    /// Returns the exponent at which first sums start; they stay below twice that power.
+    /// Returns the exponent at which first sums start; they do not exceed twice that power.
     fn start(self) -> i32 {
-        2 * self.above + depth(PAIRS) + 1
+        2 * self.above + DEPTH
     }
 
     /// Returns whether two float64 sums per lane are exact.
     pub(super) fn is_wide(self) -> bool {
         // The remainder of a square is at most half of the first sum's last place.
-        self.start() - FRACTION - 1 + depth(PAIRS) <= self.unit + EXACT
+        self.start() - FRACTION - 1 + DEPTH <= self.unit + EXACT
     }
 
-    /// Returns the start of first sums, and the factors that make integers of their increase and of second sums.
-    pub(super) fn constants(self) -> (f64, [f64; 2]) {
-        (power_of_two(self.start()), [FRACTION - self.start(), -self.unit].map(power_of_two))
+    /// Returns where both sums start.
+    fn starts(self) -> [f64; 2] {
+        [power_of_two(self.start()), 1.5 * power_of_two(self.unit + FRACTION)]
     }
 
     /// Joins both sums, in units.
-    pub(super) fn join(self, first: i64, second: i64) -> i128 {
+    fn join(self, [first, second]: [i64; 2]) -> i128 {
         let distance = self.start() - FRACTION - self.unit;
         // With few bits, first sums are not used, and their last place is below the unit.
         let first = i128::from(first);
@@ -96,8 +99,6 @@ impl Bounds {
 /// # Safety
 /// The count is a multiple of [`LANES`].
 pub(super) unsafe trait Column: Copy {
-    /// Whether squares have no more bits than float64.
-    const SHORT: bool;
     fn count(&self) -> usize;
     /// # Safety
     /// The index is below the count: a check would keep vectors from the loop.
@@ -117,7 +118,6 @@ impl<'a> F64Column<'a> {
 
 // SAFETY: `new` checks the count.
 unsafe impl Column for F64Column<'_> {
-    const SHORT: bool = false;
     #[inline(always)]
     fn count(&self) -> usize {
         self.0.len()
@@ -161,7 +161,6 @@ impl Values {
 
 // SAFETY: the promise of `new`'s caller.
 unsafe impl Column for Values {
-    const SHORT: bool = true;
     #[inline(always)]
     fn count(&self) -> usize {
         self.count
@@ -173,59 +172,35 @@ unsafe impl Column for Values {
     }
 }
 
-/// Sources and as many results; as a column, their differences in float32, where these are exact.
-#[derive(Clone, Copy)]
-pub(super) struct Errors {
-    sources: Values,
-    results: Values,
-}
-
-impl Errors {
-    pub(super) fn new(sources: Values, results: Values) -> Self {
-        assert_eq!(sources.count, results.count);
-        Self { sources, results }
-    }
-
-    #[inline(always)]
-    pub(super) fn count(&self) -> usize {
-        self.sources.count
-    }
-
-    /// Returns a source and its result.
-    ///
-    /// # Safety
-    /// The index is below the count.
-    #[inline(always)]
-    pub(super) unsafe fn get(&self, index: usize) -> (f32, f32) {
-        // SAFETY: the caller's promise; there are as many of both.
-        unsafe { (self.sources.get(index), self.results.get(index)) }
-    }
-}
-
-// SAFETY: the promise of `Values::new`'s caller.
-unsafe impl Column for Errors {
-    const SHORT: bool = true;
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.sources.count
-    }
-    #[inline(always)]
-    unsafe fn at(&self, index: usize) -> f64 {
-        // SAFETY: the caller's promise.
-        let (source, result) = unsafe { self.get(index) };
-        f64::from(result - source)
-    }
-}
-
 /// Adds the squares of a column of float32, not all of them zero, to a sum.
-pub(super) fn add_f32s<C: Column>(sum: &mut SquareSum, level: Level, column: C, bounds: Bounds) {
+pub(super) fn add_f32s(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
     if bounds.is_narrow() {
-        add_up::<_, false, LANES>(sum, level, column, bounds, 0);
+        add_up::<false>(sum, level, column, bounds);
     } else if bounds.is_wide() {
-        add_up::<_, true, PAIRS>(sum, level, column, bounds, 0);
+        add_up::<true>(sum, level, column, bounds);
     } else {
+        add_apart(sum, level, column, bounds);
+    }
+}
+
+/// Adds the larger roots, and then the smaller ones.
+#[cold]
+fn add_apart(sum: &mut SquareSum, level: Level, column: Values, Bounds { above, unit }: Bounds) {
+    /// Binades of the larger roots: with the bits of the smallest of them, as many as are [wide](Bounds::is_wide).
+    const BINADES: i32 = 16;
+    let from = above - BINADES;
+    let mut parts = [Tile::<f32>::default(); 2];
+    for i in 0..column.count() {
         // SAFETY: `i` is below the count.
-        (0..column.count()).for_each(|i| sum.add_square_of(unsafe { column.at(i) }));
+        let root = unsafe { column.get(i) };
+        parts[usize::from(f64::from(root.abs()) < power_of_two(from))].0[i] = root;
+    }
+    let [large, small] = &parts;
+    let large_unit = unit.max(2 * (from - (f32::MANTISSA_DIGITS as i32 - 1)));
+    for (part, bounds) in [(large, Bounds { above, unit: large_unit }), (small, Bounds { above: from, unit })]
+    {
+        // SAFETY: a tile is as long as the longest column.
+        add_f32s(sum, level, unsafe { Values::new(part.0.as_ptr(), column.count()) }, bounds);
     }
 }
 
@@ -241,7 +216,8 @@ pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], larges
     let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
     if near.is_wide() {
         let factors = [shift / 2, shift - shift / 2].map(power_of_two);
-        add_up::<_, true, PAIRS>(sum, level, F64Column::new(column, factors), near, shift);
+        let squares = Squares::<_, true> { column: F64Column::new(column, factors), starts: near.starts() };
+        sum.add(near.join(level.run(squares)) as u128, near.unit - 2 * shift);
     } else {
         for &root in column {
             sum.add_square_of(root);
@@ -249,76 +225,105 @@ pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], larges
     }
 }
 
-fn add_up<C: Column, const TWO: bool, const SUMS: usize>(
-    sum: &mut SquareSum,
-    level: Level,
+fn add_up<const TWO: bool>(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
+    let starts = bounds.starts();
+    // SAFETY: the vectors are there, so their features are.
+    let sums = with_vectors!(level, vectors: V => unsafe {
+        vectors.run(VectorSquares::<V, TWO> { column, starts, _vectors: vectors })
+    });
+    let sums = sums.unwrap_or_else(|| level.run(Squares::<Values, TWO> { column, starts }));
+    sum.add(bounds.join(sums) as u128, bounds.unit);
+}
+
+/// Computes by how much the two sums of a tile increase, in units of their last places; without `TWO`, the second only.
+struct Squares<C, const TWO: bool> {
     column: C,
-    bounds: Bounds,
-    shift: i32,
-) {
-    let (start, scales) = bounds.constants();
-    let [first, second] = if level.set() >= InstructionSet::Neon && C::SHORT {
-        level.run(Squares::<C, TWO, true, SUMS> { column, start, scales })
-    } else {
-        level.run(Squares::<C, TWO, false, SUMS> { column, start, scales })
-    };
-    sum.add(bounds.join(first, second) as u128, bounds.unit - 2 * shift);
+    starts: [f64; 2],
 }
 
-/// Computes the two sums of a tile, in units of the first's last place and of [`Bounds::unit`]. `FUSED` uses fused
-/// multiply-add, which is slow on machines without the instruction.
-struct Squares<C, const TWO: bool, const FUSED: bool, const SUMS: usize> {
-    column: C,
-    start: f64,
-    scales: [f64; 2],
-}
-
-/// Adds the square of a root to the sums of a lane; without `TWO`, to the second only.
+/// Returns the total increase of sums from their start, in units of their last place.
 #[inline(always)]
-fn take<const TWO: bool, const FUSED: bool>(root: f64, first: &mut f64, second: &mut f64) {
-    if TWO {
-        let next = sum_of::<FUSED>(root, root, *first);
-        *second += sum_of::<FUSED>(root, root, *first - next);
-        *first = next;
-    } else {
-        *second = sum_of::<FUSED>(root, root, *second);
-    }
+fn increase(sums: &[f64], start: f64) -> i64 {
+    sums.iter().fold(0, |all, sum| all + (sum.to_bits() as i64 - start.to_bits() as i64))
 }
 
-/// Returns `a * b + c`; without `FUSED` the product is exact or rounded before the addition.
-#[inline(always)]
-fn sum_of<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
-    if FUSED { a.mul_add(b, c) } else { a * b + c }
-}
-
-/// Returns the total increase of all lanes' sums, in units of `1 / scale`.
-///
-/// # Safety
-/// Each lane's is below 2^63 of them.
-#[inline(always)]
-unsafe fn units<const SUMS: usize>(sums: &[f64; SUMS], start: f64, scale: f64) -> i64 {
-    // SAFETY: the caller's promise. (A conversion that tests it would not be vectorised.)
-    sums.iter().map(|sum| unsafe { ((sum - start) * scale).to_int_unchecked::<i64>() }).sum()
-}
-
-impl<C: Column, const TWO: bool, const FUSED: bool, const SUMS: usize> Kernel
-    for Squares<C, TWO, FUSED, SUMS>
-{
+impl<C: Column, const TWO: bool> Kernel for Squares<C, TWO> {
     type Output = [i64; 2];
 
     #[inline(always)]
     fn run(self) -> [i64; 2] {
-        let start = if TWO { self.start } else { 0.0 };
-        let (mut first, mut second) = ([start; SUMS], [0.0; SUMS]);
-        for i in (0..self.column.count()).step_by(SUMS) {
-            for lane in 0..SUMS {
-                // SAFETY: the count is a multiple of LANES, hence of SUMS.
+        let [mut first, mut second] = self.starts.map(|start| [start; PAIRS]);
+        for i in (0..self.column.count()).step_by(PAIRS) {
+            for lane in 0..PAIRS {
+                // SAFETY: the count is a multiple of LANES, hence of PAIRS.
                 let root = unsafe { self.column.at(i + lane) };
-                take::<TWO, FUSED>(root, &mut first[lane], &mut second[lane]);
+                if TWO {
+                    // Products are exact or rounded before the addition: a fused one is slow where there is none.
+                    let next = first[lane] + root * root;
+                    second[lane] += root * root + (first[lane] - next);
+                    first[lane] = next;
+                } else {
+                    second[lane] += root * root;
+                }
             }
         }
-        // SAFETY: as `Bounds` says, first sums stay below twice their start, and second ones are exact: both have fewer
-        // units than float64 has bits.
-        unsafe { [units(&first, start, self.scales[0]), units(&second, 0.0, self.scales[1])] }
+        [increase(&first, self.starts[0]), increase(&second, self.starts[1])]
+    }
+}
+
+/// Does the same in registers.
+struct VectorSquares<V, const TWO: bool> {
+    column: Values,
+    starts: [f64; 2],
+    /// Their features are there.
+    _vectors: V,
+}
+
+impl<V: Conversions, const TWO: bool> RawKernel for VectorSquares<V, TWO> {
+    type Output = [i64; 2];
+
+    #[inline(always)]
+    unsafe fn run(self) -> [i64; 2] {
+        let Self { column, starts, .. } = self;
+        let starts = if TWO { starts } else { [starts[1]; 2] };
+        let mut room = Rest::<{ MOST_BYTES * REGISTERS }>::new();
+        let lanes = V::BYTES / size_of::<f64>();
+        // SAFETY: the vectors are there, so the level's features are. The count is a multiple of LANES, hence of the
+        // lanes of all registers, which the room is for.
+        unsafe {
+            let mut first = [V::splat_f64(starts[0]); REGISTERS];
+            let mut second = [V::splat_f64(starts[1]); REGISTERS];
+            for i in (0..column.count).step_by(LANES) {
+                for (place, lane) in (0..LANES).step_by(lanes).enumerate() {
+                    let register = place % REGISTERS;
+                    let (first, second) = (&mut first[register], &mut second[register]);
+                    let root = V::load_f32_as_f64(column.pointer.add(i + lane).cast());
+                    if TWO {
+                        let next = V::product_sum_f64(root, root, *first);
+                        let rest = V::product_sum_f64(root, root, V::sub_f64(*first, next));
+                        *second = V::add_f64(*second, rest);
+                        *first = next;
+                    } else {
+                        // By turns, so that additions wait even less.
+                        let sum = if place < REGISTERS { first } else { second };
+                        *sum = V::product_sum_f64(root, root, *sum);
+                    }
+                }
+            }
+            let mut sums = [0; 2];
+            for ((sum, registers), start) in sums.iter_mut().zip([first, second]).zip(starts) {
+                for (register, lanes) in registers.into_iter().zip(room.0.chunks_exact_mut(V::BYTES)) {
+                    V::store(lanes.as_mut_ptr(), register);
+                }
+                let (lanes, _) = room.0[..REGISTERS * V::BYTES].as_chunks();
+                *sum = lanes
+                    .iter()
+                    .fold(0, |all, &lane| all + i64::from_ne_bytes(lane) - start.to_bits() as i64);
+            }
+            if !TWO {
+                sums = [0, sums[0] + sums[1]];
+            }
+            sums
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! Counts results below the normal range of a target.
 
 use super::extremes::bits;
-use super::squares::Errors;
+use super::squares::Values;
 use crate::cpu::Kernel;
 
-/// Counts subnormal results, and zero results of nonzero sources.
+/// Counts results below the normal range, and those of zero.
 pub(super) struct SubnormalCount {
-    pub(super) ends: Errors,
+    pub(super) sources: Values,
+    /// As many, if there are any.
+    pub(super) errors: Option<Values>,
     pub(super) normal: u32,
 }
 
@@ -15,15 +17,17 @@ impl Kernel for SubnormalCount {
 
     #[inline(always)]
     fn run(self) -> [u32; 2] {
-        let Self { ends, normal } = self;
-        let (mut subnormal, mut vanished) = (0, 0);
-        for i in 0..ends.count() {
-            // SAFETY: `i` is below the count.
-            let (x, y) = unsafe { ends.get(i) };
-            let (before, after) = (bits(x), bits(y));
-            subnormal += u32::from(after.wrapping_sub(1) < normal - 1);
-            vanished += u32::from((after == 0) & (before != 0));
+        let Self { sources, errors, normal } = self;
+        let (mut below, mut zeros) = (0, 0);
+        for i in 0..sources.count() {
+            // SAFETY: `i` is below the counts.
+            let (x, error) = unsafe { (sources.get(i), errors.map_or(0.0, |errors| errors.get(i))) };
+            // The sum is the result, hence exact.
+            let result = bits(x + error);
+            // As signed integers, which compilers compare in one instruction.
+            below += u32::from((result as i32) < normal as i32);
+            zeros += u32::from(result == 0);
         }
-        [subnormal, vanished]
+        [below, zeros]
     }
 }

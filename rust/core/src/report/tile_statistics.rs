@@ -10,8 +10,8 @@
 
 use super::cast_report::{CastReport, smallest_nonzero};
 use super::extremes::Extremes;
-use super::max_relative_error::{MaxRelativeError, TINY};
-use super::squares::{self, Bounds, Errors, LANES, Values, exponent_of};
+use super::max_relative_error::{ErrorSummary, MaxRelativeError, TINY};
+use super::squares::{self, Bounds, LANES, Values, exponent_of};
 use super::subnormal_count::SubnormalCount;
 use crate::codec::decode::Decoder;
 use crate::codec::options::Rounding;
@@ -154,60 +154,68 @@ impl TileStatistics {
         report: &mut CastReport,
     ) -> bool {
         let TileScratch { source: before, target: after, max_relative_error } = scratch;
-        // SAFETY: the caller's promise; the tiles hold that many, and are not touched while the columns are in use.
-        let (x, y) = unsafe {
-            let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| match stage {
-                None => codes.cast::<f32>(),
-                Some(stage) => {
-                    let values = tile.0.as_mut_ptr();
-                    stage.run(level, Span { source: codes, target: values.cast(), count, ..Span::EMPTY });
-                    values.cast_const()
-                }
-            };
-            let x = if self.widens { target.cast() } else { read(&self.source, source, before) };
-            let y = if self.lossless { x } else { read(&self.target, target, after) };
-            let full = count.next_multiple_of(LANES);
-            let y = if full == count || self.lossless { y } else { filled_up(y, count, full, after) };
-            let x = if full == count { x } else { filled_up(x, count, full, before) };
-            (Values::new(x, full), Values::new(if self.lossless { x } else { y }, full))
+        let full = count.next_multiple_of(LANES);
+        let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| match stage {
+            None => codes.cast::<f32>(),
+            Some(stage) => {
+                let values = tile.0.as_mut_ptr();
+                let span = Span { source: codes, target: values.cast(), count, ..Span::EMPTY };
+                // SAFETY: the caller's promise; the tile holds that many.
+                unsafe { stage.run(level, span) };
+                values.cast_const()
+            }
         };
-        let ends = Errors::new(x, y);
-        let first_pass =
-            if self.lossless { level.run(Extremes(x)) } else { max_relative_error.first_pass(level, ends) };
-        let [highest, zeros] = first_pass.largest_and_zeros(level, x);
-        let largest = f32::from_bits(highest);
-        let smallest = f32::from_bits(first_pass.below.wrapping_add(1));
+        let x = if self.widens { target.cast() } else { read(&self.source, source, before) };
+        // SAFETY: the caller's promise; the tiles hold that many, and are not touched while the columns are in use.
+        let (x, errors, summary) = unsafe {
+            let x = if full == count { x } else { filled_up(x, count, full, before) };
+            let x = Values::new(x, full);
+            if self.lossless {
+                (x, x, ErrorSummary::of_zeros(full))
+            } else {
+                let y = read(&self.target, target, after);
+                filled_up(y, count, full, after);
+                let errors = after.0.as_mut_ptr();
+                let summary = max_relative_error.subtract(level, x, errors);
+                (x, Values::new(errors, full), summary)
+            }
+        };
+        let extremes = Extremes::of(level, x);
+        let [lowest, zeros] = extremes.smallest_nonzero_and_zeros(level, x);
+        let [smallest, largest] = [lowest, extremes.largest].map(f32::from_bits);
         let is_within = |limit: f32| smallest == 0.0 || smallest >= limit;
-        if highest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
+        if extremes.largest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
             return false;
         }
         report.count += count as u64;
-        report.exact += count as u64 - u64::from(first_pass.inexact);
         // Those that fill up do not count.
-        report.zero_in += u64::from(zeros) - (count.next_multiple_of(LANES) - count) as u64;
+        let padding = (full - count) as u64;
+        report.exact += u64::from(summary.zeros) - padding;
+        report.zero_in += u64::from(zeros) - padding;
         report.amax = report.amax.max(f64::from(largest));
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, f64::from(smallest));
         if !is_within(self.smallest_normal) {
-            let [subnormal, underflowed] =
-                level.run(SubnormalCount { ends, normal: self.smallest_normal.to_bits() });
-            report.subnormal += u64::from(subnormal);
-            report.underflowed += u64::from(underflowed);
+            let normal = self.smallest_normal.to_bits();
+            let errors = (!self.lossless).then_some(errors);
+            let [below, zero_results] = level.run(SubnormalCount { sources: x, errors, normal });
+            report.subnormal += u64::from(below - zero_results);
+            report.underflowed += u64::from(zero_results.saturating_sub(zeros));
         }
-        if highest == 0 {
+        if largest == 0.0 {
             return true;
         }
         let exponent = exponent_of(f64::from(smallest));
         let grid = (exponent - self.precision).max(self.lowest);
         let bounds = Bounds::new(f64::from(smallest), f64::from(largest), grid);
         squares::add_f32s(&mut report.signal, level, x, bounds);
-        if first_pass.error == 0 {
+        if summary.largest == 0 {
             return true;
         }
-        let error = f64::from(f32::from_bits(first_pass.error));
-        squares::add_f32s(&mut report.noise, level, ends, Bounds::new(0.0, error, grid));
+        let error = f64::from(f32::from_bits(summary.largest));
+        squares::add_f32s(&mut report.noise, level, errors, Bounds::new(0.0, error, grid));
         report.max_abs_error = report.max_abs_error.max(error);
-        let may_exceed = first_pass.may_exceed || smallest < TINY;
-        if may_exceed && max_relative_error.rise(level, ends) {
+        let may_exceed = summary.may_exceed || smallest < TINY;
+        if may_exceed && max_relative_error.rise(level, x, errors) {
             report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
         }
         true

@@ -1,4 +1,4 @@
-//! Floats to integers, and float32 to float64, a register at a time.
+//! Floats to integers, and float32 to float64 and sums of these, a register at a time.
 
 use super::vector::Vector;
 
@@ -27,6 +27,13 @@ pub(crate) trait Conversions: Vector {
     unsafe fn whole<const ROUNDING: i32>(a: Self::F32s) -> Self::F32s;
     /// Converts float32 to float64.
     unsafe fn to_f64(a: Self::F32s) -> [Self::Integers; 2];
+    /// Loads half a register of float32 as float64.
+    unsafe fn load_f32_as_f64(source: *const u8) -> Self::Integers;
+    unsafe fn splat_f64(value: f64) -> Self::Integers;
+    unsafe fn add_f64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    unsafe fn sub_f64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Products of the first two plus the third, rounded to nearest once.
+    unsafe fn product_sum_f64(a: Self::Integers, b: Self::Integers, c: Self::Integers) -> Self::Integers;
 }
 
 /// The smallest float that is too large for a 32-bit integer.

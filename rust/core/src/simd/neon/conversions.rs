@@ -35,6 +35,20 @@ impl Conversions for Neon {
             let (low, high) = (arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a));
             [arch::vreinterpretq_u8_f64(low), arch::vreinterpretq_u8_f64(high)]
         }
+        fn load_f32_as_f64(source: *const u8) -> Integers {
+            arch::vreinterpretq_u8_f64(arch::vcvt_f64_f32(arch::vreinterpret_f32_u8(arch::vld1_u8(source))))
+        }
+        fn splat_f64(value: f64) -> Integers { arch::vreinterpretq_u8_f64(arch::vdupq_n_f64(value)) }
+        fn add_f64(a: Integers, b: Integers) -> Integers {
+            arch::vreinterpretq_u8_f64(arch::vaddq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
+        }
+        fn sub_f64(a: Integers, b: Integers) -> Integers {
+            arch::vreinterpretq_u8_f64(arch::vsubq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
+        }
+        fn product_sum_f64(a: Integers, b: Integers, c: Integers) -> Integers {
+            let (a, b) = (arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b));
+            arch::vreinterpretq_u8_f64(arch::vfmaq_f64(arch::vreinterpretq_f64_u8(c), a, b))
+        }
     }
 
     #[inline(always)]
