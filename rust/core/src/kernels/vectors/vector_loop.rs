@@ -19,6 +19,13 @@ const ALIGN_FROM: usize = 1 << 12;
 /// [`streaming::STREAM_FROM`]: crate::layout::streaming::STREAM_FROM
 const STREAM_DIRECT_FROM: usize = 1 << 24;
 
+/// Bytes by which long sources are fetched ahead. The machine does so too, but not far enough where few results are
+/// written: at 16 Mi elements bfloat16 to `float8_e4m3fn` takes 0.6 to 0.7 of the time with it.
+const PREFETCH: usize = 1 << 13;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Returns where the four quarters of a register's elements begin, each of `size` bytes. No `map`: the instructions of
 /// a level are not inlined into closures.
 #[inline(always)]
@@ -179,7 +186,13 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S
             for (source, target, steps, streams) in rounds.into_iter().take(2 * usize::from(unknown_one())) {
                 for i in 0..steps {
                     let target = target.add(i * V::BYTES * SIZE);
-                    let codes = S::step(ready, source.add(i * V::BYTES * S::FROM));
+                    let source = source.add(i * V::BYTES * S::FROM);
+                    if streams {
+                        for line in (0..V::BYTES * S::FROM).step_by(LINE) {
+                            V::prefetch(source.wrapping_add(PREFETCH + line));
+                        }
+                    }
+                    let codes = S::step(ready, source);
                     for (part, codes) in codes.into_iter().enumerate() {
                         let target = target.add(part * V::BYTES);
                         if streams { V::stream(target, codes) } else { V::store(target, codes) }
