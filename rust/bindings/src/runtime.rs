@@ -83,7 +83,9 @@ pub(crate) fn in_default_environment<'py>(
 pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     let remedy = match threads.extract::<usize>() {
         Ok(count) if count > 0 => return Ok(count),
-        Err(error) if error.is_instance_of::<PyOverflowError>(threads.py()) && threads.gt(0)? => "a smaller int",
+        Err(error) if error.is_instance_of::<PyOverflowError>(threads.py()) && threads.gt(0)? => {
+            "a smaller int"
+        }
         _ => "an int of 1 or more",
     };
     Err(PyValueError::new_err(format!("threads={} is not valid; use {remedy}.", threads.repr()?)))
