@@ -7,7 +7,6 @@ not there any more.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +24,6 @@ from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.folder import Component
-from castwise.checkpoint.containers.hdf5 import Hdf5Reader
-from castwise.checkpoint.containers.keras import KerasReader
-from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
-from castwise.quantization._keras import plain_model
 
 Slab = Callable[[], NDArray[Any]]
 """Reads and decodes a slab of a weight; slabs follow each other in C order."""
@@ -138,6 +133,10 @@ class DecodedReader:
         one = self._weights.get(name)
         return self._reader.elements(name) if one is None else Elements(one.format)
 
+    def stated(self) -> Any:
+        """Say that nothing is stated of quantised layers: what is asked for is made here."""
+        return None
+
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand; None if they are in C order, without gaps."""
         return None if name in self._weights else self._reader.arrangement(name)
@@ -199,43 +198,6 @@ class DecodedReader:
 
     def __exit__(self, *_error: object) -> None:
         self._open.close()
-
-
-class DecodedShard(DecodedReader, SafetensorsReader):
-    """A shard that is a safetensors file: tensors that are not decoded stay as they stand in it."""
-
-    def layout(self, name: str) -> StoredLayout:
-        """Return code, shape and tag of a tensor that is not decoded."""
-        assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
-        return self._reader.layout(name)
-
-
-class DecodedHdf5(DecodedReader, Hdf5Reader):
-    """A file that is HDF5: groups and attributes stay as they stand in it."""
-
-    def __init__(self, reader: Hdf5Reader, *arguments: Any, **options: Any) -> None:
-        super().__init__(reader, *arguments, **options)
-        self.tree = reader.tree
-        self.left_out = frozenset(options["left_out"])
-
-
-class DecodedKeras(DecodedHdf5, KerasReader):
-    """A `.keras` file: all but its weights and its configuration stays."""
-
-    def __init__(self, reader: KerasReader, *arguments: Any, **options: Any) -> None:
-        super().__init__(reader, *arguments, **options)
-        self.archive, self.members = reader.archive, reader.members
-        self.new_config = json.dumps(plain_model(reader.model()))
-
-
-def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedReader:
-    """Make the reader that stands for a shard; see `DecodedReader`."""
-    if isinstance(reader, KerasReader):
-        return DecodedKeras(reader, *arguments, **options)
-    if isinstance(reader, Hdf5Reader):
-        return DecodedHdf5(reader, *arguments, **options)
-    made = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
-    return made(reader, *arguments, **options)
 
 
 def with_tensors(

@@ -14,7 +14,8 @@ from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._decoded import DecodedWeight, decoded_reader, with_tensors
+from castwise.checkpoint._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (

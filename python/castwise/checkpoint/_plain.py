@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from castwise._core import PolicyMap
 from castwise._spelling import nearest
 from castwise.checkpoint._decode import FORMATS, Decode
-from castwise.checkpoint._decoded import DecodedWeight, Slab, decoded_reader
+from castwise.checkpoint._decoded import DecodedWeight, Slab
+from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._plain_config import Exceptions
 from castwise.checkpoint._quantized import found_in, stated_of

@@ -17,12 +17,10 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.containers.keras import KerasReader
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization._configs import CONFIGS, MODEL
 from castwise.quantization._found import joined, prefixed
 from castwise.quantization._gguf import TYPES, weight_of
-from castwise.quantization._keras import stated_layers
 from castwise.quantization._recognition import recognized
 
 _MAX_BYTES = 10_000_000
@@ -109,11 +107,11 @@ def stated_of(
         pairs = {**reader.metadata, **pairs}
     configs, unreadable = _configs(folder)
     for reader in component.shards.values():
-        if isinstance(reader, KerasReader):
-            try:
-                configs[MODEL] = stated_layers(reader.model(), reader.layer_names)
-            except (CheckpointError, ValueError, RecursionError) as error:
-                unreadable = (*unreadable, f"its config.json: {error}")
+        try:
+            if (layers := reader.stated()) is not None:
+                configs[MODEL] = layers
+        except (CheckpointError, ValueError, RecursionError) as error:
+            unreadable = (*unreadable, f"its config.json: {error}")
     return tensors, configs, pairs, unreadable
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._decoded import DecodedWeight, decoded_reader, with_tensors
+from castwise.checkpoint._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._encoder import Kept
 from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed

@@ -121,6 +121,10 @@ class Reader(Protocol):
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
 
+    def stated(self) -> Any:
+        """Return what the file itself states of its quantised layers; None if nothing."""
+        return None
+
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
 
@@ -157,6 +161,10 @@ class FileReader(Generic[_File]):
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read, in this order."""
+
+    def stated(self) -> Any:
+        """Say that nothing is stated of quantised layers, unless a container can do so."""
+        return None
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Say that tensors are in C order, unless a container can have others."""

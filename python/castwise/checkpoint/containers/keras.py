@@ -26,6 +26,7 @@ from castwise.checkpoint.containers._zip import (
     stored_begin,
 )
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
+from castwise.quantization._keras import stated_layers
 
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"
@@ -80,6 +81,10 @@ class KerasReader(Hdf5Reader):
             raise CheckpointError(f"it has {member.file_size:,} bytes")
         with explained(self.path):
             return json.loads(self.archive.read(member))
+
+    def stated(self) -> Any:
+        """Return what the configuration states of quantised layers; errors are those of `model`."""
+        return stated_layers(self.model(), self.layer_names)
 
 
 def _check_name(name: str) -> None:
