@@ -15,11 +15,12 @@ from castwise._core import finfo
 MAX_SIZE = 2**63 - 1
 MAX_SEED = 2**64 - 1
 _BLOCK_AXES = 2
+_INTEGERS = int | np.integer
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
     """Return an argument as an int of a range, or raise ValueError that names it."""
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    is_int = isinstance(value, _INTEGERS) and not isinstance(value, bool)
     if not is_int or not low <= value <= high:
         raise ValueError(f"{name}={value!r} is not valid; use an int from {low} to {high}.")
     return int(value)
@@ -34,7 +35,7 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
         It is neither an int nor two of them.
 
     """
-    parts = (1, block) if isinstance(block, int | np.integer) else block
+    parts = (1, block) if isinstance(block, _INTEGERS) else block
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != _BLOCK_AXES:
         raise ValueError(f"block={block!r} is not valid; use an int, or (rows, columns).")
     rows, columns = (integer("block", part, 0, MAX_SIZE) for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
@@ -108,6 +108,19 @@ class QuantizedArray:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
         check(self)
+
+    @classmethod
+    def _of_parts(cls, **fields: Any) -> Self:
+        """Make an array of all fields, in their final form, whose parts are known to fit."""
+        made, store = object.__new__(cls), object.__setattr__
+        for name, value in fields.items():
+            store(made, name, value)
+        store(made, "_ready", {})
+        return made
+
+    def _with(self, **fields: Any) -> Self:
+        """Make an array of cuts of parts that fit each other."""
+        return self._of_parts(**{name: getattr(self, name) for name in _FIELDS} | fields)
 
     @property
     def dtype_of_codes(self) -> str:
@@ -236,6 +249,9 @@ class QuantizedArray:
         `start` is a multiple of `_row_step`, and `stop` is one or the end.
         """
         return decoded(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
+
+
+_FIELDS = tuple(one.name for one in fields(QuantizedArray) if one.init)
 
 
 def dequantize(

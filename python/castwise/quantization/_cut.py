@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from castwise.quantization._views import TILE, Views, ceil_div, views_of
@@ -98,15 +99,15 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
         where = slice(math.floor(start / one.rows), math.ceil(end / one.rows))
         return part[*place, *[slice(None)] * one.axis, where, ...]
 
-    return replace(
-        q,
+    # They fit, as the whole parts do.
+    return q._with(
         data=cut("data", q.data),
         scale=cut("scale", q.scale),
         global_scale=cut("global scale", q.global_scale),
         zero_point=cut("zero point", q.zero_point),
         shape=(stop - start, shape[-1]),
         axis=views.axis if views.axis < 0 else views.axis - len(place),
-        extras={name: cut(name, part) for name, part in q.extras.items()},
+        extras=MappingProxyType({name: cut(name, part) for name, part in q.extras.items()}),
     )
 
 

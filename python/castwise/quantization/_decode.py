@@ -16,6 +16,15 @@ from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes
 
 Arithmetic = Literal["peer", "exact"]
 _ARITHMETIC = get_args(Arithmetic)
+_DEFAULTS: dict[str, Any] = {
+    "layout": "dense",
+    "scale_format": None,
+    "scale_divides": False,
+    "global_use": "multiply",
+    "offset": 0,
+    "arithmetic": "peer",
+}
+"""Of the core, which takes longer to be told them than a small array."""
 _BYTE = 8
 _UNSIGNED = np.dtype(np.uint8).name
 
@@ -52,7 +61,8 @@ def decoded(
         return out
     ready = q._ready.get(arithmetic) if own else None
     if ready is not None:
-        _core.decode_blocks(ready.data, ready.scale, out, threads=threads, **ready.options)
+        more: dict[str, Any] = {} if threads is None else {"threads": threads}
+        _core.decode_blocks(ready.data, ready.scale, out, **ready.options, **more)
         return out
     views = views_of(q)
     inner = views.storage.inner and arithmetic == "peer" and own
@@ -70,7 +80,12 @@ def decoded(
     if target is not out:
         out[...] = target
     if own and weight is out and _only_views(q, scale, inner=inner):
-        q._ready[arithmetic] = _Ready(data, scale, options)
+        told = {
+            name: value
+            for name, value in options.items()
+            if name not in _DEFAULTS or value != _DEFAULTS[name]
+        }
+        q._ready[arithmetic] = _Ready(data, scale, told)
     return out
 
 
@@ -167,7 +182,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
         "bits": scheme.bits - views.high_bits,
         "block": views.core_block,
         "layout": views.packing,
-        "scale_format": format_of_bytes(q.scale, scheme)
+        "scale_format": format_of_bytes(q.scale.dtype, scheme)
         if "nested scale" not in q.extras
         else None,
         "scale_divides": storage.divides and not scheme.name.endswith("_group"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +22,7 @@ from castwise.quantization._arguments import (
     magnitude,
 )
 from castwise.quantization._arrays import QuantizedArray
+from castwise.quantization._layouts import Storage
 from castwise.quantization._schemes import (
     Scheme,
     find_recipe,
@@ -119,37 +122,122 @@ def quantize(
         find_recipe(producer)
         known = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
-    if not symmetric and not _has_integers(row):
-        raise ValueError(
-            f"symmetric=False is not valid for {scheme}, whose codes have no zero points."
-        )
     if four_over_six is not None and not row.global_scale:
         raise ValueError(
             f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
         )
+    pair = None if block is None else block_pair(block)
+    powers = scale_rule is not None
+    plan = _planned(row, producer, pair, axis, array.shape, array.dtype, bool(symmetric), powers)
+    options = {
+        "rule": scale_rule,
+        "rounding": rounding,
+        "threads": threads,
+        "four_over_six": four_over_six,
+    }
+    # The core takes longer to be told what it assumes than a small array.
+    told: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if seed:
+        told["seed"] = seed
+    if nonfinite != "raise":
+        told["nonfinite"] = nonfinite
+    return _encoded(array, plan, None if amax is None else magnitude(amax), told)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What follows from all arguments but the elements.
+
+    Attributes
+    ----------
+    scheme, producer
+        What is made, and whose arithmetic it is.
+    views
+        Where the parts lie.
+    block
+        The (rows, columns) that share a scale as it is computed.
+    grid
+        The blocks along each axis, as the core sees them.
+    dtype
+        Of scales.
+    bias, zeros
+        Whether blocks have a bias, or a zero point.
+    at_once
+        Whether the core writes scales where they are stored.
+    fills
+        Whether codes fill the payload: else what is left of it is 0.
+    options
+        Of the core.
+
+    """
+
+    scheme: Scheme
+    producer: str
+    views: Views
+    block: tuple[int, int]
+    grid: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bias: bool
+    zeros: bool
+    at_once: bool
+    fills: bool
+    options: dict[str, Any]
+
+
+@lru_cache(1 << 10)
+def _planned(  # noqa: PLR0917  (keywords take longer to look up)
+    row: Scheme,
+    producer: str,
+    block: tuple[int, int] | None,
+    axis: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    symmetric: bool,
+    powers: bool,
+) -> _Plan:
+    """Plan how arrays of a shape and dtype are quantised."""
+    if not symmetric and not _has_integers(row):
+        raise ValueError(
+            f"symmetric=False is not valid for {row.name}, whose codes have no zero points."
+        )
     layout = written_layout(producer, row, symmetric=symmetric)
-    if layout.storage is not None and layout.storage.read_only:
-        raise ValueError(f"recipe={producer!r} is not valid for {scheme}, which is only read.")
-    size = row.block if block is None else _allowed_block(row, block_pair(block), array.shape)
-    if layout.block is not None and layout.storage is not None and layout.storage.fields:
+    storage = layout.storage or Storage()
+    if storage.read_only:
+        raise ValueError(f"recipe={producer!r} is not valid for {row.name}, which is only read.")
+    size = row.block if block is None else _allowed_block(row, block, shape)
+    if layout.block is not None and storage.fields:
         size = block_pair(layout.block)
     stored = (1, size[1]) if row.global_scale else size
-    views = geometry(scheme, producer, layout, shape=array.shape, axis=axis, block=stored)
-    return _encoded(
-        array,
-        views,
+    views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
+    if storage.fields:
+        _check_columns(views)
+    grid = replace(views, block=size).grid
+    scales = scale_dtype(views, dtype, powers=powers and row.rule is None)
+    options: dict[str, Any] = {
+        "scheme": row.name,
+        "recipe": producer,
+        "block": size[::-1] if views.turned else size,
+    }
+    if views.packing != "dense":
+        options["layout"] = views.packing
+    if storage.excess:
+        options["offset"] = 1 << (row.bits - 1)
+    kind = format_of_bytes(scales, row)
+    if kind is not None:
+        options["scale_format"] = kind
+    moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    return _Plan(
+        row,
         producer,
+        views,
         size,
-        powers=scale_rule is not None,
+        grid,
+        scales,
         bias=has_bias(layout),
         zeros=not symmetric and not has_bias(layout),
-        amax=None if amax is None else magnitude(amax),
-        four_over_six=four_over_six,
-        rule=scale_rule,
-        rounding=rounding,
-        seed=seed,
-        nonfinite=nonfinite,
-        threads=threads,
+        at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
+        fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
+        options=options,
     )
 
 
@@ -173,91 +261,63 @@ def _allowed_block(
     raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
 
 
-def _encoded(
-    x: Array,
-    views: Views,
-    producer: str,
-    block: tuple[int, int],
-    *,
-    powers: bool,
-    bias: bool,
-    zeros: bool,
-    amax: float | None,
-    four_over_six: str | None,
-    **options: Any,
-) -> QuantizedArray:
-    """Allocate the parts and have the core fill them."""
-    storage, scheme = views.storage, views.scheme
+def _encoded(x: Array, plan: _Plan, amax: float | None, options: dict[str, Any]) -> QuantizedArray:
+    """Allocate the parts and have the core fill them, with these options more."""
+    views, scheme = plan.views, plan.scheme
     weight = views.of_weight(x)
-    grid = replace(views, block=block).grid
-    dtype = scale_dtype(views, x.dtype, powers=powers and scheme.rule is None)
-    scale = np.empty(grid, dtype)
-    if views.storage.fields:
-        _check_columns(views)
-    data, stored_scale, stored_bias = _allocated(views, dtype, bias=bias)
-    half = 1 << (scheme.bits - 1)
-    more: dict[str, Any] = {}
-    kind = format_of_bytes(scale, scheme)
-    if kind is not None:
-        more["scale_format"] = kind
-    biases = np.empty(grid, dtype) if bias else None
-    zero = np.empty(grid, np.int8) if zeros else None
+    data, stored_scale, stored_bias = _allocated(plan)
+    grid = plan.grid
+    scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
+    biases = np.empty(grid, plan.dtype) if plan.bias else None
+    zero = np.empty(grid, np.int8) if plan.zeros else None
     second = None
-    if scheme.global_scale and producer != "mlx":
-        largest = 256.0 if four_over_six is not None else 448.0
+    if scheme.global_scale and plan.producer != "mlx":
+        largest = 256.0 if "four_over_six" in options else 448.0
         found = _core.block_amax(np.atleast_2d(x)) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = found if math.isfinite(found) else 1.0
-        level = _core.global_scale(safe, recipe=producer, dtype=x.dtype, global_max=largest)
+        level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)
         second = np.array(level, np.float32)
-        more |= {"global_scale": second, "global_max": largest, "four_over_six": four_over_six}
-        more["amax"] = safe
-    elif block == (0, 0):
-        more["amax"] = _whole_amax(x, weight) if amax is None else amax
+        options |= {"global_scale": second, "global_max": largest, "amax": safe}
+    elif plan.block == (0, 0):
+        options["amax"] = _whole_amax(x, weight) if amax is None else amax
     elif amax is not None:
         raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
-    encode = _core.encode_blocks if x.size else _nothing
-    encode(
-        weight,
-        views.of_data(data),
-        scale,
-        scheme=scheme.name,
-        recipe=producer,
-        block=block[::-1] if views.turned else block,
-        layout=views.packing,
-        offset=half if storage.excess else 0,
-        zero_point=zero,
-        bias=biases,
-        **more,
-        **options,
-    )
-    if block != views.block:
-        scale = np.repeat(scale, block[0], axis=-2)[..., : views.grid[-2], :]
-    views.to_stored(scale, stored_scale)
-    extras: dict[str, Array] = {}
+    if zero is not None:
+        options["zero_point"] = zero
     if biases is not None:
+        options["bias"] = biases
+    encode = _core.encode_blocks if x.size else _nothing
+    encode(weight, views.of_data(data), scale, **plan.options, **options)
+    if not plan.at_once:
+        if plan.block != views.block:
+            scale = np.repeat(scale, plan.block[0], axis=-2)[..., : views.grid[-2], :]
+        views.to_stored(scale, stored_scale)
+    extras: dict[str, Array] = {}
+    if biases is not None and stored_bias is not None:
         views.to_stored(biases, stored_bias)
         extras["bias"] = stored_bias
     if scheme.code_map is not None:
         extras["code map"] = np.array(scheme.code_map, np.float32)
     stored_zero = None
     if zero is not None:
-        kind_of_zero = np.int8 if storage.zeros == "plain" else views.container
+        kind_of_zero = np.int8 if views.storage.zeros == "plain" else views.container
         stored_zero = np.zeros(views.zero_shape, kind_of_zero)
-        views.zeros_to_stored(zero, stored_zero, half)
+        views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     if second is not None and views.recipe is not None:
         second = second.reshape(views.recipe.scalar)
-    return QuantizedArray(
-        scheme.name,
-        data,
-        stored_scale,
-        second,
-        stored_zero,
-        views.shape,
-        recipe=producer,
+    return QuantizedArray._of_parts(
+        scheme=scheme.name,
+        data=data,
+        scale=stored_scale,
+        global_scale=second,
+        zero_point=stored_zero,
+        shape=views.shape,
+        recipe=plan.producer,
         block=views.block,
         axis=views.axis,
-        extras=extras,
+        extras=MappingProxyType(extras),
+        variant=None,
         layout=views.layout,
     )
 
@@ -284,15 +344,16 @@ def _check_columns(views: Views) -> None:
         )
 
 
-def _allocated(views: Views, dtype: np.dtype[Any], *, bias: bool) -> tuple[Array, Array, Array]:
+def _allocated(plan: _Plan) -> tuple[Array, Array, Array | None]:
     """Make the arrays that are stored: the payload, scales and biases."""
+    views, dtype = plan.views, plan.dtype
     fields = views.storage.fields
     if not fields:
-        data = np.zeros(views.data_shape, views.container)
+        make = np.empty if plan.fills else np.zeros
         return (
-            data,
+            make(views.data_shape, views.container),
             np.empty(views.scale_shape, dtype),
-            np.empty(views.scale_shape if bias else 0, dtype),
+            np.empty(views.scale_shape, dtype) if plan.bias else None,
         )
     *stack, rows, columns = views.core_shape
     count = columns // views.bytes_of_codes
@@ -300,4 +361,4 @@ def _allocated(views: Views, dtype: np.dtype[Any], *, bias: bool) -> tuple[Array
     if len(views.shape) == 1:
         blocks = blocks[0]
     found = fields_of(views, blocks)
-    return found["data"], found["scale"], found.get("bias", found["scale"])
+    return found["data"], found["scale"], found.get("bias")

@@ -339,8 +339,8 @@ def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[An
     return np.dtype(weight if own else np.float32 if kind == "weight" else dtype_of(kind))
 
 
-def format_of_bytes(scale: Array, scheme: Scheme) -> str | None:
-    """Name the format of scales that are stored as plain bytes."""
-    if scale.dtype != np.uint8:
+def format_of_bytes(dtype: np.dtype[Any], scheme: Scheme) -> str | None:
+    """Name the format of scales whose dtype is plain bytes."""
+    if dtype != np.uint8:
         return None
     return E4M3 if scheme.scale == E4M3 else E8M0

@@ -1,5 +1,7 @@
 //! Weights in blocks: decoding against the definition of formats, encoding against decoding, on every level.
 
+use std::ops::Range;
+
 use castwise_core::Format;
 use castwise_core::cast::{Settings, cast_slice};
 use castwise_core::codec::options::Options;
@@ -7,7 +9,8 @@ use castwise_core::codec::reference::value_of;
 use castwise_core::cpu::Level;
 use castwise_core::parse::parse;
 use castwise_core::quantization::{
-    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, decode, encode,
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, block_amax,
+    decode, encode,
 };
 
 const ROWS: usize = 3;
@@ -158,6 +161,99 @@ fn schemes_encode_alike_on_every_level_and_decode_to_what_is_near() {
     }
 }
 
+#[test]
+fn largest_magnitudes_of_ragged_blocks_of_16_bits_are_found_on_every_level() {
+    let mut next = random(3);
+    for (name, pitch) in ["bfloat16", "float16"].into_iter().flat_map(|name| [(name, 1096), (name, COLUMNS)])
+    {
+        // Without the upper bit of the exponent they are finite; what lies behind the columns that are seen is larger.
+        let words: Vec<u16> = (0..ROWS * pitch).map(|_| next() as u16 & 0xbfff).collect();
+        for (columns, step) in
+            [(1, 1), (15, 1), (16, 1), (33, 1), (511, 1), (1049, 1), (1024, 1), (COLUMNS, 1), (300, 2)]
+        {
+            let is_seen = |word: usize| word % pitch < columns * step && (word % pitch).is_multiple_of(step);
+            let word = |word: usize| if is_seen(word) { words[word] } else { 0x5fff };
+            let mut x = Owned::new(name, &[ROWS, pitch], |byte| word(byte / 2).to_ne_bytes()[byte % 2]);
+            (x.shape[1], x.strides[1]) = (columns, 2 * step as isize);
+            let whole = cast(&x.bytes, name, parse("float32").unwrap());
+            let at = |row: usize, column: usize| {
+                let start = 4 * (row * pitch + column * step);
+                f32::from_ne_bytes(whole[start..start + 4].try_into().unwrap()).abs()
+            };
+            let largest = |rows: Range<usize>, columns: Range<usize>| {
+                let places = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
+                places.fold(0f32, |most, (row, column)| most.max(at(row, column)))
+            };
+            for (level, tall, wide) in Level::available()
+                .flat_map(|level| [1, 2].map(|tall| (level, tall)))
+                .flat_map(|(level, tall)| [16, 24, 32, 64, 100, columns].map(|wide| (level, tall, wide)))
+            {
+                level.activate();
+                // SAFETY: an array of its own.
+                let found = unsafe { block_amax(&x.get(), 2) }.unwrap();
+                assert_eq!(
+                    found,
+                    f64::from(largest(0..ROWS, 0..columns)),
+                    "{name} {columns} {}",
+                    level.name()
+                );
+                // Scales of bitsandbytes are these magnitudes.
+                let found = scales_of(&x, (tall, wide));
+                let places = (0..ROWS.div_ceil(tall)).flat_map(|row| {
+                    (0..columns.div_ceil(wide)).map(move |column| (row * tall, column * wide))
+                });
+                let expected: Vec<f32> = places
+                    .map(|(row, column)| {
+                        largest(row..ROWS.min(row + tall), column..columns.min(column + wide))
+                    })
+                    .collect();
+                assert_eq!(found, expected, "{name} {columns} {step} {tall}x{wide} {}", level.name());
+            }
+            let last = 2 * ((ROWS - 1) * pitch + (columns - 1) * step);
+            x.bytes[last..last + 2].copy_from_slice(&u16::MAX.to_ne_bytes());
+            for level in Level::available() {
+                level.activate();
+                // SAFETY: as above.
+                assert!(unsafe { block_amax(&x.get(), 1) }.unwrap().is_nan(), "{name} {}", level.name());
+            }
+        }
+    }
+}
+
+/// Encodes by a code map, and returns the scales.
+fn scales_of(x: &Owned, block: (usize, usize)) -> Vec<f32> {
+    let (rows, columns) = (x.shape[0], x.shape[1]);
+    let blocks = [rows.div_ceil(block.0), columns.div_ceil(block.1)];
+    let mut data = Owned::new("uint8", &[rows, columns.div_ceil(2)], |_| 0xa5);
+    let mut scale = Owned::new("float32", &blocks, |_| 0xa5);
+    let encoding = Encoding { block, ..encoding(x, Scheme::find("bnb_nf4").unwrap(), "bitsandbytes") };
+    let to = Encoded { data: data.target(), scale: scale.target(), zero_point: None, bias: None };
+    // SAFETY: arrays of their own.
+    unsafe { encode(&encoding, &to, 2) }.unwrap();
+    scale.bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// An encoding without options.
+fn encoding<'a>(x: &'a Owned, scheme: &'static Scheme, recipe: &'a str) -> Encoding<'a> {
+    Encoding {
+        x: x.get(),
+        scheme,
+        recipe: Some(recipe),
+        block: scheme.block,
+        packing: Packing::parse("dense", scheme.bits).unwrap(),
+        offset: 0,
+        rule: None,
+        amax: None,
+        global_scale: None,
+        global_max: None,
+        four_over_six: None,
+        code_map: None,
+        rounding: None,
+        seed: 0,
+        nan_scales: false,
+    }
+}
+
 /// Encodes with one recipe on every level; where codes are nearest, decodes again.
 fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
     let (rows, columns) = scheme.block;
@@ -178,21 +274,9 @@ fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
         let mut scale = Owned::new(name, &blocks, |_| 0xa5);
         let mut bias = Owned::new("float32", &blocks, |_| 0xa5);
         let encoding = Encoding {
-            x: x.get(),
-            scheme,
-            recipe: Some(recipe),
-            block: scheme.block,
-            packing: Packing::parse("dense", scheme.bits).unwrap(),
-            offset: 0,
-            rule: None,
             amax: two_level.then_some(8.0),
             global_scale: two_level.then(|| global.get()),
-            global_max: None,
-            four_over_six: None,
-            code_map: None,
-            rounding: None,
-            seed: 0,
-            nan_scales: false,
+            ..encoding(x, scheme, recipe)
         };
         let to = Encoded {
             data: data.target(),

@@ -2,6 +2,7 @@
 
 use super::real::Real;
 use crate::cpu::{Kernel, Level, RawKernel};
+use crate::kernels::tile::TILE;
 
 struct Combine<T, const OPERATION: u8, const ODD: bool> {
     tile: *mut T,
@@ -40,6 +41,54 @@ pub(super) fn apply<T: Real, const OPERATION: u8>(level: Level, tile: &mut [T], 
 
 /// Elements that loops over blocks take at once: whole registers.
 pub(super) const LANES: usize = 16;
+
+/// Elements that pass through all steps together: several tiles, because blocks are short and each step is a call.
+pub(super) const PIECE: usize = 4 * TILE;
+
+/// Room for a piece, aligned as tiles are.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Piece<T>(pub(super) [T; PIECE]);
+
+impl<T: Copy + Default> Default for Piece<T> {
+    fn default() -> Self {
+        Self([T::default(); PIECE])
+    }
+}
+
+/// Returns rows in pieces, given the elements of each: the first one and how many.
+pub(super) fn pieces((row, rows): (usize, usize), elements: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tall = (PIECE / elements.max(1)).max(1);
+    (0..rows).step_by(tall).map(move |above| (row + above, tall.min(rows - above)))
+}
+
+/// Elements in memory: some rows of so many columns, and the bytes from row to row.
+#[derive(Clone, Copy)]
+pub(super) struct Area<P> {
+    pub(super) first: P,
+    pub(super) pitch: isize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl<T> Area<*const T> {
+    /// Returns where a row begins.
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> *const T {
+        self.first.wrapping_byte_offset(row as isize * self.pitch)
+    }
+
+    /// Sees its elements as those of another type.
+    pub(super) fn cast<U>(self) -> Area<*const U> {
+        let Self { first, pitch, rows, columns } = self;
+        Area { first: first.cast(), pitch, rows, columns }
+    }
+
+    /// Whether its rows follow each other without gaps.
+    pub(super) fn is_gapless(&self, size: usize) -> bool {
+        self.rows == 1 || self.pitch == (self.columns * size) as isize
+    }
+}
 
 /// The blocks of a row that a tile has elements of: each of `width` elements, the first of which has `begun` before it.
 #[derive(Clone, Copy)]

@@ -4,14 +4,16 @@
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
-//! * `rows`, `work`: arrays as rows, and their shares.
-//! * `real`, `arithmetic`, `scaled`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
+//! * `rows`, `work`: arrays as rows, and their shares; `held`: buffers of threads.
+//! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
 
 mod arithmetic;
 mod codes;
 mod decode;
 mod element;
 mod encode;
+mod ends;
+mod held;
 mod largest;
 mod lookup;
 mod nearest;

@@ -6,6 +6,7 @@ use crate::codec::product::odd_product;
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::format::Format;
+use crate::kernels::vectors::shapes::bf16_spec;
 use crate::plain::Plain;
 use crate::simd::Vector;
 
@@ -200,6 +201,12 @@ fn odd_sum(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let part = sum - a;
     to_odd(sum, (a - (sum - part)) + (b - part))
+}
+
+/// Returns the format of the upper halves of float32.
+pub(super) fn bf16() -> Format {
+    let is_bf16 = |format: &Format| format.float() == Some(bf16_spec());
+    Format::all().find(is_bf16).unwrap_or_else(|| unreachable!("the table has bfloat16"))
 }
 
 /// Returns the format of a real type.

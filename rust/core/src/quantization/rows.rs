@@ -138,6 +138,8 @@ impl Rows {
     ///
     /// # Safety
     /// They are readable, and there is room for them.
+    // Not inlined, as it would be a dozen times; it is called once for a piece.
+    #[inline(never)]
     pub(super) unsafe fn read(
         &self,
         level: Level,
@@ -165,6 +167,7 @@ impl Rows {
     ///
     /// # Safety
     /// They are writable, and the tile holds them.
+    #[inline(never)]
     pub(super) unsafe fn write(
         &self,
         level: Level,

@@ -1,6 +1,9 @@
 //! Elements times numbers of their blocks, or divided by them, from bf16 or float32 to bf16 or float32 in one pass.
 
-use super::arithmetic::Blocks;
+use std::marker::PhantomData;
+
+use super::arithmetic::{Area, Blocks, on_level};
+use super::ends::{Odd, Source, Target};
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
@@ -10,298 +13,349 @@ use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
 pub(super) enum Float {
     /// The upper 16 bits of a float32.
     Bf16,
+    /// The same, rounded to odd: roundings to two bits fewer give the same results from there.
+    OddBf16,
     F32,
 }
 
-/// What an element is read from and written to.
-trait Stored: Copy + Default {
-    fn f32(self) -> f32;
-    /// Rounds to nearest even; NaN is the positive one.
-    fn rounded(value: f32) -> Self;
-    /// Loads two registers of float32.
-    ///
-    /// # Safety
-    /// The level's features, and as many elements at the pointer.
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2];
-    /// Stores two registers of float32, none of them NaN, rounded to nearest even; `one` is 1 in every u16.
-    ///
-    /// # Safety
-    /// As for loads.
-    unsafe fn store<V: Vector>(target: *mut Self, values: [V::F32s; 2], one: V::Integers);
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    fn f32(self) -> f32 {
-        self
-    }
-
-    #[inline(always)]
-    fn rounded(value: f32) -> Self {
-        value
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        let source = source.cast::<u8>();
-        // SAFETY: the trait's contract.
-        unsafe { [V::from_bits(V::load(source)), V::from_bits(V::load(source.add(V::BYTES)))] }
-    }
-
-    #[inline(always)]
-    unsafe fn store<V: Vector>(target: *mut Self, [first, second]: [V::F32s; 2], _one: V::Integers) {
-        let target = target.cast::<u8>();
-        // SAFETY: the trait's contract.
-        unsafe {
-            V::store(target, V::bits(first));
-            V::store(target.add(V::BYTES), V::bits(second));
-        }
+impl Float {
+    /// Bytes of an element.
+    pub(super) fn size(self) -> usize {
+        if self == Self::F32 { size_of::<f32>() } else { size_of::<u16>() }
     }
 }
 
-impl Stored for u16 {
-    #[inline(always)]
-    fn f32(self) -> f32 {
-        f32::from_bits(u32::from(self) << u16::BITS)
-    }
-
-    #[inline(always)]
-    fn rounded(value: f32) -> Self {
-        let bits = value.to_bits();
-        let half = (1 << (u16::BITS - 1)) - 1 + (bits >> u16::BITS & 1);
-        (bits.wrapping_add(half) >> u16::BITS) as Self
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        let source = source.cast::<u8>();
-        // SAFETY: the trait's contract.
-        unsafe { [V::load_bf16(source), V::load_bf16(source.add(V::BYTES / 2))] }
-    }
-
-    #[inline(always)]
-    unsafe fn store<V: Vector>(target: *mut Self, [first, second]: [V::F32s; 2], one: V::Integers) {
-        // SAFETY: the trait's contract.
-        unsafe { V::store(target.cast(), V::nearest_bf16(first, second, one)) };
-    }
-}
-
-/// Elements to scale, and the numbers of their blocks.
+/// Elements to scale, and the numbers of their blocks, which are those of every row.
 #[derive(Clone, Copy)]
 pub(super) struct Scaling<'a> {
-    pub(super) from: (*const u8, Float),
-    pub(super) to: (*mut u8, Float),
-    pub(super) count: usize,
+    pub(super) from: (Area<*const u8>, Float),
+    /// Where the results go, and the bytes from row to row.
+    pub(super) to: (*mut u8, Float, isize),
     pub(super) blocks: Blocks,
     pub(super) numbers: &'a [f32],
     /// What [`reciprocals`] returned, to divide; else it is empty.
     pub(super) reciprocals: &'a [f32],
 }
 
-/// Elements of one block.
-struct Scaled<A, Z, const DIVIDE: bool> {
+impl Scaling<'_> {
+    #[inline(always)]
+    fn divides(&self) -> bool {
+        !self.reciprocals.is_empty()
+    }
+}
+
+/// The elements of a row.
+struct Scaled<'a, A, Z> {
     from: *const A,
     to: *mut Z,
     count: usize,
-    number: f32,
+    what: Scaling<'a>,
 }
 
-impl<A: Stored, Z: Stored, const DIVIDE: bool> Scaled<A, Z, DIVIDE> {
-    /// Scales them one by one.
+impl<A: Source, Z: Target> Scaled<'_, A, Z> {
+    /// Scales all blocks, one element after the other.
     ///
     /// # Safety
     /// As for [`scale`].
     #[inline(always)]
-    unsafe fn each(&self, start: usize, end: usize) {
-        for place in start..end {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let value = self.from.add(place).read_unaligned().f32();
-                let result = if DIVIDE { value / self.number } else { value * self.number };
-                let result = if !DIVIDE && result.is_nan() { f32::NAN } else { result };
-                self.to.add(place).write_unaligned(Z::rounded(result));
+    unsafe fn one_by_one(&self) {
+        let (Blocks { width, begun }, divides) = (self.what.blocks, self.what.divides());
+        let (mut start, mut end) = (0, width - begun);
+        for &number in self.what.numbers {
+            end = end.min(self.count);
+            for place in start..end {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let value = self.from.add(place).read_unaligned().f32();
+                    let result = if divides { value / number } else { value * number };
+                    let result = if !divides && result.is_nan() { f32::NAN } else { result };
+                    self.to.add(place).write_unaligned(Z::rounded(result));
+                }
             }
+            (start, end) = (end, end + width);
         }
     }
 
-    /// Scales two registers, and returns whether no product is NaN.
-    ///
-    /// Markstein: from a correctly rounded reciprocal, one step of correction gives a quotient within an ulp, and the
-    /// next one the correctly rounded quotient, while nothing underflows.
+    /// Scales two registers by the numbers of their blocks. From one half of float32 to another, elements at even and at
+    /// odd places are apart, which takes fewer instructions. Where a product with the reciprocal leaves a result in doubt,
+    /// it divides.
     ///
     /// # Safety
     /// The level's features, and as many elements at both pointers.
     #[inline(always)]
-    unsafe fn step<V: Vector>(
-        from: *const A,
-        to: *mut Z,
-        numbers: [V::F32s; 2],
-        ones: [V::Integers; 2],
-    ) -> bool {
+    unsafe fn step<V: Vector>(from: *const A, to: *mut Z, [first, second]: [Operand<V>; 2], ready: Ready<V>) {
         // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
-            let [a, b] = A::load::<V>(from);
-            let results = if DIVIDE {
-                [Self::quotient::<V>(a, numbers, ones[1]), Self::quotient::<V>(b, numbers, ones[1])]
-            } else {
-                let results = [V::product(a, numbers[0]), V::product(b, numbers[0])];
-                if V::any_nan(results[0], results[1]) {
-                    return false;
+            let [a, b] =
+                if A::HALF && Z::HALF { V::alternate_bf16(V::load(from.cast())) } else { A::load::<V>(from) };
+            if Z::HALF && first.has_reciprocal {
+                let halves =
+                    Self::halves::<V>(V::product(a, first.reciprocal), V::product(b, second.reciprocal));
+                if !Z::is_doubtful::<V>(halves.0, halves.1) {
+                    return Self::store_halves::<V>(to, halves, ready);
                 }
-                results
+            }
+            let (mut a, mut b) = if ready.divides {
+                (V::quotient(a, first.number), V::quotient(b, second.number))
+            } else {
+                (V::product(a, first.number), V::product(b, second.number))
             };
-            Z::store::<V>(to, results, ones[0]);
+            if !ready.divides && V::any_nan(a, b) {
+                (a, b) = (V::from_bits(V::limited(a, ready.nan)), V::from_bits(V::limited(b, ready.nan)));
+            }
+            if Z::HALF {
+                return Self::store_halves::<V>(to, Self::halves::<V>(a, b), ready);
+            }
+            V::store(to.cast(), V::bits(a));
+            V::store(to.cast::<u8>().add(V::BYTES), V::bits(b));
         }
-        true
+    }
+
+    /// Returns the lower and the upper halves of results.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn halves<V: Vector>(a: V::F32s, b: V::F32s) -> (V::Integers, V::Integers) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if A::HALF {
+                V::alternate_halves(V::bits(a), V::bits(b))
+            } else {
+                V::halves(V::bits(a), V::bits(b))
+            }
+        }
+    }
+
+    /// Rounds and stores them.
+    ///
+    /// # Safety
+    /// The level's features, and room for a register.
+    #[inline(always)]
+    unsafe fn store_halves<V: Vector>(to: *mut Z, (low, high): (V::Integers, V::Integers), ready: Ready<V>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let rounded = Z::round::<V>(low, high, ready.one);
+            V::store(to.cast(), if A::HALF { rounded } else { V::halves_in_order(rounded) });
+        }
+    }
+
+    /// Does the same for fewer elements of one block.
+    ///
+    /// # Safety
+    /// The level's features, and so many elements at both places.
+    #[inline(always)]
+    unsafe fn part<V: Vector>(&self, start: usize, count: usize, number: Operand<V>, ready: Ready<V>) {
+        let mut rooms = [[0u32; MOST_BYTES / 2]; 2];
+        let [from, to] = rooms.each_mut().map(|room| room.as_mut_ptr().cast::<u8>());
+        // SAFETY: the caller's promise; rooms have registers for a step.
+        unsafe {
+            let (source, target) = (self.from.add(start).cast::<u8>(), self.to.add(start).cast::<u8>());
+            let (bytes, results) = (count * size_of::<A>(), count * size_of::<Z>());
+            for offset in (0..bytes).step_by(V::BYTES) {
+                V::store(from.add(offset), V::load_first(source.add(offset), (bytes - offset).min(V::BYTES)));
+            }
+            Self::step::<V>(from.cast(), to.cast(), [number, number], ready);
+            for offset in (0..results).step_by(V::BYTES) {
+                let register = V::load(to.add(offset));
+                V::store_first(target.add(offset), register, (results - offset).min(V::BYTES));
+            }
+        }
+    }
+
+    /// Scales all blocks, two registers at a time.
+    ///
+    /// # Safety
+    /// The vectors are there, and as for [`scale`].
+    #[inline(always)]
+    unsafe fn in_registers<V: Vector>(&self, ready: Ready<V>) {
+        let Scaling { blocks: Blocks { width, begun }, numbers, reciprocals, .. } = self.what;
+        let lanes = V::BYTES / size_of::<f32>();
+        // A product needs none.
+        let reciprocal = |index: usize| if ready.divides { reciprocals[index] } else { 0.0 };
+        let (mut start, mut first) = (0, 0);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if V::BYTES == MOST_BYTES && width == lanes && begun == 0 {
+                while start + 2 * lanes <= self.count {
+                    let pair = [numbers[first], numbers[first + 1]];
+                    let reciprocals = [reciprocal(first), reciprocal(first + 1)];
+                    let pair = Operand::<V>::of_two(pair, reciprocals, A::HALF && Z::HALF);
+                    Self::step::<V>(self.from.add(start), self.to.add(start), pair, ready);
+                    (start, first) = (start + 2 * lanes, first + 2);
+                }
+            }
+            let mut end = start + width - begun;
+            for (index, &number) in numbers.iter().enumerate().skip(first) {
+                end = end.min(self.count);
+                let [number, _] = Operand::<V>::of_two([number; 2], [reciprocal(index); 2], false);
+                while start + 2 * lanes <= end {
+                    Self::step::<V>(self.from.add(start), self.to.add(start), [number, number], ready);
+                    start += 2 * lanes;
+                }
+                if start < end {
+                    self.part::<V>(start, end - start, number, ready);
+                }
+                (start, end) = (end, end + width);
+            }
+        }
+    }
+}
+
+/// What a loop keeps in registers.
+#[derive(Clone, Copy)]
+struct Ready<V: Vector> {
+    divides: bool,
+    /// 1 in every u16.
+    one: V::Integers,
+    /// For [`Vector::limited`]: the positive NaN for every NaN.
+    nan: [V::Integers; 3],
+}
+
+impl<V: Vector> Ready<V> {
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn new(divides: bool) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                divides,
+                one: V::splat16(u16::from(unknown_one())),
+                nan: [V::splat32(u32::MAX >> 1), V::splat32(f32::NAN.to_bits()), V::splat32(0)],
+            }
+        }
+    }
+}
+
+/// The number of a block in the lanes of a register, and its reciprocal.
+#[derive(Clone, Copy)]
+struct Operand<V: Vector> {
+    number: V::F32s,
+    reciprocal: V::F32s,
+    has_reciprocal: bool,
+}
+
+impl<V: Vector> Operand<V> {
+    /// Returns the numbers of two blocks, with their reciprocals or 0: of each a register, or a half of both registers.
+    ///
+    /// # Safety
+    /// The level's features.
+    #[inline(always)]
+    unsafe fn of_two(numbers: [f32; 2], reciprocals: [f32; 2], by_halves: bool) -> [Self; 2] {
+        let has_reciprocal = reciprocals[0] != 0.0 && reciprocals[1] != 0.0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (number, reciprocal) = (Self::lanes(numbers, by_halves), Self::lanes(reciprocals, by_halves));
+            [
+                Self { number: number[0], reciprocal: reciprocal[0], has_reciprocal },
+                Self { number: number[1], reciprocal: reciprocal[1], has_reciprocal },
+            ]
+        }
     }
 
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn quotient<V: Vector>(
-        value: V::F32s,
-        [minus, reciprocal]: [V::F32s; 2],
-        sign: V::Integers,
-    ) -> V::F32s {
+    unsafe fn lanes([first, second]: [f32; 2], by_halves: bool) -> [V::F32s; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let first = V::product(value, reciprocal);
-            let second = V::product_sum(V::product_sum(first, minus, value), reciprocal, first);
-            let third = V::product_sum(V::product_sum(second, minus, value), reciprocal, second);
-            // Sums of zeros lose the sign.
-            V::from_bits(V::or_masked(V::bits(third), V::bits(first), sign))
-        }
-    }
-
-    /// Scales them a register of bf16 at a time.
-    ///
-    /// # Safety
-    /// The vectors are there, and as for [`scale`]. The reciprocal is not 0.
-    #[inline(always)]
-    unsafe fn in_registers<V: Vector>(&self, reciprocal: f32) {
-        let step = V::BYTES / 2;
-        // SAFETY: the caller's promise; rooms have registers for a step.
-        unsafe {
-            let number = if DIVIDE { -self.number } else { self.number }.to_bits();
-            let reciprocal = V::splat32(reciprocal.to_bits());
-            let numbers = [V::from_bits(V::splat32(number)), V::from_bits(reciprocal)];
-            let ones = [V::splat16(u16::from(unknown_one())), V::splat32(1 << 31)];
-            let mut start = 0;
-            while start + step <= self.count {
-                if !Self::step::<V>(self.from.add(start), self.to.add(start), numbers, ones) {
-                    self.each(start, start + step);
-                }
-                start += step;
-            }
-            let rest = self.count - start;
-            if rest > 0 {
-                let mut rooms = [[0u32; MOST_BYTES / 2]; 2];
-                let [from, to] = rooms.each_mut().map(|room| room.as_mut_ptr());
-                let (from, to) = (from.cast::<A>(), to.cast::<Z>());
-                let (source, target) = (self.from.add(start).cast::<u8>(), self.to.add(start).cast::<u8>());
-                from.cast::<u8>().copy_from_nonoverlapping(source, rest * size_of::<A>());
-                if Self::step::<V>(from, to, numbers, ones) {
-                    target.copy_from_nonoverlapping(to.cast(), rest * size_of::<Z>());
-                } else {
-                    self.each(start, self.count);
-                }
+            if by_halves {
+                [V::from_bits(V::splat_halves32(first.to_bits(), second.to_bits())); 2]
+            } else {
+                [V::from_bits(V::splat32(first.to_bits())), V::from_bits(V::splat32(second.to_bits()))]
             }
         }
     }
 }
 
-/// The blocks of a tile, one after the other.
-struct EachBlock<'a, A, Z, const DIVIDE: bool> {
-    from: *const A,
-    to: *mut Z,
-    what: Scaling<'a>,
-}
+/// The rows of a scaling.
+struct EachRow<'a, A, Z>(Scaling<'a>, PhantomData<(A, Z)>);
 
 /// The same in registers.
-struct InRegisters<'a, A, Z, V, const DIVIDE: bool>(EachBlock<'a, A, Z, DIVIDE>, V);
+struct InRegisters<'a, A, Z, V>(EachRow<'a, A, Z>, V);
 
-/// Runs an expression with the elements of each block and its reciprocal.
-macro_rules! each_block {
-    ($blocks:expr, |$block:ident, $reciprocal:ident| $call:expr) => {
-        let EachBlock { from, to, what: Scaling { count, blocks, numbers, reciprocals, .. } } = $blocks;
-        let (mut start, mut end) = (0, blocks.width - blocks.begun);
-        for (index, &number) in numbers.iter().enumerate() {
-            end = end.min(count);
-            let $reciprocal = if DIVIDE { reciprocals[index] } else { 1.0 };
-            let (from, to) = (from.wrapping_add(start), to.wrapping_add(start));
-            let $block = Scaled::<A, Z, DIVIDE> { from, to, count: end - start, number };
-            // SAFETY: the caller of `scale` vouches for the elements.
-            unsafe { $call };
-            (start, end) = (end, end + blocks.width);
-        }
-    };
-}
-
-impl<A: Stored, Z: Stored, const DIVIDE: bool> RawKernel for EachBlock<'_, A, Z, DIVIDE> {
-    type Output = ();
-
+impl<'a, A, Z> EachRow<'a, A, Z> {
     #[inline(always)]
-    unsafe fn run(self) {
-        each_block!(self, |block, _reciprocal| block.each(0, block.count));
+    fn row(&self, row: usize) -> Scaled<'a, A, Z> {
+        let Scaling { from: (area, _), to: (to, _, pitch), .. } = self.0;
+        let to = to.wrapping_offset(row as isize * pitch).cast();
+        Scaled { from: area.row(row).cast(), to, count: area.columns, what: self.0 }
     }
 }
 
-impl<A: Stored, Z: Stored, V: Vector, const DIVIDE: bool> RawKernel for InRegisters<'_, A, Z, V, DIVIDE> {
+impl<A: Source, Z: Target> RawKernel for EachRow<'_, A, Z> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        each_block!(self.0, |block, reciprocal| if reciprocal == 0.0 {
-            block.each(0, block.count);
-        } else {
-            block.in_registers::<V>(reciprocal);
-        });
+        for row in 0..self.0.from.0.rows {
+            // SAFETY: the caller of `scale` vouches for the elements.
+            unsafe { self.row(row).one_by_one() };
+        }
+    }
+}
+
+impl<A: Source, Z: Target, V: Vector> RawKernel for InRegisters<'_, A, Z, V> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the vectors are there; the caller of `scale` vouches for the elements.
+        unsafe {
+            let ready = Ready::<V>::new(self.0.0.divides());
+            for row in 0..self.0.0.from.0.rows {
+                self.0.row(row).in_registers::<V>(ready);
+            }
+        }
     }
 }
 
 /// Multiplies each element by the number of its block, or divides it, in float32.
 ///
 /// # Safety
-/// `count` elements are readable at the first place and writable at the second, which is the first or does not overlap
-/// it. None is rounded from float32 to bf16, and quotients that are rounded to it are not NaN.
+/// The elements are readable at the first place, and results writable at the second. These are the same, if both are
+/// without gaps and no result is larger than an element, or do not overlap. None is rounded from float32 to the nearest
+/// bf16, and quotients that are rounded to it are not NaN.
 pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
     /// # Safety
     /// As for `scale`.
-    unsafe fn run<A: Stored, Z: Stored, const DIVIDE: bool>(level: Level, what: Scaling<'_>) {
-        let blocks = || EachBlock::<A, Z, DIVIDE> { from: what.from.0.cast(), to: what.to.0.cast(), what };
+    unsafe fn run<A: Source, Z: Target>(level: Level, what: Scaling<'_>) {
+        let rows = || EachRow::<A, Z>(what, PhantomData);
         // SAFETY: the caller's promise.
         unsafe {
-            if with_vectors!(level, vectors => vectors.run(InRegisters(blocks(), vectors))).is_none() {
-                run_portable(blocks());
+            if with_vectors!(level, vectors => vectors.run(InRegisters(rows(), vectors))).is_none() {
+                run_portable(rows());
             }
         }
     }
     // SAFETY: the caller's promise.
     unsafe {
-        match (what.from.1, what.to.1, what.reciprocals.is_empty()) {
-            (Float::Bf16, Float::Bf16, true) => run::<u16, u16, false>(level, what),
-            (Float::Bf16, Float::F32, true) => run::<u16, f32, false>(level, what),
-            (Float::F32, _, true) => run::<f32, f32, false>(level, what),
-            (Float::Bf16, Float::Bf16, false) => run::<u16, u16, true>(level, what),
-            (Float::Bf16, Float::F32, false) => run::<u16, f32, true>(level, what),
-            (Float::F32, _, false) => run::<f32, f32, true>(level, what),
+        match (what.from.1, what.to.1) {
+            (Float::F32, Float::OddBf16) => run::<f32, Odd>(level, what),
+            (Float::F32, _) => run::<f32, f32>(level, what),
+            (_, Float::Bf16) => run::<u16, u16>(level, what),
+            (_, Float::OddBf16) => run::<u16, Odd>(level, what),
+            (_, Float::F32) => run::<u16, f32>(level, what),
         }
     }
 }
 
-/// Returns the reciprocals of divisors with which [`quotients`] of magnitudes up to these are right; 0 for others.
+/// Returns the reciprocals of divisors of magnitudes up to these, if products with them are near to quotients; else 0.
 pub(super) fn reciprocals(level: Level, divisors: &[f32], largest: &[f32], to: &mut Vec<f32>) {
-    // Their products stay far from overflow, and what underflows is far below every code.
+    // Neither they nor their products overflow or lose bits; where products underflow, quotients do.
     const FAR: f32 = f32::from_bits((127 + 60) << 23);
-    const ALL_ONES: u32 = (1 << 23) - 1;
     to.clear();
-    to.extend(divisors.iter().zip(largest).map(|(&divisor, &largest)| {
-        let reciprocal = 1.0 / divisor;
-        let size = divisor.abs();
-        let safe = size > 1.0 / FAR
-            && size < FAR
-            && divisor.to_bits() & ALL_ONES != ALL_ONES
-            && largest * reciprocal.abs() < FAR;
-        if safe && level != Level::PORTABLE { reciprocal } else { 0.0 }
-    }));
+    to.resize(divisors.len(), 0.0);
+    if level == Level::PORTABLE {
+        return;
+    }
+    on_level::<f32>(level, || {
+        for (to, (&divisor, &largest)) in to.iter_mut().zip(divisors.iter().zip(largest)) {
+            let reciprocal = 1.0 / divisor;
+            let size = divisor.abs();
+            let is_safe = (size > 1.0 / FAR) & (size < FAR) & (largest * reciprocal.abs() < FAR);
+            *to = if is_safe { reciprocal } else { 0.0 };
+        }
+    });
 }

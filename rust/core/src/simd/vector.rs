@@ -171,6 +171,18 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn halves_in_order(a: Self::Integers) -> Self::Integers {
         a
     }
+    /// Returns the lower and the upper u16 of two registers of 32-bit lanes, alternating between the registers.
+    unsafe fn alternate_halves(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
+    /// Returns bf16 as float32: those at even places, and those at odd ones.
+    unsafe fn alternate_bf16(a: Self::Integers) -> [Self::F32s; 2];
+    /// Returns one number in the lower half of the 32-bit lanes, and another in the upper half.
+    #[inline(always)]
+    unsafe fn splat_halves32(lower: u32, upper: u32) -> Self::Integers {
+        let mut lanes = [upper; MOST_BYTES / size_of::<u32>()];
+        lanes[..Self::BYTES / (2 * size_of::<u32>())].fill(lower);
+        // SAFETY: the trait's contract; no register is longer.
+        unsafe { Self::load(lanes.as_ptr().cast()) }
+    }
     /// Loads a register of integers of 1, 2, 4 or 8 bytes as float32: exactly up to 2^24 in magnitude, and from there on
     /// as one of the two neighbours.
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> Self::F32s;
@@ -212,6 +224,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     }
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::F32s, b: Self::F32s) -> Self::F32s;
+    /// Quotients, rounded to nearest.
+    unsafe fn quotient(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Products of the first two plus the third, rounded to nearest once.
     unsafe fn product_sum(a: Self::F32s, b: Self::F32s, c: Self::F32s) -> Self::F32s;
     /// Products rounded to odd: towards zero, with the last bit set if that was inexact. Products that underflow may

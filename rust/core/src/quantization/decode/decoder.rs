@@ -1,39 +1,37 @@
 //! Everything that is decided before an element is read, and the buffers of a thread.
 
-use std::cell::RefCell;
-
 use super::operands::{Decoding, GlobalUse, Meaning, PerBlock, group_index, per_column, refuse};
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
-use crate::kernels::tile::{TILE, Tile};
-use crate::kernels::vectors::shapes::{Shape, bf16_spec, shape_of};
-use crate::quantization::arithmetic::LANES;
+use crate::kernels::tile::Tile;
+use crate::kernels::vectors::shapes::{Shape, shape_of};
+use crate::quantization::arithmetic::{LANES, PIECE, Piece};
 use crate::quantization::lookup::{self, HALF};
 use crate::quantization::nearest::look_up;
 use crate::quantization::packing::Packing;
-use crate::quantization::real::{Real, format};
+use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::rows::{Array, Rows};
-use crate::quantization::work::Extent;
+use crate::quantization::work::{Extent, Item};
 
 /// The buffers of a thread.
 #[derive(Default)]
 pub(super) struct Buffers<T: Real> {
     pub(super) packed: Room,
     pub(super) high: Room,
-    pub(super) codes: Tile<u8>,
-    pub(super) bits: Tile<u8>,
-    pub(super) values: Tile<T>,
-    pub(super) raw: Tile<u32>,
-    pub(super) f32s: Tile<f32>,
+    pub(super) codes: Piece<u8>,
+    pub(super) bits: Piece<u8>,
+    pub(super) values: Piece<T>,
+    pub(super) raw: Piece<u32>,
+    pub(super) f32s: Piece<f32>,
     pub(super) tables: Tables,
     pub(super) constant: T,
-    pub(super) scale: Tile<T>,
-    pub(super) zero: Tile<T>,
-    pub(super) bias: Tile<T>,
-    pub(super) narrow: Tile<u64>,
-    pub(super) divisor: Tile<T>,
+    pub(super) scale: Piece<T>,
+    pub(super) zero: Piece<T>,
+    pub(super) bias: Piece<T>,
+    pub(super) narrow: Piece<u64>,
+    pub(super) divisor: Piece<T>,
     pub(super) out: OutRoom,
     pub(super) all: Vec<f32>,
 }
@@ -55,20 +53,20 @@ pub(super) const ONE_BLOCK: u32 = usize::BITS - 1;
 /// Codes of a byte of one block that are worth a table.
 pub(super) const PAYS_FROM: usize = 1 << 11;
 
-/// Rows of a tile whose operands are not dense.
+/// Rows of a piece whose operands are not dense.
 pub(super) const TALL: usize = 16;
 
-/// Columns of such a tile.
-pub(super) const NARROW: usize = 256;
+/// Columns of such a piece.
+pub(super) const NARROW: usize = PIECE / TALL;
 
 /// Room for the tables of 256 blocks, or of as many scales.
 pub(super) type Tables = Tile<[u64; 2]>;
 
-/// Room for the containers of a tile.
-pub(super) type Room = Tile<[u64; 2]>;
+/// Room for the containers of a piece.
+pub(super) type Room = Piece<u32>;
 
-/// Room for the results of a tile.
-pub(super) type OutRoom = Tile<[u64; 4]>;
+/// Room for the results of a piece.
+pub(super) type OutRoom = Piece<u64>;
 
 /// A decoding with everything that is decided before an element is read.
 pub(super) struct Decoder<'a, T> {
@@ -95,8 +93,8 @@ pub(super) struct Decoder<'a, T> {
     pub(super) level: Level,
     /// Rounds to odd, because results are rounded once more.
     pub(super) odd: bool,
-    /// Columns of a tile, and its rows.
-    pub(super) tile: (usize, usize),
+    /// Columns of a piece, and its rows, or 1 if it may have more.
+    pub(super) piece: (usize, usize),
     pub(super) way: Way,
     /// The elements of the codes of a table, as often as a tile has room.
     pub(super) pattern: Box<Tile<T>>,
@@ -105,8 +103,8 @@ pub(super) struct Decoder<'a, T> {
 /// How the codes of an item become results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Tile by tile.
-    Tiles,
+    /// Piece by piece.
+    Pieces,
     /// Nibbles by a table for each value of a scale of one byte, given half groups of a block as a power of two.
     NibblesByScale(u32),
     /// Nibbles by a table for each block.
@@ -115,7 +113,7 @@ pub(super) enum Way {
     Bytes,
 }
 
-impl<'a, T: Held> Decoder<'a, T> {
+impl<'a, T: Real> Decoder<'a, T> {
     /// # Safety
     /// As for [`decode`].
     pub(super) unsafe fn new(what: &'a Decoding<'a>, out: Array<'_>) -> Result<Self, Error> {
@@ -192,7 +190,7 @@ impl<'a, T: Held> Decoder<'a, T> {
         let out_rows = Rows::new(&out, stack);
         let unit = what.packing.unit(what.bits);
         let dense = data.is_dense() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_dense);
-        let (widest, tall) = if dense { (TILE, 1) } else { (NARROW, TALL) };
+        let (widest, tall) = if dense { (PIECE, 1) } else { (NARROW, TALL) };
         Ok(Self {
             what,
             data,
@@ -213,12 +211,38 @@ impl<'a, T: Held> Decoder<'a, T> {
             offset: T::from_f32(what.offset as f32),
             level: Level::active(),
             odd: what.exact && out.format != format::<T>(),
-            tile: (widest / unit * unit, tall),
-            way: Way::Tiles,
+            piece: (widest / unit * unit, tall),
+            way: Way::Pieces,
             pattern: Box::default(),
             extent,
         }
         .with_way(out.format))
+    }
+
+    /// Returns an item as one row, if its rows follow each other without gaps in every array and share nothing.
+    pub(super) fn joined(&self, item: &Item) -> Option<Item> {
+        let Extent { columns, block, .. } = self.extent;
+        let unit = if self.what.bits == u8::BITS && self.high.is_none() {
+            1
+        } else {
+            self.what.packing.unit(self.what.bits)
+        };
+        let across = self.extent.column_blocks();
+        let per_block = [&self.scale, &self.zero_point, &self.bias];
+        let joins = item.columns == (0..columns)
+            && block.0 == 1
+            && columns % block.1 == 0
+            && columns % unit == 0
+            && self.groups.is_none()
+            && self.divisor.is_none()
+            && [Some(&self.data), self.high.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|rows| rows.is_gapless(rows.width()))
+            && self.out.is_gapless(columns)
+            && per_block.into_iter().flatten().all(|found| found.items.is_gapless(across));
+        let (start, columns) = (item.rows.start, 0..item.rows.len() * columns);
+        joins.then(|| Item { rows: start..start + 1, columns, ..item.clone() })
     }
 
     /// Chooses the fastest way.
@@ -273,33 +297,10 @@ fn bf16_elements(what: &Decoding<'_>, extent: &Extent) -> Result<Option<Prepared
         && !what.scale_divides
         && what.global_scale.is_none_or(|(_, how)| how != GlobalUse::After)
         && extent.block.1 >= LANES;
-    let bf16 = Format::all().find(|format| format.float() == Some(bf16_spec()));
-    match (what.meaning, bf16) {
-        (Meaning::Format(format), Some(bf16)) if only_scales && format.kind() != Kind::Bool => {
-            Prepared::new(format, None, bf16).map(Some)
+    match what.meaning {
+        Meaning::Format(format) if only_scales && format.kind() != Kind::Bool => {
+            Prepared::new(format, None, bf16()).map(Some)
         }
         _ => Ok(None),
     }
 }
-
-/// A type whose buffers each thread keeps.
-pub(super) trait Held: Real {
-    /// Calls a function with the buffers of this thread.
-    fn with_buffers(function: impl FnOnce(&mut Buffers<Self>));
-}
-
-/// Keeps the buffers of a thread between calls: clearing them each time would take longer than a small array.
-macro_rules! held {
-    ($real:ty, $name:ident) => {
-        thread_local! {
-            static $name: RefCell<Box<Buffers<$real>>> = RefCell::default();
-        }
-        impl Held for $real {
-            fn with_buffers(function: impl FnOnce(&mut Buffers<Self>)) {
-                $name.with_borrow_mut(|buffers| function(buffers));
-            }
-        }
-    };
-}
-held!(f32, F32_BUFFERS);
-held!(f64, F64_BUFFERS);

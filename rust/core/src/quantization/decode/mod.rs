@@ -1,22 +1,24 @@
-//! Packed codes with their scales to floats, tile by tile.
+//! Packed codes with their scales to floats, piece by piece.
 //!
 //! ```text
 //! item of work: some rows and columns of a matrix of the stack, for one thread
-//! tile:         gather the containers, unpack, codes to floats; minus zero point, times scale, plus bias; round, scatter
+//! piece:        gather the containers, unpack, codes to floats; minus zero point, times scale, plus bias; round, scatter
 //! ```
-//! Scales and zero points are spread over the columns of a tile once for all rows that share them.
+//! Scales and zero points are spread over the columns of a piece once for all rows that share them.
 //!
 //! * `operands`, `decoder`: what is asked for, and what follows from it.
-//! * `tiles`: any codes; `tables`: many codes of a block.
+//! * `pieces`: any codes; `tables`: many codes of a block.
 
 mod decoder;
 mod operands;
+mod pieces;
 mod tables;
-mod tiles;
 
-use decoder::{Buffers, Decoder, Held, Way};
+use decoder::{Buffers, Decoder, Way};
 pub use operands::{Decoding, GlobalUse, Meaning};
 
+use super::held::with_held;
+use super::real::Real;
 use super::rows::Array;
 use super::work::{Item, run_items};
 use crate::error::Error;
@@ -39,14 +41,14 @@ pub unsafe fn decode(decoding: &Decoding<'_>, out: Array<'_>, threads: usize) ->
     }
 }
 
-impl<T: Held> Decoder<'_, T> {
+impl<T: Real> Decoder<'_, T> {
     /// # Safety
     /// As for [`decode`].
     unsafe fn run(&self, threads: usize) -> Result<(), Error> {
         let bytes = self.data.size() * self.data.width() + self.out.size() * self.extent.columns;
         // SAFETY: the caller's promise; items are apart.
-        run_items(&self.extent, self.tile, bytes, threads, |item| unsafe {
-            T::with_buffers(|buffers| self.item(item, buffers));
+        run_items(&self.extent, self.piece, bytes, threads, |item| unsafe {
+            with_held(|buffers| self.item(item, buffers));
             Ok(())
         })
     }
@@ -59,7 +61,7 @@ impl<T: Held> Decoder<'_, T> {
         // SAFETY: passed on.
         unsafe {
             match self.way {
-                Way::Tiles => self.tiles(item, buffers),
+                Way::Pieces => self.pieces(item, buffers),
                 Way::NibblesByScale(shift) => self.nibbles_by_scale(item, shift, buffers),
                 Way::NibblesByBlock(shift) => self.nibbles_by_block(item, shift, buffers),
                 Way::Bytes => self.bytes(item, buffers),

@@ -1,38 +1,29 @@
 //! Codes to 16-bit results by tables of the codes of each block.
 
-use super::decoder::{Buffers, Decoder, Held};
+use super::decoder::{Buffers, Decoder};
 use crate::cpu::{Kernel, Level};
 use crate::kernels::tile::TILE;
 use crate::quantization::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
 use crate::quantization::packing::Packing;
-use crate::quantization::work::{Extent, Item};
+use crate::quantization::real::Real;
+use crate::quantization::work::Item;
 
 /// Blocks whose tables are made together.
 const TABLES: usize = TILE / HALF;
 
-impl<T: Held> Decoder<'_, T> {
+impl<T: Real> Decoder<'_, T> {
     /// Returns the item, the columns of a block, and the half groups of one as a power of two: as one row, if its rows follow
     /// each other without gaps in every array and share no scales.
     fn in_one_row(&self, item: &Item, shift: u32) -> (Item, usize, u32) {
-        let Extent { columns, block, .. } = self.extent;
-        let per_block = [&self.scale, &self.zero_point, &self.bias];
-        let across = self.extent.column_blocks();
-        let joined = item.columns == (0..columns)
-            && block.0 == 1
-            && columns % block.1 == 0
-            && columns % GROUP == 0
-            && block.1 % HALF == 0
-            && block.1.is_power_of_two()
-            && self.data.is_gapless(columns * self.what.bits as usize / 8 / self.data.size())
-            && self.out.is_gapless(columns)
-            && per_block.into_iter().flatten().all(|found| found.items.is_gapless(across));
-        if !joined {
-            return (item.clone(), block.1, shift);
+        let width = self.extent.block.1;
+        let fits = self.extent.columns.is_multiple_of(GROUP)
+            && width.is_multiple_of(HALF)
+            && width.is_power_of_two();
+        match self.joined(item).filter(|_| fits) {
+            // One block to a row: many to all of them.
+            Some(item) => (item, width, (width / HALF).trailing_zeros()),
+            None => (item.clone(), width, shift),
         }
-        let columns = 0..item.rows.len() * columns;
-        // One block to a row: many to all of them.
-        let shift = (block.1 / HALF).trailing_zeros();
-        (Item { rows: item.rows.start..item.rows.start + 1, columns, ..item.clone() }, block.1, shift)
     }
 
     /// Fills tables: the results of codes 0 and up for each of some blocks, or values of scales.

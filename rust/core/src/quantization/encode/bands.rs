@@ -3,23 +3,21 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, JOINED};
 use super::operands::refuse;
-use super::source::{Buffers, Held, bits_of};
+use super::source::{Buffers, bits_of};
 use crate::error::Error;
 use crate::kernels::tile::TILE;
-use crate::quantization::arithmetic::Blocks;
+use crate::quantization::arithmetic::{Area, Blocks, PIECE, pieces};
+use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest, widen};
-use crate::quantization::scaled::Float;
+use crate::quantization::real::Real;
 use crate::quantization::work::{Extent, Item, run_items};
-
-/// Elements of a band of joined rows, at most: they stay in the innermost cache.
-const JOINED: usize = 1 << 13;
 
 /// Elements of a block that is worth finding its largest magnitude by several threads.
 const LARGE: usize = 1 << 17;
 
-impl<T: Held> Encoder<'_, T> {
+impl<T: Real> Encoder<'_, T> {
     /// # Safety
     /// As for [`encode`].
     pub(super) unsafe fn run(mut self, threads: usize) -> Result<(), Error> {
@@ -34,7 +32,7 @@ impl<T: Held> Encoder<'_, T> {
             let joins = self.joins();
             run_items(&self.extent, (self.wide, tall), bytes, threads, |item| {
                 let columns = if joins { item.rows.len() * columns } else { columns };
-                T::with_buffers(|buffers| self.item(item, joins, columns, buffers));
+                with_held(|buffers| self.item(item, joins, columns, buffers));
                 Ok(())
             })?;
             if self.failed.load(Ordering::Relaxed) { self.first_not_finite() } else { Ok(()) }
@@ -52,12 +50,12 @@ impl<T: Held> Encoder<'_, T> {
         let width = self.extent.block.1;
         // SAFETY: the caller's promise.
         run_items(&self.extent, (TILE, 1), bytes, threads, |item| unsafe {
-            T::with_buffers(|buffers| {
-                for row in item.rows.clone() {
-                    let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
+            with_held(|buffers: &mut Buffers<T>| {
+                let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
+                let columns = (item.columns.start, item.columns.end);
+                for (row, rows) in self.of_blocks(item) {
                     buffers.clear(last - first);
-                    let columns = (item.columns.start, item.columns.end);
-                    self.measure((item.matrix, row, 1), columns, first, buffers);
+                    self.measure((item.matrix, row, rows), columns, first, buffers);
                     let place = (item.matrix * down + self.extent.row_block(row)) * across + first;
                     let Ok(mut grid) = grid.lock() else { return };
                     let found = buffers.amax.iter().zip(&buffers.extremes);
@@ -93,19 +91,30 @@ impl<T: Held> Encoder<'_, T> {
             return;
         }
         let Buffers { raw, values, extremes, .. } = buffers;
-        for row in row..row + rows {
-            for start in (begin..end).step_by(TILE) {
-                let count = TILE.min(end - start);
-                let blocks = Blocks { width, begun: start % width };
-                let here = start / width - first..(start + count).div_ceil(width) - first;
+        for start in (begin..end).step_by(PIECE) {
+            let columns = PIECE.min(end - start);
+            let blocks = Blocks { width, begun: start % width };
+            let here = start / width - first..(start + columns).div_ceil(width) - first;
+            for (row, rows) in pieces((row, rows), columns) {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let room = (&mut *raw, values.0.as_mut_ptr());
-                    let found = self.source.load(matrix, row, (start, count), room);
-                    widen(self.level, (found, count), blocks, &mut extremes[here]);
+                    let found = self.source.load((matrix, row, rows), (start, columns), room);
+                    widen(self.level, found, blocks, &mut extremes[here.clone()]);
                 }
             }
         }
+    }
+
+    /// Returns the rows of an item, those of a block together: the first one and how many.
+    fn of_blocks(&self, item: &Item) -> impl Iterator<Item = (usize, usize)> {
+        let (tall, end) = (self.extent.block.0, item.rows.end);
+        let mut row = item.rows.start;
+        std::iter::from_fn(move || {
+            let rows = (tall - row % tall).min(end - row);
+            row += rows;
+            (rows > 0).then_some((row - rows, rows))
+        })
     }
 
     /// Whether the rows of an item follow each other without gaps in every array and share no blocks, and are as good as
@@ -130,7 +139,7 @@ impl<T: Held> Encoder<'_, T> {
     /// # Safety
     /// As for [`encode`].
     unsafe fn item(&self, item: &Item, joins: bool, columns: usize, buffers: &mut Buffers<T>) {
-        let (tall, width) = (self.extent.block.0, self.extent.block.1);
+        let width = self.extent.block.1;
         if joins {
             let wide = (JOINED / self.extent.columns).max(1) * self.extent.columns;
             for start in (0..columns).step_by(wide) {
@@ -143,16 +152,13 @@ impl<T: Held> Encoder<'_, T> {
             }
             return;
         }
-        let mut row = item.rows.start;
-        while row < item.rows.end {
-            let rows = (tall - row % tall).min(item.rows.end - row);
+        for (row, rows) in self.of_blocks(item) {
             for start in item.columns.clone().step_by(self.wide) {
                 let end = item.columns.end.min(start + self.wide).min(columns);
                 let (first, blocks) = (start / width, end.div_ceil(width) - start / width);
                 // SAFETY: the caller's promise for these rows and columns.
                 unsafe { self.band((item.matrix, row, rows), (start, end), (first, blocks), buffers) };
             }
-            row += rows;
         }
     }
 
@@ -188,7 +194,7 @@ impl<T: Held> Encoder<'_, T> {
             }
             let mut largest = [T::default()];
             let whole = Blocks { width: blocks.max(1), begun: 0 };
-            let found = (buffers.amax.as_ptr().cast(), blocks);
+            let found = Area { first: buffers.amax.as_ptr().cast(), pitch: 0, rows: 1, columns: blocks };
             raise_largest(self.level, found, whole, bits_of(&mut largest));
             if !largest[0].is_finite() && !self.what.nan_scales {
                 self.failed.store(true, Ordering::Relaxed);
@@ -202,26 +208,17 @@ impl<T: Held> Encoder<'_, T> {
             if row % self.extent.block.0 == 0 {
                 self.write_blocks(matrix, row_block, (first, blocks), buffers);
             }
-            for row in row..row + rows {
-                for begin in (start..end).step_by(self.tile_width()) {
-                    let count = self.tile_width().min(end - begin);
-                    let Buffers { raw, values, .. } = &mut *buffers;
-                    let from = if self.source.is_bf16 && self.bias.is_none() {
-                        (self.source.read(matrix, row, (begin, count), raw), Float::Bf16)
-                    } else {
-                        let room = (raw, values.0.as_mut_ptr());
-                        (self.source.load(matrix, row, (begin, count), room).cast(), Float::F32)
-                    };
-                    self.tile(matrix, row, (from, begin, count), first, buffers);
+            let unit = self.what.packing.unit(self.what.scheme.bits);
+            let wide = PIECE / unit * unit;
+            for begin in (start..end).step_by(wide) {
+                let columns = wide.min(end - begin);
+                // Draws are for elements in a row, and containers end with it.
+                let elements = if self.draws() { PIECE } else { columns.next_multiple_of(unit) };
+                for (row, rows) in pieces((row, rows), elements) {
+                    self.piece((matrix, row, rows), (begin, columns), first, buffers);
                 }
             }
         }
-    }
-
-    /// Columns of a tile: a multiple of the packing's unit.
-    fn tile_width(&self) -> usize {
-        let unit = self.what.packing.unit(self.what.scheme.bits);
-        TILE / unit * unit
     }
 
     /// Writes the scales, zero points and biases of a band.
@@ -261,16 +258,16 @@ impl<T: Held> Encoder<'_, T> {
     unsafe fn first_not_finite(&self) -> Result<(), Error> {
         let Extent { rows, columns, .. } = self.extent;
         let mut found = None;
-        T::with_buffers(|buffers| {
+        with_held(|buffers: &mut Buffers<T>| {
             for row in 0..self.extent.matrices() * rows {
-                for start in (0..columns).step_by(TILE) {
-                    let count = TILE.min(columns - start);
+                for start in (0..columns).step_by(PIECE) {
+                    let count = PIECE.min(columns - start);
                     let Buffers { raw, values, .. } = &mut *buffers;
                     // SAFETY: the caller's promise.
                     unsafe {
                         let room = (raw, values.0.as_mut_ptr());
-                        let tile = self.source.load(row / rows, row % rows, (start, count), room);
-                        let value = |place: usize| tile.add(place).read_unaligned();
+                        let first = self.source.load((row / rows, row % rows, 1), (start, count), room).first;
+                        let value = |place: usize| first.add(place).read_unaligned();
                         if let Some(place) = (0..count).find(|&place| !value(place).is_finite()) {
                             found = Some((row, start + place, value(place).to_f64()));
                             return;

@@ -4,22 +4,23 @@ use std::sync::atomic::AtomicBool;
 
 use super::operands::{Encoded, Encoding, refuse};
 use super::rounded::{Rounded, single};
-use super::source::{Held, Source};
+use super::source::Source;
 use crate::cast::{PlannedCast, Settings};
+use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::{Options, Overflow, Rounding};
 use crate::codec::reference::worth;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
-use crate::kernels::tile::TILE;
 use crate::quantization::element::Element;
-use crate::quantization::element::names::{INT8, UINT8};
+use crate::quantization::element::names::{E2M1, INT8, UINT8};
 use crate::quantization::largest::Extremes;
 use crate::quantization::nearest::Bounds;
-use crate::quantization::real::{Real, format};
+use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::recipe::{Family, Recipe, Steps, Ties};
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::scale_rule::Largest;
+use crate::quantization::scaled::Float;
 use crate::quantization::scheme::Scheme;
 use crate::quantization::work::Extent;
 
@@ -49,8 +50,10 @@ pub(super) struct Encoder<'a, T> {
     pub(super) codes: PlannedCast,
     /// The format of values.
     pub(super) real: Format,
-    /// From bf16, where quotients are rounded to it at once.
-    pub(super) bf16_codes: Option<PlannedCast>,
+    /// What quotients are rounded to as they are computed.
+    pub(super) float: Float,
+    /// From there, and the format, if it is bf16.
+    pub(super) bf16_codes: Option<(PlannedCast, Format)>,
     pub(super) element: Format,
     pub(super) settings: Settings,
     /// The largest element, in the recipe's sense.
@@ -78,10 +81,13 @@ fn common_multiple(a: usize, b: usize) -> usize {
     a / x * b
 }
 
+/// Elements of a band of joined rows, or of one row, at most: they stay in the innermost cache.
+pub(super) const JOINED: usize = 1 << 13;
+
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
-impl<'a, T: Held> Encoder<'a, T> {
+impl<'a, T: Real> Encoder<'a, T> {
     /// # Safety
     /// As for [`encode`].
     #[expect(clippy::too_many_lines, reason = "every check of an operand, and every choice")]
@@ -184,14 +190,25 @@ impl<'a, T: Held> Encoder<'a, T> {
             Family::TwoLevel => false,
             _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
         })?;
-        // Without an amax of the caller's or NaN, quotients are finite.
-        let at_once = quotient.is_some()
-            && source.is_bf16
-            && !asymmetric
-            && what.amax.is_none()
-            && !what.nan_scales
-            && rounding != Some(Rounding::Stochastic);
-        let bf16_codes = at_once.then(|| PlannedCast::new((what.x.format, element), &options, None));
+        let at_once = !asymmetric && map.is_none() && rounding != Some(Rounding::Stochastic);
+        let few_bits = element.float().is_some_and(|spec| spec.signed && spec.mantissa_bits + 2 <= MANTISSA);
+        let float = if quotient.is_some() {
+            // Without an amax of the caller's or NaN, quotients are finite.
+            let finite = what.amax.is_none() && !what.nan_scales;
+            if at_once && source.is_bf16 && finite { Float::Bf16 } else { Float::F32 }
+        } else if at_once
+            && few_bits
+            && size_of::<T>() == size_of::<f32>()
+            && ties_of(what, recipe, element) == Ties::Even
+        {
+            Float::OddBf16
+        } else {
+            Float::F32
+        };
+        let bf16_codes = (float != Float::F32).then(|| {
+            let bf16 = bf16();
+            PlannedCast::new((bf16, element), &options, None).map(|plan| (plan, bf16))
+        });
         let unit = common_multiple(what.packing.unit(scheme.bits), extent.block.1.min(extent.columns.max(1)));
         Ok(Self {
             recipe,
@@ -206,6 +223,7 @@ impl<'a, T: Held> Encoder<'a, T> {
             stored: Rounded::new::<T>(to.scale.format)?,
             weight: rounds(recipe.in_weight_dtype)?,
             quotient,
+            float,
             bf16_codes: bf16_codes.transpose()?,
             codes: PlannedCast::new((format::<T>(), element), &options, None)?,
             real: format::<T>(),
@@ -224,7 +242,7 @@ impl<'a, T: Held> Encoder<'a, T> {
             wide: if unit >= extent.columns {
                 extent.columns.max(1)
             } else {
-                unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(TILE) / unit).max(1)
+                unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(JOINED) / unit).max(1)
             },
             odd: size_of::<T>() == 8,
             level: Level::active(),
@@ -234,6 +252,16 @@ impl<'a, T: Held> Encoder<'a, T> {
             extent,
         })
     }
+
+    /// Whether codes are drawn.
+    pub(super) fn draws(&self) -> bool {
+        self.what.rounding == Some(Rounding::Stochastic)
+    }
+}
+
+/// Returns what becomes of ties in codes of a format.
+pub(super) fn ties_of(what: &Encoding<'_>, recipe: &Recipe, element: Format) -> Ties {
+    if what.rounding.is_none() && element.name() == E2M1 { recipe.ties } else { Ties::Even }
 }
 
 /// Returns the format of codes, the integers that they may be, the largest element in the recipe's sense, and as scale

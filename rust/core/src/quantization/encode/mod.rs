@@ -4,19 +4,19 @@
 //! item of work: whole blocks of a matrix of the stack, for one thread
 //! band:         blocks side by side. Largest magnitudes; scales and factors by the recipe; codes; packing
 //! ```
-//! A row of blocks that is no longer than a tile is read once. Blocks of more elements than an item have their largest
+//! A row of blocks that is no longer than a piece is read once. Blocks of more elements than an item have their largest
 //! magnitudes found before, by all threads.
 //!
-//! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, tile by tile.
-//! * `bands`: the order of work. `scales`: the steps of recipes; `rounded`: in which dtype. `tiles`: values to codes.
+//! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
+//! * `bands`: the order of work. `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes.
 
 mod bands;
 mod encoder;
 mod operands;
+mod pieces;
 mod rounded;
 mod scales;
 mod source;
-mod tiles;
 
 use encoder::Encoder;
 use operands::refuse;

@@ -2,7 +2,8 @@
 
 use super::encoder::{Encoder, Limits};
 use super::rounded::{GLOBAL_MAX, encode_scale};
-use super::source::{Buffers, Held};
+use super::source::Buffers;
+use crate::codec::options::Rounding;
 use crate::cpu::Level;
 use crate::quantization::arithmetic::{apply, limit, on_level, with_one};
 use crate::quantization::element::names::{E8M0, INT8};
@@ -16,7 +17,7 @@ use crate::quantization::scaled::reciprocals;
 /// What bitsandbytes divides by at least.
 const SMALLEST_AMAX: f32 = 1e-38;
 
-impl<T: Held> Encoder<'_, T> {
+impl<T: Real> Encoder<'_, T> {
     /// Finds the scales of a band, and what codes are computed with: `factors`, and `shifts` for zero points and
     /// biases. `bytes` becomes the stored scales.
     #[expect(clippy::too_many_lines, reason = "a line or two for each of the recipes' steps")]
@@ -121,11 +122,17 @@ impl<T: Held> Encoder<'_, T> {
         constant.extend_from_slice(scale);
         self.stored.round(constant, bytes);
         let replaces = matches!(recipe.steps, Steps::Quotient | Steps::DividedGlobal);
-        if replaces && zero != nothing && constant.contains(&nothing) {
-            for scale in constant.iter_mut().filter(|scale| **scale == nothing) {
-                *scale = zero;
+        if replaces && zero != nothing {
+            let mut replaced = 0;
+            on_level::<T>(self.level, || {
+                for scale in constant.iter_mut() {
+                    replaced |= u8::from(*scale == nothing);
+                    *scale = if *scale == nothing { zero } else { *scale };
+                }
+            });
+            if replaced != 0 {
+                self.stored.round(constant, bytes);
             }
-            self.stored.round(constant, bytes);
         }
         if recipe.family == Family::Integer && matches!(recipe.steps, Steps::Edge | Steps::ThenReciprocal) {
             factors.clear();
@@ -215,7 +222,12 @@ impl<T: Held> Encoder<'_, T> {
             }
         });
         if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {
-            let level = if self.what.amax.is_none() { self.level } else { Level::PORTABLE };
+            // Of blocks under a global scale, it is not the caller's that bounds elements. Directions tell from zero what
+            // underflows.
+            let is_own = self.what.amax.is_none() || self.what.scheme.global_scale;
+            let nearest =
+                matches!(self.settings.options.rounding, Some(Rounding::NearestEven | Rounding::NearestAway));
+            let level = if is_own && nearest { self.level } else { Level::PORTABLE };
             reciprocals(level, factors, amax, found);
         }
     }

@@ -1,6 +1,5 @@
-//! The weight, tile by tile, and the buffers of a thread.
+//! The weight, piece by piece, and the buffers of a thread.
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
@@ -9,9 +8,10 @@ use super::rounded::single;
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
-use crate::kernels::tile::{TILE, Tile};
+use crate::kernels::tile::TILE;
 use crate::kernels::vectors::shapes::{Shape, shape_of};
-use crate::quantization::arithmetic::Blocks;
+use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, on_level, pieces};
+use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest};
 use crate::quantization::real::{Real, format};
 use crate::quantization::rows::{Array, Rows};
@@ -40,26 +40,17 @@ pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
 
 /// # Safety
 /// As for [`block_amax`].
-unsafe fn largest_of<T: Held>(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
+unsafe fn largest_of<T: Real>(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
     let extent = Extent::of("x", x, (0, 0))?;
     let source = Source::<T>::new(x, &extent)?;
     let whole = Mutex::new(T::default());
     run_items(&extent, (TILE, 1), extent.columns * x.format.item_size(), threads, |item| {
         let mut largest = [T::default()];
-        T::with_buffers(|buffers| {
-            for row in item.rows.clone() {
-                let (columns, blocks) = (item.columns.clone(), (extent.columns, 0));
-                // SAFETY: the caller's promise.
-                unsafe {
-                    source.raise(
-                        (item.matrix, row, 1),
-                        (columns.start, columns.end),
-                        blocks,
-                        &mut largest,
-                        buffers,
-                    );
-                }
-            }
+        let rows = (item.matrix, item.rows.start, item.rows.len());
+        let columns = (item.columns.start, item.columns.end);
+        with_held(|buffers| {
+            // SAFETY: the caller's promise.
+            unsafe { source.raise(rows, columns, (extent.columns, 0), &mut largest, buffers) };
         });
         if let Ok(mut whole) = whole.lock() {
             *whole = whole.larger(largest[0]);
@@ -75,7 +66,7 @@ pub(super) fn bits_of<T: Real>(values: &mut [T]) -> &mut [T::Bits] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
-/// The weight, as tiles of floats.
+/// The weight, as pieces of floats.
 pub(super) struct Source<T> {
     pub(super) x: Rows,
     pub(super) cast: Prepared,
@@ -104,21 +95,22 @@ impl<T: Real> Source<T> {
         })
     }
 
-    /// Returns up to a tile of a row as it is stored: where it is, which may not be aligned, or in the room for it.
+    /// Returns a piece of some rows, given their first column and their number of columns, as it is stored: where it is,
+    /// which may not be aligned, or in the room for it.
     ///
     /// # Safety
     /// The elements are readable.
     pub(super) unsafe fn read(
         &self,
-        matrix: usize,
-        row: usize,
-        (start, count): (usize, usize),
-        raw: &mut Tile<u64>,
-    ) -> *const u8 {
+        (matrix, row, rows): (usize, usize, usize),
+        (start, columns): (usize, usize),
+        raw: &mut Piece<u64>,
+    ) -> Area<*const u8> {
         // SAFETY: the caller's promise; elements have up to 8 bytes.
         unsafe {
-            let from = self.x.row(matrix, row);
-            self.x.read(self.level, from, (1, start, count), raw.0.as_mut_ptr().cast()).0
+            let (from, room) = (self.x.row(matrix, row), raw.0.as_mut_ptr().cast());
+            let (first, pitch) = self.x.read(self.level, from, (rows, start, columns), room);
+            Area { first, pitch, rows, columns }
         }
     }
 
@@ -128,26 +120,30 @@ impl<T: Real> Source<T> {
     /// The elements are readable, and there is room for them.
     pub(super) unsafe fn load(
         &self,
-        matrix: usize,
-        row: usize,
-        (start, count): (usize, usize),
-        (raw, room): (&mut Tile<u64>, *mut T),
-    ) -> *const T {
+        rows: (usize, usize, usize),
+        columns: (usize, usize),
+        (raw, room): (&mut Piece<u64>, *mut T),
+    ) -> Area<*const T> {
         // SAFETY: the caller's promise.
         unsafe {
-            let found = self.read(matrix, row, (start, count), raw);
+            let found = self.read(rows, columns, raw);
             if self.is_direct {
                 return found.cast();
             }
-            self.cast.run(found, room.cast(), count);
-            room
+            let Area { rows, columns, .. } = found;
+            if found.is_gapless(self.x.size()) {
+                self.cast.run(found.first, room.cast(), rows * columns);
+            } else {
+                for row in 0..rows {
+                    self.cast.run(found.row(row), room.add(row * columns).cast(), columns);
+                }
+            }
+            Area { first: room, pitch: (columns * size_of::<T>()) as isize, rows, columns }
         }
     }
-}
 
-impl<T: Real> Source<T> {
-    /// Raises the largest magnitudes of blocks by rows between two columns, given the width of blocks and the number of the
-    /// first one.
+    /// Raises the largest magnitudes of blocks side by side by rows between two columns, given the width of blocks and the
+    /// number of the first one.
     ///
     /// # Safety
     /// The elements are readable.
@@ -164,21 +160,23 @@ impl<T: Real> Source<T> {
         shorts.resize(if self.is_short { amax.len() } else { 0 }, 0);
         // What lies densely is read where it is.
         let at_once = self.is_direct || (self.is_short && self.x.is_dense());
-        let step = if at_once { end - begin } else { TILE };
-        for row in row..row + rows {
-            for start in (begin..end).step_by(step) {
-                let count = step.min(end - start);
-                let blocks = Blocks { width, begun: start % width };
-                let here = start / width - first..(start + count).div_ceil(width) - first;
+        let step = if at_once { end - begin } else { PIECE };
+        for start in (begin..end).step_by(step) {
+            let columns = step.min(end - start);
+            let blocks = Blocks { width, begun: start % width };
+            let here = start / width - first..(start + columns).div_ceil(width) - first;
+            // What is read where it is needs no room.
+            for (row, rows) in pieces((row, rows), if at_once { 0 } else { columns }) {
+                let rows = (matrix, row, rows);
                 // SAFETY: the caller's promise.
                 unsafe {
                     if self.is_short {
-                        let found = self.read(matrix, row, (start, count), raw);
-                        raise_largest(self.level, (found.cast(), count), blocks, &mut shorts[here]);
+                        let found = self.read(rows, (start, columns), raw).cast();
+                        raise_largest(self.level, found, blocks, &mut shorts[here.clone()]);
                     } else {
                         let room = (&mut *raw, values.0.as_mut_ptr());
-                        let found = self.load(matrix, row, (start, count), room);
-                        raise_largest(self.level, (found.cast(), count), blocks, bits_of(&mut amax[here]));
+                        let found = self.load(rows, (start, columns), room).cast();
+                        raise_largest(self.level, found, blocks, bits_of(&mut amax[here.clone()]));
                     }
                 }
             }
@@ -188,9 +186,11 @@ impl<T: Real> Source<T> {
             constant.resize(amax.len(), T::default());
             // SAFETY: there are as many.
             unsafe { self.cast.run(shorts.as_ptr().cast(), constant.as_mut_ptr().cast(), shorts.len()) };
-            for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
-                *amax = amax.larger(found);
-            }
+            on_level::<T>(self.level, || {
+                for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
+                    *amax = amax.larger(found);
+                }
+            });
         }
     }
 }
@@ -198,10 +198,10 @@ impl<T: Real> Source<T> {
 /// The buffers of a thread; vectors have an entry for each block of a band.
 #[derive(Default)]
 pub(super) struct Buffers<T: Real> {
-    pub(super) raw: Tile<u64>,
-    pub(super) values: Tile<T>,
-    pub(super) codes: Tile<u8>,
-    pub(super) packed: Tile<u32>,
+    pub(super) raw: Piece<u64>,
+    pub(super) values: Piece<T>,
+    pub(super) codes: Piece<u8>,
+    pub(super) packed: Piece<u32>,
     pub(super) bytes: Vec<u8>,
     pub(super) rounded: Vec<u8>,
     /// The largest magnitudes of elements of 16 bits.
@@ -224,25 +224,3 @@ impl<T: Real> Buffers<T> {
         self.extremes.resize(blocks, Extremes::default());
     }
 }
-
-/// A type whose buffers each thread keeps.
-pub(super) trait Held: Real {
-    /// Calls a function with the buffers of this thread.
-    fn with_buffers(function: impl FnOnce(&mut Buffers<Self>));
-}
-
-/// Keeps the buffers of a thread between calls: clearing them each time would take longer than a small array.
-macro_rules! held {
-    ($real:ty, $name:ident) => {
-        thread_local! {
-            static $name: RefCell<Box<Buffers<$real>>> = RefCell::default();
-        }
-        impl Held for $real {
-            fn with_buffers(function: impl FnOnce(&mut Buffers<Self>)) {
-                $name.with_borrow_mut(|buffers| function(buffers));
-            }
-        }
-    };
-}
-held!(f32, F32_BUFFERS);
-held!(f64, F64_BUFFERS);

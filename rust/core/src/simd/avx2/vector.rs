@@ -136,7 +136,14 @@ unsafe impl Vector for Avx2 {
             arch::_mm256_blendv_epi8(no, yes, mask)
         }
         fn halves(a: Integers, b: Integers) -> (Integers, Integers) {
-            // Alternating between the registers, which takes fewer instructions than unzipping.
+            // Takes fewer instructions than unzipping.
+            Self::alternate_halves(a, b)
+        }
+        fn alternate_bf16(a: Integers) -> [F32s; 2] {
+            let odd = arch::_mm256_blend_epi16::<UPPER_U16>(arch::_mm256_setzero_si256(), a);
+            [arch::_mm256_castsi256_ps(arch::_mm256_slli_epi32::<16>(a)), arch::_mm256_castsi256_ps(odd)]
+        }
+        fn alternate_halves(a: Integers, b: Integers) -> (Integers, Integers) {
             let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_slli_epi32::<16>(b));
             (low, arch::_mm256_blend_epi16::<UPPER_U16>(arch::_mm256_srli_epi32::<16>(a), b))
         }
@@ -172,6 +179,7 @@ unsafe impl Vector for Avx2 {
             arch::_mm256_set_m128(sticky_f32(source.add(Self::BYTES)), sticky_f32(source))
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::_mm256_mul_ps(a, b) }
+        fn quotient(a: F32s, b: F32s) -> F32s { arch::_mm256_div_ps(a, b) }
         fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::_mm256_fmadd_ps(a, b, c) }
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm256_mul_ps(a, b);

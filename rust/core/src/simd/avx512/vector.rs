@@ -151,6 +151,23 @@ unsafe impl Vector for Avx512 {
         }
         fn bits(a: F32s) -> Integers { arch::_mm512_castps_si512(a) }
         fn from_bits(a: Integers) -> F32s { arch::_mm512_castsi512_ps(a) }
+        fn alternate_halves(a: Integers, b: Integers) -> (Integers, Integers) {
+            // The truth table of `(a & c) | b`.
+            let low = arch::_mm512_ternarylogic_epi32::<0b1110_1100>(
+                a,
+                arch::_mm512_slli_epi32::<16>(b),
+                arch::_mm512_set1_epi32(0xffff),
+            );
+            (low, Self::or_masked(arch::_mm512_srli_epi32::<16>(a), b, arch::_mm512_set1_epi32(-1 << 16)))
+        }
+        fn alternate_bf16(a: Integers) -> [F32s; 2] {
+            let odd = arch::_mm512_and_si512(a, arch::_mm512_set1_epi32(-1 << 16));
+            [arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(a)), arch::_mm512_castsi512_ps(odd)]
+        }
+        fn splat_halves32(lower: u32, upper: u32) -> Integers {
+            let lower = arch::_mm512_set1_epi32(lower as i32);
+            arch::_mm512_mask_set1_epi32(lower, 0xff00, upper as i32)
+        }
         fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::_mm512_cvtepu16_epi32(arch::_mm256_loadu_si256(source.cast()));
             arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(wide))
@@ -188,6 +205,7 @@ unsafe impl Vector for Avx512 {
             Some(up_above_middle::<Self>(low, high, one))
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::_mm512_mul_ps(a, b) }
+        fn quotient(a: F32s, b: F32s) -> F32s { arch::_mm512_div_ps(a, b) }
         fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::_mm512_fmadd_ps(a, b, c) }
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::_mm512_mul_round_ps::<TRUNCATE>(a, b);

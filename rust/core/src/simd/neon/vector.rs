@@ -117,6 +117,14 @@ unsafe impl Vector for Neon {
         fn any16(mask: U16s) -> bool { arch::vmaxvq_u32(arch::vreinterpretq_u32_u16(mask)) != 0 }
         fn bits(a: F32s) -> Integers { arch::vreinterpretq_u8_f32(a) }
         fn from_bits(a: Integers) -> F32s { arch::vreinterpretq_f32_u8(a) }
+        fn alternate_halves(a: Integers, b: Integers) -> (Integers, Integers) {
+            (bytes(arch::vtrn1q_u16(u16s(a), u16s(b))), bytes(arch::vtrn2q_u16(u16s(a), u16s(b))))
+        }
+        fn alternate_bf16(a: Integers) -> [F32s; 2] {
+            let even = arch::vshlq_n_u32::<16>(arch::vreinterpretq_u32_u8(a));
+            let odd = arch::vandq_u32(arch::vreinterpretq_u32_u8(a), arch::vdupq_n_u32(0xffff_0000));
+            [arch::vreinterpretq_f32_u32(even), arch::vreinterpretq_f32_u32(odd)]
+        }
         fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::vmovl_u16(arch::vreinterpret_u16_u8(arch::vld1_u8(source)));
             arch::vreinterpretq_f32_u32(arch::vshlq_n_u32::<16>(wide))
@@ -136,6 +144,7 @@ unsafe impl Vector for Neon {
             arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::vmulq_f32(a, b) }
+        fn quotient(a: F32s, b: F32s) -> F32s { arch::vdivq_f32(a, b) }
         fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::vfmaq_f32(c, a, b) }
         fn product_to_odd(a: F32s, b: F32s) -> F32s {
             let product = arch::vmulq_f32(a, b);

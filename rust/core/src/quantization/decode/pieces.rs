@@ -1,141 +1,161 @@
-//! Tile by tile: codes to values, an operation at a time.
+//! Piece by piece: codes to values, an operation at a time.
 
-use super::decoder::{Buffers, Decoder, Held, NUMBERS};
+use super::decoder::{Buffers, Decoder, NUMBERS};
 use super::operands::{GlobalUse, PerBlock};
 use crate::cast::Prepared;
-use crate::kernels::tile::{TILE, Tile};
 use crate::kernels::vectors::shapes::Shape;
-use crate::quantization::arithmetic::{Blocks, apply, by_block, with_one};
+use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, apply, by_block, with_one};
 use crate::quantization::nearest::look_up;
 use crate::quantization::packing::{Packing, add_high_bits, unpack};
+use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::rows::Rows;
 use crate::quantization::scaled::{self, Float, Scaling};
 use crate::quantization::work::Item;
 
-impl<T: Held> Decoder<'_, T> {
-    /// Decodes an item tile by tile.
+impl<T: Real> Decoder<'_, T> {
+    /// Decodes an item piece by piece.
     ///
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn tiles(&self, item: &Item, buffers: &mut Buffers<T>) {
-        let (widest, tall) = self.tile;
+    pub(super) unsafe fn pieces(&self, item: &Item, buffers: &mut Buffers<T>) {
+        let item = &self.joined(item).unwrap_or_else(|| item.clone());
+        let (widest, tall) = self.piece;
+        let tall_block = self.extent.block.0;
         for start in item.columns.clone().step_by(widest) {
             let count = widest.min(item.columns.end - start);
             if let Some(divisor) = &self.divisor {
                 buffers.divisor.0[..count].copy_from_slice(&divisor[start..start + count]);
             }
+            let most = if tall > 1 { tall } else { PIECE / count };
+            let mut row = item.rows.start;
             let mut prepared = None;
-            for row in item.rows.clone().step_by(tall) {
-                let rows = tall.min(item.rows.end - row);
+            while row < item.rows.end {
+                let block = self.extent.row_block(row);
+                let rows = most.min(tall_block - row % tall_block).min(item.rows.end - row);
                 // SAFETY: the caller's promise for these rows and columns.
-                unsafe { self.tile(item.matrix, (row, rows), (start, count), &mut prepared, buffers) };
+                unsafe {
+                    let blocks = match prepared {
+                        Some((known, blocks)) if known == block => blocks,
+                        _ => {
+                            let columns = (start, count, self.extent.block.1);
+                            self.prepare(item.matrix, Some(block), columns, buffers)
+                        }
+                    };
+                    prepared = Some((block, blocks));
+                    self.piece((item.matrix, row, rows), (start, count), blocks, buffers);
+                }
+                row += rows;
             }
         }
     }
 
-    /// Decodes a tile.
+    /// Decodes rows of a row of blocks, for which these are prepared.
     ///
     /// # Safety
     /// As for [`decode`].
-    unsafe fn tile(
+    unsafe fn piece(
         &self,
-        matrix: usize,
-        (row, rows): (usize, usize),
-        (start, count): (usize, usize),
-        prepared: &mut Option<(usize, Blocks)>,
+        (matrix, row, rows): (usize, usize, usize),
+        (start, columns): (usize, usize),
+        blocks: Blocks,
         buffers: &mut Buffers<T>,
     ) {
         let (level, what) = (self.level, self.what);
-        // SAFETY: the caller's promise; the rooms are large enough for a tile of rows, and each buffer for a row.
+        // SAFETY: the caller's promise; the rooms are large enough for a piece.
         unsafe {
             let containers = |rows_of: &Rows, (packing, bits): (Packing, u32), room: *mut u8| {
                 let first = packing.bytes(bits, start) / rows_of.size();
-                let last = packing.bytes(bits, start + count).div_ceil(rows_of.size());
-                rows_of.read(level, rows_of.row(matrix, row), (rows, first, last - first), room)
+                let last = packing.bytes(bits, start + columns).div_ceil(rows_of.size());
+                let items = (rows, first, last - first);
+                let (first, pitch) = rows_of.read(level, rows_of.row(matrix, row), items, room);
+                Area { first, pitch, rows, columns }
             };
-            let room = (&raw mut buffers.packed.0).cast();
-            let (packed, pitch) = containers(&self.data, (what.packing, what.bits), room);
-            let room = (&raw mut buffers.high.0).cast();
+            let room = buffers.packed.0.as_mut_ptr().cast();
+            let mut codes = containers(&self.data, (what.packing, what.bits), room);
+            let room = buffers.high.0.as_mut_ptr().cast();
             let high = self.high.as_ref().map(|high| containers(high, (Packing::Dense, 1), room));
-            let direct = self.out.is_dense();
-            let out_row = count * self.out.size();
-            for index in 0..rows {
-                let block = self.extent.row_block(row + index);
-                let width = self.extent.block.1;
-                let (_, blocks) = match prepared.take() {
-                    Some(known) if known.0 == block => known,
-                    _ => (block, self.prepare(matrix, Some(block), (start, count, width), buffers)),
-                };
-                *prepared = Some((block, blocks));
-                let packed = packed.offset(index as isize * pitch);
-                let mut codes = packed;
-                if what.bits < 8 || what.packing != Packing::Dense {
-                    let unpacked = buffers.codes.0.as_mut_ptr();
-                    unpack(level, (what.packing, what.bits), packed, unpacked, count);
-                    if let Some((high, pitch)) = high {
+            if what.bits < 8 || what.packing != Packing::Dense {
+                let unpacked = buffers.codes.0.as_mut_ptr();
+                for row in 0..rows {
+                    let to = unpacked.add(row * columns);
+                    unpack(level, (what.packing, what.bits), codes.row(row), to, columns);
+                    if let Some(high) = &high {
                         let bits = buffers.bits.0.as_mut_ptr();
-                        let high = high.offset(index as isize * pitch);
-                        add_high_bits(level, what.bits, high, (unpacked, bits), count);
+                        add_high_bits(level, what.bits, high.row(row), (to, bits), columns);
                     }
-                    codes = unpacked;
                 }
-                let to = if direct {
-                    self.out.row(matrix, row + index).add(start * self.out.size())
-                } else {
-                    (&raw mut buffers.out.0).cast::<u8>().add(index * out_row)
-                };
-                if let Some(elements) = &self.bf16_elements {
-                    self.products(elements, codes, to, count, blocks, buffers);
-                    continue;
+                codes = Area { first: unpacked, pitch: columns as isize, rows, columns };
+            }
+            let direct = self.out.is_dense();
+            let (to, pitch) = if direct {
+                (self.out.row(matrix, row).add(start * self.out.size()), self.out.pitch())
+            } else {
+                (buffers.out.0.as_mut_ptr().cast::<u8>(), (columns * self.out.size()) as isize)
+            };
+            if let Some(elements) = &self.bf16_elements {
+                self.products(elements, codes, (to, pitch), blocks, buffers);
+            } else {
+                for row in 0..rows {
+                    self.values(codes.row(row), columns, blocks, buffers);
+                    let to = to.offset(row as isize * pitch);
+                    self.results.run(buffers.values.0.as_ptr().cast(), to, columns);
                 }
-                self.values(codes, count, blocks, buffers);
-                self.results.run(buffers.values.0.as_ptr().cast(), to, count);
             }
             if !direct {
-                let tile = (&raw const buffers.out.0).cast();
-                self.out.write(level, self.out.row(matrix, row), (rows, start, count), tile);
+                let tile = buffers.out.0.as_ptr().cast();
+                self.out.write(level, self.out.row(matrix, row), (rows, start, columns), tile);
             }
         }
     }
 
-    /// Turns the codes of a row of a tile into results by way of bf16.
+    /// Turns the codes of a piece into results by way of bf16.
     ///
     /// # Safety
-    /// So many codes are readable, and results writable.
+    /// The codes are readable, and as many results writable, at this many bytes from row to row.
     unsafe fn products(
         &self,
         elements: &Prepared,
-        codes: *const u8,
-        to: *mut u8,
-        count: usize,
+        codes: Area<*const u8>,
+        (to, pitch): (*mut u8, isize),
         blocks: Blocks,
         buffers: &mut Buffers<T>,
     ) {
         let Buffers { narrow, values, scale, .. } = buffers;
-        let Some(numbers) = T::f32s(&scale.0[..(blocks.begun + count).div_ceil(blocks.width)]) else {
+        let Area { rows, columns, .. } = codes;
+        let Some(numbers) = T::f32s(&scale.0[..(blocks.begun + columns).div_ceil(blocks.width)]) else {
             return;
         };
         let from = narrow.0.as_mut_ptr().cast::<u8>();
         let values = values.0.as_mut_ptr().cast::<u8>();
         let there = match self.out_shape {
-            Some(Shape::Bf16) => (to, Float::Bf16),
-            Some(Shape::F32) => (to, Float::F32),
-            _ => (values, Float::F32),
+            Some(Shape::Bf16) => (to, Float::Bf16, pitch),
+            Some(Shape::F32) => (to, Float::F32, pitch),
+            _ => (values, Float::F32, (columns * size_of::<f32>()) as isize),
         };
-        // SAFETY: the caller's promise; the buffers have room for a tile.
+        // SAFETY: the caller's promise; the buffers have room for a piece.
         unsafe {
-            elements.run(codes, from, count);
-            let from = (from.cast_const(), Float::Bf16);
-            let scaling = Scaling { from, to: there, count, blocks, numbers, reciprocals: &[] };
-            scaled::scale(self.level, scaling);
+            if codes.is_gapless(1) {
+                elements.run(codes.first, from, rows * columns);
+            } else {
+                for row in 0..rows {
+                    elements.run(codes.row(row), from.add(row * columns * size_of::<u16>()), columns);
+                }
+            }
+            let first = from.cast_const();
+            let area = Area { first, pitch: (columns * size_of::<u16>()) as isize, rows, columns };
+            let from = (area, Float::Bf16);
+            scaled::scale(self.level, Scaling { from, to: there, blocks, numbers, reciprocals: &[] });
             if there.0 == values {
-                self.results.run(values, to, count);
+                for row in 0..rows {
+                    let (from, to) = (values.offset(row as isize * there.2), to.offset(row as isize * pitch));
+                    self.results.run(from, to, columns);
+                }
             }
         }
     }
 
-    /// Turns the codes of a row of a tile into values.
+    /// Turns the codes of a row of a piece into values.
     ///
     /// # Safety
     /// So many codes are readable.
@@ -194,7 +214,7 @@ impl<T: Held> Decoder<'_, T> {
     }
 
     /// Applies an operation to values and the operands of their blocks.
-    fn each<const OPERATION: u8>(&self, values: &mut [T], blocks: Blocks, operands: &Tile<T>) {
+    fn each<const OPERATION: u8>(&self, values: &mut [T], blocks: Blocks, operands: &Piece<T>) {
         if blocks.width == 1 {
             return apply::<T, OPERATION>(self.level, values, &operands.0, self.odd);
         }
@@ -208,7 +228,7 @@ impl<T: Held> Decoder<'_, T> {
         self.what.global_scale.map(|(_, how)| how)
     }
 
-    /// Reads what the blocks of a row of blocks have for the columns of a tile, given the columns of a block. Without a
+    /// Reads what the blocks of a row of blocks have for the columns of a piece, given the columns of a block. Without a
     /// row, the bytes of scales are their own numbers.
     ///
     /// # Safety
@@ -262,7 +282,7 @@ impl<T: Held> Decoder<'_, T> {
         }
     }
 
-    /// Reads an item for each block of a tile, or for each column of groups.
+    /// Reads an item for each block of a piece, or for each column of groups.
     ///
     /// # Safety
     /// As for [`decode`].
@@ -272,17 +292,17 @@ impl<T: Held> Decoder<'_, T> {
         matrix: usize,
         block: Option<usize>,
         (start, count, width): (usize, usize, usize),
-        (raw, f32s, all): (&mut Tile<u32>, &mut Tile<f32>, &mut Vec<f32>),
-        to: &'b mut Tile<T>,
+        (raw, f32s, all): (&mut Piece<u32>, &mut Piece<f32>, &mut Vec<f32>),
+        to: &'b mut Piece<T>,
     ) -> &'b mut [T] {
         let first_row = block.map(|block| items.items.row(matrix, block).cast_const());
-        // SAFETY: the caller's promise; a tile has no more blocks than columns.
+        // SAFETY: the caller's promise; a piece has no more blocks than columns.
         unsafe {
             let number = if let Some(groups) = &self.groups {
                 let width = items.items.width();
                 all.resize(width, 0.0);
-                for start in (0..width).step_by(TILE) {
-                    let count = TILE.min(width - start);
+                for start in (0..width).step_by(PIECE) {
+                    let count = PIECE.min(width - start);
                     self.read(items, first_row, (start, count), raw, &mut all[start..start + count]);
                 }
                 for (place, &group) in f32s.0.iter_mut().zip(&groups[start..start + count]) {
@@ -311,7 +331,7 @@ impl<T: Held> Decoder<'_, T> {
         items: &PerBlock,
         first: Option<*const u8>,
         (start, count): (usize, usize),
-        raw: &mut Tile<u32>,
+        raw: &mut Piece<u32>,
         to: &mut [f32],
     ) {
         // SAFETY: the caller's promise; items have up to 4 bytes.

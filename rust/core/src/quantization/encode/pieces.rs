@@ -1,23 +1,22 @@
-//! Tiles of a row: quotients, codes, packing.
+//! Pieces of rows: quotients, codes, packing.
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, ties_of};
 use super::operands::FourOverSix;
 use super::rounded::single;
-use super::source::{Buffers, Held};
+use super::source::Buffers;
 use crate::cast::cast_piece;
 use crate::codec::options::Rounding;
 use crate::codec::reference::worth;
 use crate::format::Kind;
-use crate::kernels::tile::{TILE, Tile};
-use crate::quantization::arithmetic::{Blocks, by_block, limit};
-use crate::quantization::element::names::E2M1;
+use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, by_block, limit};
 use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest};
-use crate::quantization::packing::pack;
+use crate::quantization::packing::{Packing, pack};
+use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
 use crate::quantization::scaled::{Float, Scaling, scale};
 
-impl<T: Held> Encoder<'_, T> {
+impl<T: Real> Encoder<'_, T> {
     /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
     /// smaller error, of two alike that of 6.
     ///
@@ -32,6 +31,7 @@ impl<T: Held> Encoder<'_, T> {
         buffers: &mut Buffers<T>,
     ) {
         let width = self.extent.block.1;
+        let mut room = Piece::<T>::default();
         let divides = self.recipe.steps == Steps::DividedGlobal;
         let global = self.global.get(matrix).map_or(1.0, |global| global.to_f64());
         let spec = self.element.float().unwrap_or_else(single);
@@ -41,20 +41,20 @@ impl<T: Held> Encoder<'_, T> {
             self.scales(matrix, stretch, buffers);
             let mut errors = vec![0f64; buffers.scale.len()];
             for row in row..row + rows {
-                for begin in (start..end).step_by(TILE) {
-                    let count = TILE.min(end - begin);
+                for begin in (start..end).step_by(PIECE) {
+                    let count = PIECE.min(end - begin);
                     let Buffers { raw, values, codes, factors, reciprocals, scale, .. } = &mut *buffers;
                     let here = begin / width - first..(begin + count).div_ceil(width) - first;
                     let blocks = Blocks { width, begun: begin % width };
-                    let mut room = Tile::<T>::default();
                     let to = values.0.as_mut_ptr();
-                    // SAFETY: the caller's promise; both buffers have room for a tile.
+                    // SAFETY: the caller's promise; both buffers have room for a piece.
                     let from = unsafe {
-                        let from = self.source.load(matrix, row, (begin, count), (raw, room.0.as_mut_ptr()));
+                        let room = (raw, room.0.as_mut_ptr());
+                        let from = self.source.load((matrix, row, 1), (begin, count), room);
                         let reciprocals = reciprocals.get(here.clone()).unwrap_or_default();
                         let ends = ((from.cast(), Float::F32), (to, Float::F32));
-                        self.quotients(ends, count, blocks, (&factors[here], reciprocals));
-                        from
+                        self.quotients(ends.0, ends.1, blocks, (&factors[here], reciprocals));
+                        from.first
                     };
                     self.round(0, (&values.0, Float::F32), &mut codes.0[..count]);
                     for index in 0..count {
@@ -87,70 +87,83 @@ impl<T: Held> Encoder<'_, T> {
         self.stored.round(scale, bytes);
     }
 
-    /// Multiplies the elements of a tile by the factors of their blocks, or divides them.
+    /// Multiplies the elements of rows by the factors of their blocks, or divides them. Results have no gaps.
     ///
     /// # Safety
     /// As for [`scale`].
     unsafe fn quotients(
         &self,
-        (from, to): ((*const u8, Float), (*mut T, Float)),
-        count: usize,
+        from: (Area<*const u8>, Float),
+        (to, float): (*mut T, Float),
         blocks: Blocks,
         (factors, reciprocals): (&[T], &[f32]),
     ) {
-        let (level, tile) = (self.level, (from.0.cast(), to.0, count));
+        let Area { rows, columns, .. } = from.0;
         // SAFETY: passed on.
         unsafe {
             if let Some(numbers) = T::f32s(factors) {
                 let reciprocals = if self.multiplies() { &[] } else { reciprocals };
-                let to = (to.0.cast(), to.1);
-                scale(level, Scaling { from, to, count, blocks, numbers, reciprocals });
-            } else if self.multiplies() {
-                by_block::<T, MULTIPLY>(level, tile, blocks, factors, self.odd);
-            } else {
-                by_block::<T, DIVIDE>(level, tile, blocks, factors, self.odd);
+                let to = (to.cast(), float, (columns * float.size()) as isize);
+                return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals });
+            }
+            for row in 0..rows {
+                let ends = (from.0.row(row).cast(), to.add(row * columns), columns);
+                if self.multiplies() {
+                    by_block::<T, MULTIPLY>(self.level, ends, blocks, factors, self.odd);
+                } else {
+                    by_block::<T, DIVIDE>(self.level, ends, blocks, factors, self.odd);
+                }
             }
         }
     }
 
-    /// Turns the values of a tile of a row into packed codes.
+    /// Turns the values of some columns of rows, which fit into a piece, into packed codes.
     ///
     /// # Safety
     /// As for [`encode`].
-    pub(super) unsafe fn tile(
+    pub(super) unsafe fn piece(
         &self,
-        matrix: usize,
-        row: usize,
-        (mut from, start, count): ((*const u8, Float), usize, usize),
+        (matrix, row, rows): (usize, usize, usize),
+        (start, columns): (usize, usize),
         first: usize,
         buffers: &mut Buffers<T>,
     ) {
         let (level, width) = (self.level, self.extent.block.1);
-        let Buffers { values, codes, factors, shifts, rounded, packed, reciprocals, .. } = buffers;
+        let Buffers { raw, values, factors, shifts, rounded, reciprocals, .. } = &mut *buffers;
         let blocks = Blocks { width, begun: start % width };
-        let here = start / width - first..(start + count).div_ceil(width) - first;
+        let here = start / width - first..(start + columns).div_ceil(width) - first;
         let factors = &factors[here.clone()];
         let shifts = shifts.get(here.clone()).unwrap_or_default();
-        let to = values.0.as_mut_ptr();
-        let float = if self.bf16_codes.is_some() { Float::Bf16 } else { Float::F32 };
-        // SAFETY: the caller's promise, and the buffer has room for a tile.
+        let (to, places) = (values.0.as_mut_ptr(), ((matrix, row, rows), (start, columns)));
+        // SAFETY: the caller's promise, and the buffers have room for a piece.
         unsafe {
+            let mut from = if self.source.is_bf16 && self.bias.is_none() {
+                (self.source.read(places.0, places.1, raw), Float::Bf16)
+            } else {
+                (self.source.load(places.0, places.1, (raw, to)).cast(), Float::F32)
+            };
             if self.bias.is_some() {
-                by_block::<T, SUBTRACT>(level, (from.0.cast(), to, count), blocks, shifts, self.odd);
-                from = (to.cast(), Float::F32);
+                for row in 0..rows {
+                    let ends = (from.0.row(row).cast(), to.add(row * columns), columns);
+                    by_block::<T, SUBTRACT>(level, ends, blocks, shifts, self.odd);
+                }
+                let pitch = (columns * size_of::<T>()) as isize;
+                from = (Area { first: to.cast_const().cast(), pitch, rows, columns }, Float::F32);
             }
             // Products take no reciprocals.
             let reciprocals = reciprocals.get(here).unwrap_or_default();
-            self.quotients((from, (to, float)), count, blocks, (factors, reciprocals));
+            self.quotients(from, (to, self.float), blocks, (factors, reciprocals));
         }
-        let (values, codes) = (&mut values.0[..count], &mut codes.0[..count]);
-        if let (Some(quotient), Float::F32) = (&self.quotient, float) {
+        let values = &mut values.0[..rows * columns];
+        if let (Some(quotient), Float::F32) = (&self.quotient, self.float) {
             quotient.round(values, rounded);
         }
         if self.zero_point.is_some() {
-            let to = values.as_mut_ptr();
-            // SAFETY: these are the elements of the slice.
-            unsafe { by_block::<T, ADD>(level, (to, to, count), blocks, shifts, self.odd) };
+            for values in values.chunks_exact_mut(columns) {
+                let to = values.as_mut_ptr();
+                // SAFETY: these are the elements of the slice.
+                unsafe { by_block::<T, ADD>(level, (to, to, columns), blocks, shifts, self.odd) };
+            }
             if let Some(weight) = &self.weight {
                 weight.round(values, rounded);
             }
@@ -159,29 +172,52 @@ impl<T: Held> Encoder<'_, T> {
         if let (Some(limits), true) = (self.limits, self.what.nan_scales) {
             limit(level, values, limits.low, limits.high);
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.write_codes((matrix, row, rows), (start, columns), buffers) };
+    }
+
+    /// Rounds the values of a piece and packs their codes.
+    ///
+    /// # Safety
+    /// As for [`encode`].
+    unsafe fn write_codes(
+        &self,
+        (matrix, row, rows): (usize, usize, usize),
+        (start, columns): (usize, usize),
+        buffers: &mut Buffers<T>,
+    ) {
+        let Buffers { values, codes, packed, .. } = buffers;
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
-        // SAFETY: the caller's promise; there is room for the codes of a tile, at most a byte each.
+        let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
+        let count = rows * columns;
+        let (values, codes) = ((&values.0[..count], self.float), &mut codes.0[..count]);
+        let (from, to) = (packing.bytes(bits, start), packing.bytes(bits, start + columns));
+        let items = to.div_ceil(size) - from / size;
+        let is_plain = (packing, bits) == (Packing::Dense, u8::BITS);
+        let unit = if is_plain { 1 } else { packing.unit(bits) };
+        // Rows that fill their containers and follow each other are as good as one.
+        let joined = columns == self.extent.columns && columns % unit == 0 && self.data.is_gapless(items);
+        let direct = self.data.is_dense() && items * size == to - from && (rows == 1 || joined);
+        let there = self.data.row(matrix, row).wrapping_add(from);
+        // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
-            let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
-            let (from, to) = (packing.bytes(bits, start), packing.bytes(bits, start + count));
-            let items = to.div_ceil(size) - from / size;
-            let direct = self.data.is_dense() && items * size == to - from;
-            let there = self.data.row(matrix, row).wrapping_add(from);
-            if direct && bits == 8 {
-                return self.round(index, (values, float), std::slice::from_raw_parts_mut(there, count));
+            if direct && is_plain {
+                return self.round(index, values, std::slice::from_raw_parts_mut(there, count));
             }
-            self.round(index, (values, float), codes);
+            self.round(index, values, codes);
             if direct {
-                return pack(level, (packing, bits), codes.as_ptr(), there, count);
+                return pack(self.level, (packing, bits), codes.as_ptr(), there, count);
             }
             let room = packed.0.as_mut_ptr().cast::<u8>();
-            room.write_bytes(0, items * size);
-            pack(level, (packing, bits), codes.as_ptr(), room, count);
-            self.data.write(level, self.data.row(matrix, row), (1, from / size, items), room);
+            room.write_bytes(0, rows * items * size);
+            for (row, codes) in codes.chunks_exact(columns).enumerate() {
+                pack(self.level, (packing, bits), codes.as_ptr(), room.add(row * items * size), columns);
+            }
+            self.data.write(self.level, self.data.row(matrix, row), (rows, from / size, items), room);
         }
     }
 
-    /// Rounds values, or the bf16 that a tile begins with, to codes, the first of which has this flat index, and adds the
+    /// Rounds values, or the bf16 that their memory begins with, to codes, the first of which has this flat index, and adds the
     /// offset.
     fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
         if let Some(bounds) = &self.map {
@@ -199,11 +235,7 @@ impl<T: Held> Encoder<'_, T> {
 
     /// Rounds to codes of the element's format.
     fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
-        let ties = if self.what.rounding.is_none() && self.element.name() == E2M1 {
-            self.recipe.ties
-        } else {
-            Ties::Even
-        };
+        let ties = ties_of(self.what, self.recipe, self.element);
         if ties != Ties::Even {
             e2m1_towards_zero(self.level, &values[..codes.len()], codes);
             let negative_zeros = ties == Ties::TowardsZeroNegative;
@@ -220,7 +252,7 @@ impl<T: Held> Encoder<'_, T> {
             let from = values.as_ptr().cast::<u8>();
             let stochastic = self.what.rounding == Some(Rounding::Stochastic);
             let (plan, format) = match (&self.bf16_codes, float) {
-                (Some(plan), Float::Bf16) => (plan, self.what.x.format),
+                (Some((plan, bf16)), Float::Bf16 | Float::OddBf16) => (plan, *bf16),
                 _ => (&self.codes, self.real),
             };
             if stochastic || !plan.run(from, codes.as_mut_ptr(), codes.len()) {

@@ -1,0 +1,158 @@
+//! What elements that are scaled are read from and written to: float32, and its upper halves.
+
+use crate::simd::{Vector, up_above_middle};
+
+/// What an element is read from.
+pub(super) trait Source: Copy {
+    /// Whether elements are the upper halves of float32.
+    const HALF: bool;
+    fn f32(self) -> f32;
+    /// Loads two registers of float32.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointer.
+    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2];
+}
+
+/// What an element is written to.
+pub(super) trait Target: Copy {
+    /// Whether results are upper halves of float32.
+    const HALF: bool;
+    fn rounded(value: f32) -> Self;
+    /// Rounds registers of the lower and the upper halves of float32; `one` is 1 in every u16.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers;
+    /// Whether a float32 that is a few units in its last place away may be rounded to something else.
+    ///
+    /// # Safety
+    /// The level's features.
+    unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool;
+}
+
+const TOP: u16 = 1 << 15;
+
+/// How far a product with a rounded reciprocal is from the rounded quotient, at most, in units in the last place: factor
+/// and product are each off by half a unit, together at most two of the product's, and so is the quotient.
+const NEAR: u16 = 3;
+
+/// Returns which u16 are near to another.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn near<V: Vector>(a: V::Integers, other: u16) -> V::Mask16 {
+    // SAFETY: the caller's promise. The other becomes the smallest signed number but for those below it.
+    unsafe {
+        let turned = V::add16(a, V::splat16((TOP + NEAR).wrapping_sub(other)));
+        V::above16(V::splat16(TOP + 2 * NEAR + 1), turned)
+    }
+}
+
+impl Source for f32 {
+    const HALF: bool = false;
+
+    #[inline(always)]
+    fn f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
+        let source = source.cast::<u8>();
+        // SAFETY: the trait's contract.
+        unsafe { [V::from_bits(V::load(source)), V::from_bits(V::load(source.add(V::BYTES)))] }
+    }
+}
+
+impl Target for f32 {
+    const HALF: bool = false;
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    unsafe fn round<V: Vector>(low: V::Integers, _high: V::Integers, _one: V::Integers) -> V::Integers {
+        low
+    }
+
+    #[inline(always)]
+    unsafe fn is_doubtful<V: Vector>(_low: V::Integers, _high: V::Integers) -> bool {
+        true
+    }
+}
+
+impl Source for u16 {
+    const HALF: bool = true;
+
+    #[inline(always)]
+    fn f32(self) -> f32 {
+        f32::from_bits(u32::from(self) << u16::BITS)
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
+        let source = source.cast::<u8>();
+        // SAFETY: the trait's contract.
+        unsafe { [V::load_bf16(source), V::load_bf16(source.add(V::BYTES / 2))] }
+    }
+}
+
+/// bf16, to nearest even. NaN is not rounded to it but the positive one.
+impl Target for u16 {
+    const HALF: bool = true;
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        let bits = value.to_bits();
+        let half = (1 << (u16::BITS - 1)) - 1 + (bits >> u16::BITS & 1);
+        (bits.wrapping_add(half) >> u16::BITS) as Self
+    }
+
+    #[inline(always)]
+    unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { up_above_middle::<V>(low, high, one) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_doubtful<V: Vector>(low: V::Integers, _high: V::Integers) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe { V::any16(near::<V>(low, TOP)) }
+    }
+}
+
+/// bf16 rounded to odd.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Odd(u16);
+
+impl Target for Odd {
+    const HALF: bool = true;
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        let bits = value.to_bits();
+        Self((bits >> u16::BITS) as u16 | u16::from(bits as u16 != 0))
+    }
+
+    #[inline(always)]
+    unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { V::or(high, V::min16(low, one)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (near, zero) = (near::<V>(low, 0), V::splat16(0));
+            // Zeros are not.
+            let magnitude = V::and(high, V::splat16(!TOP));
+            V::any16(near) && V::any16(V::above16(V::choose16(near, magnitude, zero), zero))
+        }
+    }
+}
