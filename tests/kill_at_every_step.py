@@ -9,6 +9,10 @@ import os
 import sys
 
 from castwise import checkpoint
+from castwise.checkpoint.containers import npz, safetensors
+
+IMPORTED = checkpoint.cast_file, npz, safetensors
+"""What the children use: an import would be a step of each."""
 
 
 def die_at(last: int) -> None:
