@@ -134,7 +134,7 @@ class DecodedReader:
         return self._reader.elements(name) if one is None else Elements(one.format)
 
     def stated(self) -> Any:
-        """Say that nothing is stated of quantised layers: what is asked for is made here."""
+        """Say that nothing is stated of quantised layers: the plan was made from the source's."""
         return None
 
     def arrangement(self, name: str) -> Arrangement | None:

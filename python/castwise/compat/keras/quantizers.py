@@ -574,7 +574,7 @@ def pack_int4(arr: Any, axis: int = 0, dtype: Any = _INT8) -> tuple[_Array, tupl
     array = np.asarray(arr)
     _check_byte(dtype)
     if array.dtype.name != dtype:
-        raise TypeError(f"arr has dtype {array.dtype}, not dtype={dtype!r}; give one of both.")
+        raise TypeError(f"arr has dtype {array.dtype}, not dtype={dtype!r}; cast arr to it first.")
     moved = np.moveaxis(array, axis, -1)
     packed = np.moveaxis(pack(moved, 4, dtype=dtype), -1, axis)
     return packed, packed.shape, moved.shape[-1]
