@@ -1,11 +1,11 @@
-//! The loop over whole registers, and over the elements that do not fill one.
+//! The loop over whole registers, and what converts the elements that do not fill one.
 
 use std::any::type_name;
 use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage, short_name};
-use crate::simd::{MOST_BYTES, Rest, Vector, unknown_one};
+use crate::simd::{MOST_BYTES, Rest, Vector};
 
 /// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
@@ -56,20 +56,34 @@ pub(crate) struct InSteps<V, S, const SIZE: usize> {
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
     pub(crate) fn boxed(vectors: V, step: S) -> Box<dyn Stage> {
-        Box::new(Self { step, vectors })
+        const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
+        Box::new(InRounds { steps: Box::new(Self { step, vectors }), from: S::FROM, to: SIZE, vectors })
     }
 }
 
-// SAFETY: whole registers and the parts before and after them are all elements.
-unsafe impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Stage for InSteps<V, S, SIZE> {
-    unsafe fn run(&self, _level: Level, span: Span) {
+/// Elements that fill registers.
+#[derive(Clone, Copy)]
+struct Round {
+    source: *const u8,
+    target: *mut u8,
+    steps: usize,
+    /// Whether results go past the caches; the target is aligned then.
+    streams: bool,
+}
+
+/// What the compiler makes for each step and level: the loop over whole registers, and its name.
+trait Steps: Send + Sync {
+    /// # Safety
+    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
+    unsafe fn run(&self, round: Round);
+    fn name(&self) -> String;
+}
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Steps for InSteps<V, S, SIZE> {
+    unsafe fn run(&self, round: Round) {
         // The vectors are those of the level that the stage was made for, whichever level is in use now.
         // SAFETY: the caller's promise.
-        unsafe { self.vectors.run(StepLoop { step: self.step, span, vectors: self.vectors }) };
-    }
-
-    fn aligns(&self) -> bool {
-        true
+        unsafe { self.vectors.run(StepLoop { step: self.step, round, _vectors: self.vectors }) };
     }
 
     fn name(&self) -> String {
@@ -85,12 +99,42 @@ fn name_of(vectors: &str, step: &str, size: usize) -> String {
 
 struct StepLoop<V, S, const SIZE: usize> {
     step: S,
-    span: Span,
+    round: Round,
     /// Their features are there.
-    vectors: V,
+    _vectors: V,
 }
 
-/// Copies bytes to as many whole registers as they fill in part, padded with zeros. One copy of it serves all loops.
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S, SIZE> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { step, round: Round { source, target, steps, streams }, .. } = self;
+        // SAFETY: the vectors are there, so the level's features are; the caller vouches for the elements of all steps.
+        unsafe {
+            let ready = step.ready();
+            for i in 0..steps {
+                let target = target.add(i * V::BYTES * SIZE);
+                let source = source.add(i * V::BYTES * S::FROM);
+                if streams {
+                    for line in (0..V::BYTES * S::FROM).step_by(LINE) {
+                        V::prefetch(source.wrapping_add(PREFETCH + line));
+                    }
+                }
+                let codes = S::step(ready, source);
+                for (part, codes) in codes.into_iter().enumerate() {
+                    let target = target.add(part * V::BYTES);
+                    if streams { V::stream(target, codes) } else { V::store(target, codes) }
+                }
+            }
+            if streams {
+                V::fence();
+            }
+        }
+    }
+}
+
+/// Copies bytes to as many whole registers as they fill in part, padded with zeros.
 struct Pad<V> {
     source: *const u8,
     bytes: usize,
@@ -135,81 +179,76 @@ impl<V: Vector> RawKernel for Unpad<V> {
     }
 }
 
-/// Registers of the elements before and after the whole registers of a span: two steps, at most.
+/// What the loops of all steps of a level share: elements that do not fill registers, and the choice of stores.
+struct InRounds<V> {
+    steps: Box<dyn Steps>,
+    /// Bytes of a source element and of a result.
+    from: usize,
+    to: usize,
+    vectors: V,
+}
+
+/// Room for two steps: registers of the elements before and after the whole ones of a span.
 type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> StepLoop<V, S, SIZE> {
+impl<V: Vector> InRounds<V> {
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
-    #[inline(always)]
-    fn head(&self) -> usize {
-        let bytes = self.span.target.align_offset(V::BYTES);
-        if self.span.count >= ALIGN_FROM && bytes.is_multiple_of(SIZE) { bytes / SIZE } else { 0 }
+    fn head(&self, target: *const u8, count: usize) -> usize {
+        if count < ALIGN_FROM {
+            return 0;
+        }
+        let bytes = target.align_offset(V::BYTES);
+        if bytes.is_multiple_of(self.to) { bytes / self.to } else { 0 }
     }
 }
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S, SIZE> {
-    type Output = ();
-
+// SAFETY: whole registers and the parts before and after them are all elements.
+unsafe impl<V: Vector> Stage for InRounds<V> {
     /// Elements that do not fill registers pass through padded ones in memory, so that all steps are one piece of code.
-    #[inline(always)]
-    unsafe fn run(self) {
-        const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
-        let (Span { source, target, count, .. }, vectors) = (self.span, self.vectors);
-        let head = self.head();
+    /// They are read before other results are written, because the target may be the source.
+    unsafe fn run(&self, _level: Level, Span { source, target, count, .. }: Span) {
+        let Self { from, to, vectors, .. } = *self;
+        let head = self.head(target, count);
         let whole = count - (count - head) % V::BYTES;
-        let first = target.wrapping_add(head * SIZE);
+        let part = |start: usize| (source.wrapping_add(start * from), target.wrapping_add(start * to));
+        let (first, aligned) = part(head);
         let streams =
-            V::STREAMS && count * (S::FROM + SIZE) >= STREAM_DIRECT_FROM && first.align_offset(V::BYTES) == 0;
-        let (mut sources, mut results) = (Room::uninit(), Room::uninit());
-        let (sources, results) = (sources.as_mut_ptr().cast::<u8>(), results.as_mut_ptr().cast::<u8>());
-        let parts = [(0, head), (whole, count - whole)].map(|(start, count)| {
-            (source.wrapping_add(start * S::FROM), target.wrapping_add(start * SIZE), count)
-        });
-        // SAFETY: the vectors are there, so the level's features are; the caller vouches for `count` elements at the
-        // pointers. There is room for both parts, whose registers are filled before a step reads them.
+            V::STREAMS && count * (from + to) >= STREAM_DIRECT_FROM && aligned.align_offset(V::BYTES) == 0;
+        let (mut elements, mut results) = (Room::uninit(), Room::uninit());
+        let (elements, results) = (elements.as_mut_ptr().cast::<u8>(), results.as_mut_ptr().cast::<u8>());
+        let parts = [(0, head), (whole, count - whole)];
+        let mut padded = 0;
+        // SAFETY: the vectors are there; the caller vouches for `count` elements at the pointers. There is room for both
+        // parts, whose registers are filled before a step reads them.
         unsafe {
-            let mut steps = 0;
-            for (source, _, count) in parts {
-                if count > 0 {
-                    let room = sources.add(steps * V::BYTES * S::FROM);
-                    let (bytes, registers) = (count * S::FROM, S::FROM);
-                    vectors.run(Pad { source, bytes, room, registers, _vectors: vectors });
-                    steps += 1;
-                }
+            for (start, count) in parts.into_iter().filter(|part| part.1 > 0) {
+                let room = elements.add(padded * V::BYTES * from);
+                let (source, bytes) = (part(start).0, count * from);
+                vectors.run(Pad { source, bytes, room, registers: from, _vectors: vectors });
+                padded += 1;
             }
-            let ready = self.step.ready();
-            let rounds = [
-                (source.wrapping_add(head * S::FROM), first, (whole - head) / V::BYTES, streams),
-                (sources.cast_const(), results, steps, false),
-            ];
-            // The compiler would make a loop of each round.
-            for (source, target, steps, streams) in rounds.into_iter().take(2 * usize::from(unknown_one())) {
-                for i in 0..steps {
-                    let target = target.add(i * V::BYTES * SIZE);
-                    let source = source.add(i * V::BYTES * S::FROM);
-                    if streams {
-                        for line in (0..V::BYTES * S::FROM).step_by(LINE) {
-                            V::prefetch(source.wrapping_add(PREFETCH + line));
-                        }
-                    }
-                    let codes = S::step(ready, source);
-                    for (part, codes) in codes.into_iter().enumerate() {
-                        let target = target.add(part * V::BYTES);
-                        if streams { V::stream(target, codes) } else { V::store(target, codes) }
-                    }
-                }
+            if whole > head {
+                let steps = (whole - head) / V::BYTES;
+                self.steps.run(Round { source: first, target: aligned, steps, streams });
             }
-            if streams {
-                V::fence();
+            if padded == 0 {
+                return;
             }
-            let mut done = 0;
-            for (_, target, count) in parts {
-                if count > 0 {
-                    let room = results.add(done * V::BYTES * SIZE).cast_const();
-                    vectors.run(Unpad { room, target, bytes: count * SIZE, _vectors: vectors });
-                    done += 1;
-                }
+            self.steps.run(Round { source: elements, target: results, steps: padded, streams: false });
+            padded = 0;
+            for (start, count) in parts.into_iter().filter(|part| part.1 > 0) {
+                let room = results.add(padded * V::BYTES * to).cast_const();
+                vectors.run(Unpad { room, target: part(start).1, bytes: count * to, _vectors: vectors });
+                padded += 1;
             }
         }
+    }
+
+    fn aligns(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> String {
+        self.steps.name()
     }
 }
