@@ -8,17 +8,20 @@ not there any more.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
@@ -58,6 +61,10 @@ class DecodedWeight:
     measured: Callable[[], CastReport] | None = None
 
 
+PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]
+"""Plans the readers of a run again, in another process; equal only to that of the same run."""
+
+
 class DecodedReader:
     """One shard, its weights decoded.
 
@@ -76,6 +83,11 @@ class DecodedReader:
         The metadata of the new shard.
     threads
         How many threads may read and decode.
+
+    Attributes
+    ----------
+    again
+        What plans it in another process; None if nobody asks for that.
 
     """
 
@@ -108,6 +120,7 @@ class DecodedReader:
         self._files: Sequence[Reader] = [reader, *others]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
+        self.again: PlanAgain | None = None
 
     @property
     def state(self) -> list[int]:
@@ -189,6 +202,19 @@ class DecodedReader:
             for future in waiting:
                 future.cancel()
 
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads."""
+        own = object.__new__(type(self))
+        own.__dict__ |= self.__dict__
+        with own:
+            yield own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is planned again, when it is needed there."""
+        assert self.again is not None, "of a request"  # noqa: S101
+        return PlannedElsewhere, (self.again, Path(os.path.abspath(self.path)), self.state)
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._stored.opened(self._files))
@@ -198,6 +224,50 @@ class DecodedReader:
 
     def __exit__(self, *_error: object) -> None:
         self._open.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedElsewhere:
+    """What a `DecodedReader` is in another process.
+
+    Attributes
+    ----------
+    again
+        What plans it.
+    path
+        Its file.
+    state
+        Size and time of the files, which must still hold.
+
+    """
+
+    again: PlanAgain
+    path: Path
+    state: Sequence[int]
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads.
+
+        Raises
+        ------
+        CheckpointError
+            One of them was changed since they were first opened.
+
+        """
+        planned = next((readers for again, readers in _PLANNED if again == self.again), None)
+        if planned is None:
+            planned = self.again()
+            _PLANNED[:] = [(self.again, planned)]
+        reader = planned.get(self.path)
+        if reader is None or reader.state != self.state:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+        with reader.beside_others() as own:
+            yield own
+
+
+_PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
+"""What another process planned last, for all batches of a run."""
 
 
 def with_tensors(

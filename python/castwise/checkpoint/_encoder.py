@@ -146,6 +146,8 @@ class EncodedWeight:
 
     def slabs(self, part: EncodedPart, is_payload: bool, _format: str) -> Iterator[Slab]:
         """List the slabs of a part, each of which can be made by another thread."""
+        if is_payload:
+            self._report = CastReport()  # also where it is made again
         if part.value is not None:
             yield partial(np.asarray, part.value)
         elif not part.by_rows:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,12 +67,27 @@ _EXCEPTIONS = {
 """The key of a method's section that lists the modules that are not quantised."""
 
 
-def decoded(
-    source: Reader | CheckpointFolder, how: Decode
-) -> tuple[Reader | CheckpointFolder, dict[str, Exceptions]]:
-    """Return an opened checkpoint as it is without quantisation.
+class Plain(NamedTuple):
+    """An opened checkpoint as it is without quantisation.
 
-    Beside it, by the paths of configurations, the modules that they must except from it now.
+    Attributes
+    ----------
+    source
+        The readers that decode.
+    exceptions
+        By the paths of configurations, the modules that they must except from it now.
+    tell
+        Warns of what a plain model does not have.
+
+    """
+
+    source: Reader | CheckpointFolder
+    exceptions: dict[str, Exceptions]
+    tell: Callable[[], None]
+
+
+def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
+    """Return an opened checkpoint as it is without quantisation.
 
     Raises
     ------
@@ -87,11 +102,14 @@ def decoded(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
     _check_only(how, plans)
-    for one in plans:
-        one.tell()
+
+    def tell() -> None:
+        for one in plans:
+            one.tell()
+
     if not isinstance(source, CheckpointFolder):
         (reader,) = plans[0].shards.values()
-        return reader, {}
+        return Plain(reader, {}, tell)
     consumed = {name for one in plans for name in one.consumed}
     components = [one.component() for one in plans]
     exceptions = {
@@ -99,7 +117,8 @@ def decoded(
         for one, plan in zip(components, plans, strict=True)
         if plan.exceptions is not None
     }
-    return replace(source, components=components, consumed=frozenset(consumed)), exceptions
+    plain = replace(source, components=components, consumed=frozenset(consumed))
+    return Plain(plain, exceptions, tell)
 
 
 def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:

@@ -71,6 +71,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _dequantize(options: argparse.Namespace) -> int:
     shown(options, lambda: _dequantize_file(options), decode_lines)
+    _folder_options.say_part(options)
     return OK
 
 

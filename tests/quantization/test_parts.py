@@ -1,0 +1,236 @@
+"""Weights are decoded, quantised and transcoded by executors and in parts: as in one run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, _executors
+from castwise.cli import main
+from decodable_models import MODELS
+from test_checkpoint_executor import contents
+from test_dequantize import write as write_quantised
+from test_quantize_checkpoint import DOWN, WEIGHTS, Q
+from test_quantize_checkpoint import write as write_plain
+
+QUANTISED: dict[str, dict[str, Any]] = {
+    "deepseek": {"scheme": "fp8_block"},
+    "nvfp4": {"scheme": "nvfp4"},
+    "one scale, cast": {
+        "scheme": "fp8_tensor",
+        "recipe": "modelopt",
+        "dtype_map": {r".*down_proj.*": "float16"},
+    },
+    "int4, zero points": {"scheme": "int4_group", "recipe": "mlx", "max_shard_size": 60_000},
+}
+"""Arguments of `quantize_file`: scales of blocks, shared by three weights, and of whole tensors."""
+
+Run = Callable[..., checkpoint.CastSummary]
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_executors, "BATCH_BYTES", 50_000)
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    # Not forked: this process has threads.
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+
+
+def in_parts(run: Run, new: Path, count: int) -> checkpoint.CastSummary:
+    """Convert in parts, in another order, and one of them again."""
+    sizes = {}
+    for number in (*range(count, 0, -1), 1):
+        part = run(new, part=(number, count), threads=number)
+        sizes[number] = nbytes(part)
+        assert not new.exists()
+    summary = checkpoint.finish(new)
+    assert sum(sizes.values()) == nbytes(summary)
+    return summary
+
+
+def nbytes(summary: checkpoint.CastSummary) -> int:
+    return sum(row.nbytes_before + row.nbytes_after for row in summary.rows)
+
+
+def assert_alike(tmp_path: Path, run: Run, executor: Executor, count: int) -> None:
+    """Check that bytes and report are those of one run."""
+    alone, new, divided = (tmp_path / name for name in ("alone", "new", "divided"))
+    expected = run(alone)
+    for made, summary in (
+        (new, run(new, executor=executor)),
+        (divided, in_parts(run, divided, count)),
+    ):
+        assert contents(made) == contents(alone)
+        assert summary.rows == expected.rows
+        assert summary.options == expected.options
+        assert summary.unused_patterns == expected.unused_patterns
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
+def test_quantised(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
+    source = write_plain(tmp_path / "model")
+
+    def run(new: Path, **more: Any) -> checkpoint.CastSummary:
+        return checkpoint.quantize_file(source, new, **options, **more)
+
+    with ThreadPoolExecutor(workers) as executor:
+        assert_alike(tmp_path, run, executor, workers)
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("name", MODELS)
+def test_decoded(tmp_path: Path, name: str) -> None:
+    source = write_quantised(tmp_path / "model", MODELS[name]())
+
+    def run(new: Path, **more: Any) -> checkpoint.CastSummary:
+        return checkpoint.dequantize_file(source, new, **more)
+
+    with ThreadPoolExecutor(2) as executor:
+        assert_alike(tmp_path, run, executor, 2)
+
+
+def test_transcoded(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    checkpoint.quantize_file(write_plain(tmp_path / "model"), source, "nvfp4")
+
+    def run(new: Path, threads: int | None = None, **more: Any) -> checkpoint.CastSummary:
+        del threads
+        return checkpoint.transcode_file(source, new, "modelopt", **more)
+
+    with ThreadPoolExecutor(3) as executor:
+        assert_alike(tmp_path, run, executor, 3)
+
+
+def test_processes_plan_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Paths that hold only in the folder of this process are those of the others, too."""
+    source = write_plain(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    Path("map.json").write_text(json.dumps({Q: "int8_channel", ".*": "keep"}))
+    with processes(2) as executor:
+        for given in ("model", source):
+            for arguments in ({"scheme": "nvfp4"}, {"dtype_map": "map.json"}):
+                expected = checkpoint.quantize_file(given, "alone", overwrite=True, **arguments)  # type: ignore[arg-type]
+                made = checkpoint.quantize_file(
+                    given,
+                    "new",
+                    overwrite=True,
+                    executor=executor,
+                    **arguments,  # type: ignore[arg-type]
+                )
+                assert made.rows == expected.rows
+                assert contents(Path("new")) == contents(Path("alone"))
+        plain = checkpoint.dequantize_file("new", "plain", ml_dtypes.bfloat16, executor=executor)
+    assert plain.rows == checkpoint.dequantize_file("new", "alone", overwrite=True).rows
+    assert contents(Path("plain")) == contents(Path("alone"))
+    assert "in this process" not in caplog.text
+
+
+def test_a_worker_finds_that_the_source_was_changed(tmp_path: Path) -> None:
+    source = tmp_path / "model.safetensors"
+    checkpoint.save(source, {"a.weight": WEIGHTS[DOWN]})
+    new = tmp_path / "new.safetensors"
+
+    class Changing(ThreadPoolExecutor):
+        """Changes the source before anything is converted."""
+
+        def submit(self, *call: Any, **keywords: Any) -> Any:
+            source.write_bytes(source.read_bytes())
+            return super().submit(*call, **keywords)
+
+    with Changing(1) as executor, pytest.raises(CheckpointError, match="was changed while it was"):
+        checkpoint.quantize_file(source, new, "mxfp4", executor=executor)
+    assert not new.exists()
+
+
+def test_parts_of_another_scheme(tmp_path: Path) -> None:
+    source, new = write_plain(tmp_path / "model"), tmp_path / "new"
+    checkpoint.quantize_file(source, new, "nvfp4", part="1/2")
+    with pytest.raises(CheckpointError, match=r"another conversion \(scheme, "):
+        checkpoint.quantize_file(source, new, "mxfp4", part="2/2")
+    with pytest.raises(CheckpointError, match=r"another conversion \(command, "):
+        checkpoint.cast_file(source, new, "float16", part="2/2")
+    with pytest.raises(CheckpointError, match=r"not complete: 2/2; make them"):
+        checkpoint.finish(new)
+
+
+def test_an_infinite_weight_in_a_part(tmp_path: Path) -> None:
+    array = np.ones((64, 64), np.float32)
+    array[3, 5] = np.inf
+    source, new = tmp_path / "model.safetensors", tmp_path / "new.safetensors"
+    checkpoint.save(source, {"a.weight": np.ones((64, 64), np.float32), "b.weight": array})
+    checkpoint.quantize_file(source, new, "mxfp4", part="1/2")
+    with pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"):
+        checkpoint.quantize_file(source, new, "mxfp4", part="2/2")
+    with (
+        ThreadPoolExecutor(2) as executor,
+        pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"),
+    ):
+        checkpoint.quantize_file(source, new, "mxfp4", executor=executor)
+    assert not new.exists()
+
+
+def test_what_cannot_be_told_to_other_parts(tmp_path: Path) -> None:
+    source = write_plain(tmp_path / "model")
+    dtypes = {".*norm.*": np.dtype("float16")}
+    with pytest.raises(TypeError, match="with part, dtype_map must be text, or a mapping of text"):
+        checkpoint.quantize_file(source, tmp_path / "new", "nvfp4", dtype_map=dtypes, part="1/2")
+    for option in ("dry_run", "resumable"):
+        with pytest.raises(CheckpointError, match=f"part and {option} do not go together"):
+            checkpoint.quantize_file(
+                source, tmp_path / "new", "nvfp4", part="1/2", **{option: True}
+            )  # type: ignore[arg-type]
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+def test_workers_of_a_cluster(
+    tmp_path: Path, framework: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    distributed = framework("distributed")
+    source = write_plain(tmp_path / "model")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        executor = client.get_executor(pure=False)
+
+        def run(new: Path, **more: Any) -> checkpoint.CastSummary:
+            return checkpoint.quantize_file(source, new, "nvfp4", **more)
+
+        assert_alike(tmp_path, run, executor, 2)
+    assert "in this process" not in caplog.text
+
+
+@pytest.mark.parametrize("command", ["quantize", "dequantize", "transcode"])
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    source = write_plain(tmp_path / "model")
+    if command != "quantize":
+        checkpoint.quantize_file(source, tmp_path / "quantised", "nvfp4")
+        source = tmp_path / "quantised"
+    options = {"quantize": ["--scheme", "mxfp4"], "transcode": ["--to", "modelopt"]}
+    given = [command, str(source)], options.get(command, [])
+    new, alone = (str(tmp_path / name) for name in ("new", "alone"))
+    for part in ("1/2", "2/2"):
+        assert main([*given[0], new, *given[1], "--part", part]) == 0
+        out = capsys.readouterr()
+        assert f"part {part} is done; when all are: castwise finish {new}" in out.err
+    code = main(["finish", new])
+    text = capsys.readouterr().out
+    assert main([*given[0], alone, *given[1]]) == code
+    assert capsys.readouterr().out == text.replace(new, alone)
+    assert contents(Path(new)) == contents(Path(alone))
