@@ -266,7 +266,6 @@ def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], matc
     [
         ("keras int4", "shapes do not tell; save the model with it"),
         ("keras, by name", "shapes do not tell"),
-        ("keras, gptq", "shapes do not tell"),
         ("torchao int8", "torchao"),
         ("torchao nvfp4", "torchao"),
         ("transformer-engine", "transformer-engine"),

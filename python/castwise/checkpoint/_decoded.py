@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -79,6 +80,8 @@ class DecodedReader:
         encoded several parts.
     left_out
         Tensors of the quantisation, which a plain model does not have.
+    renamed
+        Tensors that stay as they are under another name.
     metadata
         The metadata of the new shard.
     threads
@@ -100,6 +103,7 @@ class DecodedReader:
         left_out: Collection[str],
         metadata: dict[str, str],
         threads: int,
+        renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = reader.path
         self.metadata = metadata
@@ -113,7 +117,9 @@ class DecodedReader:
             if name in weights:
                 self.tensors |= {one.info.name: one.info for one in weights[name]}
             elif name not in left_out:
-                self.tensors[name] = info
+                new = renamed.get(name, name)
+                self.tensors[new] = info if new == name else info._replace(name=new)
+        self._stored_names = {new: name for name, new in renamed.items()}
         lists = {id(one.parts): one.parts for one in self._weights.values()}
         parts = {part for some in lists.values() for part in some}  # many may share one
         others = [one for one in stored.readers(parts) if one is not reader]
@@ -141,10 +147,14 @@ class DecodedReader:
         one = self._weights.get(name)
         return None if one is None or one.measured is None else one.measured()
 
+    def stored_name(self, name: str) -> str:
+        """Return what a tensor that is not made is called in the file."""
+        return self._stored_names.get(name, name)
+
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor comes."""
         one = self._weights.get(name)
-        return self._reader.elements(name) if one is None else Elements(one.format)
+        return Elements(one.format) if one else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:
         """Say that nothing is stated of quantised layers: the plan was made from the source's."""
@@ -152,21 +162,23 @@ class DecodedReader:
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand; None if they are in C order, without gaps."""
-        return None if name in self._weights else self._reader.arrangement(name)
+        is_made = name in self._weights
+        return None if is_made else self._reader.arrangement(self.stored_name(name))
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
-        return None if name in self._weights else self._reader.place(name)
+        is_made = name in self._weights
+        return None if is_made else self._reader.place(self.stored_name(name))
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
-        self._reader.expect(name for name in names if name not in self._weights)
+        self._reader.expect(self.stored_name(name) for name in names if name not in self._weights)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes; those of a weight come in slabs."""
         one = self._weights.get(name)
         if one is None:
-            yield from self._reader.pieces(name, nbytes)
+            yield from self._reader.pieces(self.stored_name(name), nbytes)
             return
         for array in self.slabs(name):
             yield cast("bytes", to_bytes(array).data)  # as good to write
@@ -175,7 +187,7 @@ class DecodedReader:
         """Read a tensor as an array of its format."""
         one = self._weights.get(name)
         if one is None:
-            return self._reader.read(name)
+            return self._reader.read(self.stored_name(name))
         whole = np.empty(math.prod(one.info.shape), numpy_dtype(one.format))
         done = 0
         for array in self.slabs(name):

@@ -164,6 +164,7 @@ class _Plain:
         self.exceptions: Exceptions | None = None
         self.shards: dict[str, Reader] = dict(component.shards)
         self._weights: dict[str, DecodedWeight] = {}
+        self._renamed: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self._warned: set[str] = set()
         if unreadable:
@@ -275,6 +276,11 @@ class _Plain:
         for one in self._weights.values():
             name = one.info.name
             if name != one.payload and name in self._stored and name not in self.left_out:
+                if numbered_kernel(one.payload) == name and name not in self._weights:
+                    self._renamed[name] = (
+                        one.payload
+                    )  # the bias comes before codes, and after a kernel
+                    continue
                 raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
@@ -346,6 +352,7 @@ class _Plain:
                 left_out=self.left_out,
                 metadata=metadata,
                 threads=self._how.threads,
+                renamed={old: new for old, new in self._renamed.items() if old in reader.tensors},
             )
             if not self.shards[path].tensors:
                 del self.shards[path]
@@ -362,7 +369,9 @@ class _Plain:
         indexed = {path: self._component.indexed[path] for path in self.shards}
         if "weight_map" in index:
             index["weight_map"] = {
-                self._weights[name].info.name if name in self._weights else name: shard
+                self._weights[name].info.name
+                if name in self._weights
+                else self._renamed.get(name, name): shard
                 for name, shard in index["weight_map"].items()
                 if name not in self.left_out
             }
