@@ -25,7 +25,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
 from castwise.quantization._case import Undecodable
-from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
+from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
@@ -338,8 +338,9 @@ class _Plain:
 
     def _stand_in(self) -> None:
         """Let readers stand for the shards."""
-        removed = METADATA if len(self._weights) == len(self.names) else ()
+        is_plain = len(self._weights) == len(self.names)
         for path, reader in self._component.shards.items():
+            removed = {*METADATA, *described_in(reader.metadata)} if is_plain else set()
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
             weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
             stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
