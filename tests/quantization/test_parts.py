@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _executors
+from castwise.checkpoint import CheckpointError, _encoder, _executors
 from castwise.cli import main
 from decodable_models import MODELS
 from test_checkpoint_executor import contents
@@ -234,3 +234,39 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], comman
     assert main([*given[0], alone, *given[1]]) == code
     assert capsys.readouterr().out == text.replace(new, alone)
     assert contents(Path(new)) == contents(Path(alone))
+
+
+def test_what_a_worker_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales that no batch of this worker asks for make room for newer ones."""
+    monkeypatch.setattr(_encoder, "_KEPT_BYTES", 100)
+    kept = _encoder.Kept()
+    for number in range(9):
+        kept.put("a", number, {"scale": np.full(30, number, np.uint8)})
+        kept.put("a", number, {"scale": np.full(30, number, np.uint8)})  # again
+    assert [number for number in range(9) if kept.taken("a", number, "scale") is not None] == [
+        6,
+        7,
+        8,
+    ]
+    kept.put("b", 0, {"scale": np.zeros(101, np.uint8)})
+    assert kept.taken("b", 0, "scale") is None
+    kept.put("b", 0, {"scale": np.zeros(100, np.uint8)})
+    assert kept.taken("b", 0, "scale") is not None
+
+
+def test_a_payload_that_is_made_again_reports_once(tmp_path: Path) -> None:
+    """A worker makes it from the start where a batch is given to it twice."""
+    source = write_plain(tmp_path / "model")
+    expected = checkpoint.quantize_file(source, tmp_path / "alone", "int8_channel")
+
+    class Twice(ThreadPoolExecutor):
+        """Lets every batch be made twice."""
+
+        def submit(self, *call: Any, **keywords: Any) -> Any:
+            super().submit(*call, **keywords).result()
+            return super().submit(*call, **keywords)
+
+    with Twice(1) as executor:
+        made = checkpoint.quantize_file(source, tmp_path / "new", "int8_channel", executor=executor)
+    assert made.rows == expected.rows
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")

@@ -63,6 +63,7 @@ class Conversion:
         names: Collection[str] | None = None,
     ) -> None:
         self.reader = reader
+        self._maker = reader if isinstance(reader, DecodedReader) else None
         self._writer = writer
         self._plans = writer.planned
         self._order = writer.order
@@ -71,11 +72,6 @@ class Conversion:
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
         self._others: dict[str, CastReport | None] = {}
-
-    @property
-    def maker(self) -> DecodedReader | None:
-        """What makes tensors; None if all are in the source as they are."""
-        return self.reader if isinstance(self.reader, DecodedReader) else None
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -96,7 +92,7 @@ class Conversion:
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
-        maker = self.maker if any(one.made is not None for one in ranges) else None
+        maker = self._maker if any(one.made is not None for one in ranges) else None
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
@@ -178,7 +174,7 @@ class Conversion:
         casting = self._casting(name)
         if casting is None:
             self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return None if self.maker is None else self.maker.report(name)
+            return None if self._maker is None else self._maker.report(name)
         old, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (old, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
@@ -269,7 +265,7 @@ class Conversion:
     def _range(self, name: str) -> TensorRange | None:
         """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        if target is not None and self.maker is not None and self.maker.decoded(name) is not None:
+        if target is not None and self._maker is not None and self._maker.decoded(name) is not None:
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)
