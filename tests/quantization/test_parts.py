@@ -167,6 +167,31 @@ def test_parts_of_another_scheme(tmp_path: Path) -> None:
         checkpoint.finish(new)
 
 
+def test_a_configuration_that_was_changed(tmp_path: Path) -> None:
+    """Scales of blocks of 128 and of 136 rows may have one shape; parts must mean the same."""
+    source = write_quantised(tmp_path / "model", MODELS["deepseek, scales of float32"]())
+    new, config = tmp_path / "new", source / "config.json"
+    checkpoint.dequantize_file(source, new, part="1/2")
+    config.write_text(config.read_text() + " ")
+    for do in (
+        lambda: checkpoint.dequantize_file(source, new, part="2/2"),
+        lambda: checkpoint.dequantize_file(source, new, part="1/2"),
+    ):
+        with pytest.raises(CheckpointError, match=r"another conversion \(configurations\)"):
+            do()
+    assert not new.exists()
+
+
+def test_a_folder_that_is_named_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_quantised(tmp_path / "model", MODELS["deepseek, scales of float32"]())
+    monkeypatch.chdir(tmp_path)
+    alone = checkpoint.dequantize_file("model", "alone")
+    for part, source in (("1/2", "model"), ("2/2", tmp_path / "model")):
+        checkpoint.dequantize_file(source, "new", part=part)
+    assert checkpoint.finish("new").rows == alone.rows
+    assert contents(Path("new")) == contents(Path("alone"))
+
+
 def test_an_infinite_weight_in_a_part(tmp_path: Path) -> None:
     array = np.ones((64, 64), np.float32)
     array[3, 5] = np.inf
