@@ -19,6 +19,8 @@ from castwise.cli import main
 from decodable_models import MODELS
 from test_checkpoint_executor import contents
 from test_dequantize import write as write_quantised
+from test_gguf import gguf_file, sample
+from test_keras_calibrated import calibrated, saved
 from test_quantize_checkpoint import DOWN, WEIGHTS, Q
 from test_quantize_checkpoint import write as write_plain
 
@@ -111,6 +113,33 @@ def test_transcoded(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(3) as executor:
         assert_alike(tmp_path, run, executor, 3)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf", "keras"])
+def test_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    """Other processes open a file by themselves, as often as they have batches of it."""
+    source = tmp_path / f"source.{kind.replace('keras', 'safetensors')}"
+    if kind == "gguf":
+        gguf_file(source, {f"{name}.weight": sample(name)[0] for name in ("Q8_0", "MXFP4")})
+    elif kind == "keras":
+        made = calibrated(300, 130, 4, 128, ordered=False, awq=True).variables
+        saved(source, {"bias": np.arange(130, dtype=np.float32)} | made)  # which is renamed
+    else:
+        plain = {name: WEIGHTS[name] for name in (Q, DOWN)}
+        checkpoint.save(tmp_path / "plain.safetensors", plain)
+        checkpoint.quantize_file(tmp_path / "plain.safetensors", source, "nvfp4")
+    alone, new, divided = (tmp_path / f"{name}.safetensors" for name in ("alone", "new", "divided"))
+    expected = checkpoint.dequantize_file(source, alone)
+    with processes(2) as executor:
+        made_by_others = checkpoint.dequantize_file(source, new, executor=executor)
+
+    def run(to: Path, **more: Any) -> checkpoint.CastSummary:
+        return checkpoint.dequantize_file(source, to, **more)
+
+    for path, summary in ((new, made_by_others), (divided, in_parts(run, divided, 3))):
+        assert path.read_bytes() == alone.read_bytes()
+        assert summary.rows == expected.rows
+    assert "in this process" not in caplog.text
 
 
 def test_processes_plan_again(
