@@ -212,7 +212,7 @@ def test_saved_arrays(tmp_path: Path) -> None:
 
 def test_processes_do_not_share_a_file(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "source.h5", {"a": floats(5000)})
-    with pytest.raises(checkpoint.CheckpointError, match=r"new\.h5 cannot be cast in parts"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"new\.h5 cannot be converted in parts"):
         checkpoint.cast_file(tmp_path / "source.h5", tmp_path / "new.h5", "float16", part="1/1")
     assert [one.name for one in tmp_path.iterdir()] == ["source.h5"]
     alone = checkpoint.cast_file(tmp_path / "source.h5", tmp_path / "alone.h5", "float16")

@@ -155,7 +155,7 @@ def test_what_does_not_go_with_parts(
 def test_other_containers_have_no_parts(tmp_path: Path) -> None:
     source = tmp_path / "source.npz"
     checkpoint.save(source, tensors(0))
-    with pytest.raises(CheckpointError, match="cannot be cast in parts"):
+    with pytest.raises(CheckpointError, match="cannot be converted in parts"):
         checkpoint.cast_file(source, tmp_path / "new.npz", "bfloat16", part="1/2")
 
 
@@ -174,7 +174,7 @@ def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     for part in ("1/2", "2/2"):
         assert main(["cast", str(folder), str(new), "--dtype", "bfloat16", "--part", part]) == 0
         out = capsys.readouterr()
-        assert f"part {part} is cast; when all are: castwise finish {new}" in out.err
+        assert f"part {part} is done; when all are: castwise finish {new}" in out.err
     assert main(["finish", str(new), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (
@@ -201,7 +201,7 @@ def test_parts_become_one_file(folder: Path, tmp_path: Path) -> None:
 def test_a_refused_part_leaves_nothing(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "source.npz", tensors(0))
     for new in ("new.npz", "new.safetensors"):
-        with pytest.raises(CheckpointError, match=f"{new} cannot be cast in parts"):
+        with pytest.raises(CheckpointError, match=f"{new} cannot be converted in parts"):
             checkpoint.cast_file(tmp_path / "source.npz", tmp_path / new, "bfloat16", part="1/2")
     assert [one.name for one in tmp_path.iterdir()] == ["source.npz"]
 

@@ -675,7 +675,7 @@ def decode_blocks(
     group_index
         (columns,) int32 or int64: the block of each column, in place of `block[1]`.
     divisor
-        (columns,): results are divided by it (Keras' AWQ).
+        (rows,): the results of each row are divided by it (Keras' AWQ).
     code_map
         2**bits values, for element "map".
     arithmetic, threads

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from castwise._dtype_map import DtypeMap
     from castwise._seeding import tensor_seed
     from castwise.checkpoint._errors import CheckpointError
+    from castwise.checkpoint._finish import finish
     from castwise.checkpoint._tensors import TensorInfo
     from castwise.checkpoint._verify import Difference, Verification, verify
     from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
-    from castwise.checkpoint.convert import cast_file, finish
+    from castwise.checkpoint.convert import cast_file
     from castwise.checkpoint.dequantize import dequantize_file
     from castwise.checkpoint.maps import map_names
     from castwise.checkpoint.preview import CastPlan
@@ -35,9 +36,10 @@ else:
             "castwise._dtype_map": ("DtypeMap",),
             "castwise._seeding": ("tensor_seed",),
             "castwise.checkpoint._errors": ("CheckpointError",),
+            "castwise.checkpoint._finish": ("finish",),
             "castwise.checkpoint._tensors": ("TensorInfo",),
             "castwise.checkpoint.arrays": ("Inspection", "inspect", "load", "metadata", "save"),
-            "castwise.checkpoint.convert": ("cast_file", "finish"),
+            "castwise.checkpoint.convert": ("cast_file",),
             "castwise.checkpoint.dequantize": ("dequantize_file",),
             "castwise.checkpoint.maps": ("map_names",),
             "castwise.checkpoint.preview": ("CastPlan",),

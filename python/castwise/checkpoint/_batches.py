@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import CastReport, ElementCast, convert_tensors
+from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile, handle
 from castwise.checkpoint.containers._interface import Elements
@@ -67,7 +68,10 @@ class TensorRange(NamedTuple):
     length
         Elements of the range; its bytes if they are copied.
     casting
-        How they are cast; None if they are copied.
+        How they are cast; None if they are copied, or made.
+    made
+        The bytes of a tensor that a `DecodedReader` makes of others, as a whole; None for others.
+        Then `length` is the bytes that are read for it.
 
     """
 
@@ -77,6 +81,7 @@ class TensorRange(NamedTuple):
     first: int
     length: int
     casting: Casting | None
+    made: int | None = None
 
     @property
     def is_cast(self) -> bool:
@@ -91,6 +96,8 @@ class TensorRange(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
+        if self.made is not None:
+            return self.length + self.made
         if self.casting is None:
             return 2 * self.length
         return self.source_nbytes + self.casting.target.nbytes(self.length)
@@ -99,6 +106,8 @@ class TensorRange(NamedTuple):
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
         if nbytes >= self.nbytes:
             return self, None
+        if self.made is not None:
+            return None, self
         count = nbytes // self._replace(length=TILE).nbytes * TILE
         if not count:
             return None, self
@@ -143,6 +152,8 @@ class Batch:
         What to convert.
     threads
         How many threads may do that.
+    maker
+        What makes tensors that are not in the file as they will be; None if there are none.
 
     """
 
@@ -151,6 +162,7 @@ class Batch:
     target: Path
     ranges: Sequence[TensorRange]
     threads: int | None
+    maker: DecodedReader | None = None
 
 
 Outcome = tuple[list[CastReport | None], Exception | None]
@@ -162,18 +174,39 @@ def convert_batch(batch: Batch) -> Outcome:
     try:
         source = SourceFile(batch.source)
         try:
-            if source.state != batch.state:
+            if source.state != batch.state[: len(source.state)]:
                 raise CheckpointError(f"{batch.source} was changed while it was read; run again")
             with batch.target.open("r+b") as target:
-                outcome = convert_ranges(
-                    batch.source, source.stream, target, batch.ranges, batch.threads
-                )
+                placed = [one for one in batch.ranges if one.made is None]
+                outcome = convert_ranges(batch.source, source.stream, target, placed, batch.threads)
+                if outcome[1] is None and batch.maker is not None:
+                    outcome = _with_made(batch.maker, target, batch.ranges, outcome[0]), None
+                target.flush()
                 os.fsync(target.fileno())
             return outcome
         finally:
             source.close()
     except (OSError, ValueError) as error:
         return [], error
+
+
+def _with_made(
+    maker: DecodedReader,
+    target: BinaryIO,
+    ranges: Sequence[TensorRange],
+    others: Sequence[CastReport | None],
+) -> list[CastReport | None]:
+    """Make the tensors that are made; returns the reports of all, given those of the others."""
+    reports, left = [], iter(others)
+    with maker.beside_others() as reader:
+        for one in ranges:
+            if one.made is None:
+                reports.append(next(left))
+                continue
+            target.seek(one.target)
+            target.writelines(reader.pieces(one.name, one.made))
+            reports.append(reader.report(one.name))
+    return reports
 
 
 def convert_ranges(

@@ -8,17 +8,21 @@ not there any more.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
@@ -58,6 +62,10 @@ class DecodedWeight:
     measured: Callable[[], CastReport] | None = None
 
 
+PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]
+"""Plans the readers of a run again, in another process; equal only to that of the same run."""
+
+
 class DecodedReader:
     """One shard, its weights decoded.
 
@@ -72,10 +80,17 @@ class DecodedReader:
         encoded several parts.
     left_out
         Tensors of the quantisation, which a plain model does not have.
+    renamed
+        Tensors that stay as they are under another name.
     metadata
         The metadata of the new shard.
     threads
         How many threads may read and decode.
+
+    Attributes
+    ----------
+    again
+        What plans it in another process; None if nobody asks for that.
 
     """
 
@@ -88,6 +103,7 @@ class DecodedReader:
         left_out: Collection[str],
         metadata: dict[str, str],
         threads: int,
+        renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = reader.path
         self.metadata = metadata
@@ -101,13 +117,16 @@ class DecodedReader:
             if name in weights:
                 self.tensors |= {one.info.name: one.info for one in weights[name]}
             elif name not in left_out:
-                self.tensors[name] = info
+                new = renamed.get(name, name)
+                self.tensors[new] = info if new == name else info._replace(name=new)
+        self._stored_names = {new: name for name, new in renamed.items()}
         lists = {id(one.parts): one.parts for one in self._weights.values()}
         parts = {part for some in lists.values() for part in some}  # many may share one
         others = [one for one in stored.readers(parts) if one is not reader]
         self._files: Sequence[Reader] = [reader, *others]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
+        self.again: PlanAgain | None = None
 
     @property
     def state(self) -> list[int]:
@@ -128,10 +147,14 @@ class DecodedReader:
         one = self._weights.get(name)
         return None if one is None or one.measured is None else one.measured()
 
+    def stored_name(self, name: str) -> str:
+        """Return what a tensor that is not made is called in the file."""
+        return self._stored_names.get(name, name)
+
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor comes."""
         one = self._weights.get(name)
-        return self._reader.elements(name) if one is None else Elements(one.format)
+        return Elements(one.format) if one else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:
         """Say that nothing is stated of quantised layers: the plan was made from the source's."""
@@ -139,21 +162,23 @@ class DecodedReader:
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand; None if they are in C order, without gaps."""
-        return None if name in self._weights else self._reader.arrangement(name)
+        is_made = name in self._weights
+        return None if is_made else self._reader.arrangement(self.stored_name(name))
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
-        return None if name in self._weights else self._reader.place(name)
+        is_made = name in self._weights
+        return None if is_made else self._reader.place(self.stored_name(name))
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
-        self._reader.expect(name for name in names if name not in self._weights)
+        self._reader.expect(self.stored_name(name) for name in names if name not in self._weights)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes; those of a weight come in slabs."""
         one = self._weights.get(name)
         if one is None:
-            yield from self._reader.pieces(name, nbytes)
+            yield from self._reader.pieces(self.stored_name(name), nbytes)
             return
         for array in self.slabs(name):
             yield cast("bytes", to_bytes(array).data)  # as good to write
@@ -162,7 +187,7 @@ class DecodedReader:
         """Read a tensor as an array of its format."""
         one = self._weights.get(name)
         if one is None:
-            return self._reader.read(name)
+            return self._reader.read(self.stored_name(name))
         whole = np.empty(math.prod(one.info.shape), numpy_dtype(one.format))
         done = 0
         for array in self.slabs(name):
@@ -189,6 +214,19 @@ class DecodedReader:
             for future in waiting:
                 future.cancel()
 
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads."""
+        own = object.__new__(type(self))
+        own.__dict__ |= self.__dict__
+        with own:
+            yield own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is planned again, when it is needed there."""
+        assert self.again is not None, "of a request"  # noqa: S101
+        return PlannedElsewhere, (self.again, Path(os.path.abspath(self.path)), self.state)
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._stored.opened(self._files))
@@ -198,6 +236,50 @@ class DecodedReader:
 
     def __exit__(self, *_error: object) -> None:
         self._open.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedElsewhere:
+    """What a `DecodedReader` is in another process.
+
+    Attributes
+    ----------
+    again
+        What plans it.
+    path
+        Its file.
+    state
+        Size and time of the files, which must still hold.
+
+    """
+
+    again: PlanAgain
+    path: Path
+    state: Sequence[int]
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads.
+
+        Raises
+        ------
+        CheckpointError
+            One of them was changed since they were first opened.
+
+        """
+        planned = next((readers for again, readers in _PLANNED if again == self.again), None)
+        if planned is None:
+            planned = self.again()
+            _PLANNED[:] = [(self.again, planned)]
+        reader = planned.get(self.path)
+        if reader is None or reader.state != self.state:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+        with reader.beside_others() as own:
+            yield own
+
+
+_PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
+"""What another process planned last, for all batches of a run."""
 
 
 def with_tensors(

@@ -19,7 +19,7 @@ class DecodedShard(DecodedReader, SafetensorsReader):
     def layout(self, name: str) -> StoredLayout:
         """Return code, shape and tag of a tensor that is not decoded."""
         assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
-        return self._reader.layout(name)
+        return self._reader.layout(self.stored_name(name))
 
 
 class DecodedHdf5(DecodedReader, Hdf5Reader):

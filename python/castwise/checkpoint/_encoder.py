@@ -146,6 +146,8 @@ class EncodedWeight:
 
     def slabs(self, part: EncodedPart, is_payload: bool, _format: str) -> Iterator[Slab]:
         """List the slabs of a part, each of which can be made by another thread."""
+        if is_payload:
+            self._report = CastReport()  # also where it is made again
         if part.value is not None:
             yield partial(np.asarray, part.value)
         elif not part.by_rows:
@@ -215,7 +217,10 @@ class EncodedWeight:
 
 
 class Kept:
-    """Parts of slabs whose payload was made before, up to a limit for all weights together."""
+    """Parts of slabs whose payload was made last, up to a limit for all weights together.
+
+    Some may never be taken: a worker that makes a payload need not be the one that makes its scale.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int, str], Array] = {}
@@ -223,9 +228,13 @@ class Kept:
         self._lock = Lock()
 
     def put(self, name: str, number: int, parts: Mapping[str, Array]) -> None:
-        """Keep the parts of a slab, or none if there is no room."""
+        """Keep the parts of a slab in the place of older ones, or none if there is no room."""
         size = sum(part.nbytes for part in parts.values())
         with self._lock:
+            for key in parts:
+                self._drop((name, number, key))
+            while self._parts and self._nbytes + size > _KEPT_BYTES:
+                self._drop(next(iter(self._parts)))
             if self._nbytes + size <= _KEPT_BYTES:
                 self._nbytes += size
                 self._parts |= {(name, number, key): part for key, part in parts.items()}
@@ -233,9 +242,12 @@ class Kept:
     def taken(self, name: str, number: int, key: str) -> Array | None:
         """Return a part, which then is not kept any more."""
         with self._lock:
-            part = self._parts.pop((name, number, key), None)
-            self._nbytes -= 0 if part is None else part.nbytes
-            return part
+            return self._drop((name, number, key))
+
+    def _drop(self, place: tuple[str, int, str]) -> Array | None:
+        part = self._parts.pop(place, None)
+        self._nbytes -= 0 if part is None else part.nbytes
+        return part
 
 
 def _step(encoding: Encoding) -> int:

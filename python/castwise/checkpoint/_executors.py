@@ -55,9 +55,9 @@ class Executing:
             work.append((conversion, submitted))
             total = sum(one.nbytes for one in ranges)
             for some in cut(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
-                source, state = conversion.reader.path.absolute(), conversion.reader.state
-                batch = Batch(source, state, Path(file.name), some, self._options.threads)
-                submitted.append(_Submitted(batch, self._executor))
+                if some:  # none ends where a large tensor is made
+                    batch = conversion.batch(some, Path(file.name))
+                    submitted.append(_Submitted(batch, self._executor))
 
     def rows(self, target: Target, meter: ProgressMeter, shard: str | None) -> list[CastRow] | None:
         """Wait for the batches of a file; None if the executor does not convert it.
@@ -72,7 +72,7 @@ class Executing:
             reports: list[tuple[TensorRange, CastReport | None]] = []
             for one in batches:
                 ranges = one.batch.ranges
-                meter.starts(ranges[0].name if ranges else None)
+                meter.starts(ranges[0].name)
                 found, error = one.outcome()
                 if error is not None:
                     raise error

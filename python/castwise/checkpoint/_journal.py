@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from castwise._core import CastReport, __version__, restore_report
+from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import replacing_file, sync_folder
 from castwise.checkpoint._leftovers import journal_name
@@ -28,6 +29,7 @@ from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
+from castwise.quantization._configs import CONFIGS
 
 _SEEDS = 1 << 64
 
@@ -184,6 +186,19 @@ def job_of(
         "source": {shard: reader.state for shard, reader in sources.items()},
         "options": options.to_dict(),
         "tensors": hashlib.sha256(json.dumps(plans).encode()).hexdigest(),
+        "configurations": _configurations(sources),
+    }
+
+
+def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
+    """Return the checksums of what states how the tensors are stored that are made of others."""
+    made = ((path, one) for path, one in sources.items() if isinstance(one, DecodedReader))
+    folders = {os.path.dirname(path): reader.path.parent for path, reader in made}
+    return {
+        f"{prefix}/{name}": hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for prefix, folder in folders.items()
+        for name in CONFIGS
+        if (folder / name).is_file()
     }
 
 

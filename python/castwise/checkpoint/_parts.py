@@ -1,4 +1,4 @@
-"""Cast a checkpoint in parts, each in a run of its own, and put these together at the end.
+"""Convert a checkpoint in parts, each in a run of its own, and put these together at the end.
 
 All runs see the same files. Each plans the whole from the headers, writes its part of the bytes
 into files that all write into, and then a page beside them: of what job it is, and what was lost.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from castwise._core import CastReport
-from castwise.checkpoint._batches import Batch, TensorRange, convert_batch, cut
+from castwise.checkpoint._batches import TensorRange, convert_batch, cut
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._executors import summed
 from castwise.checkpoint._filesystem import replacing_file, shared_folder, sync_file
@@ -81,7 +81,7 @@ class Part:
         return f"{self.number}/{self.count}"
 
 
-def cast_part(
+def convert_part(
     run: Run,
     destination: Path,
     part: Part,
@@ -90,7 +90,7 @@ def cast_part(
     arguments: Mapping[str, Any],
     progress: Callable[[Progress], None] | None,
 ) -> list[CastRow]:
-    """Cast a part of a conversion; the rows tell of the elements in it.
+    """Carry out a part of a conversion; the rows tell of the elements in it.
 
     `arguments` are kept for the end.
 
@@ -116,7 +116,7 @@ def cast_part(
             _begin(target, folder / _FILES)
         for target, conversion, mine in work:
             path = folder / _FILES / target.name
-            converted = _converted(mine, conversion, path, options, meter)
+            converted = _converted(mine, conversion, path, meter)
             for one, report in zip(mine, summed(converted), strict=True):
                 rows.append(_row(conversion, one, report, target.name))
                 states.append((target.name, one.name, state_of(report)))
@@ -140,14 +140,14 @@ class Parts:
     def __init__(self, destination: Path) -> None:
         if is_remote(destination):
             raise CheckpointError(
-                f"{destination} has no parts: castwise cast --part is for files of this machine"
+                f"{destination} has no parts: they (part, --part) are for files of this machine"
             )
         self._destination = destination
         self._folder = _folder(destination)
         if not self._folder.is_dir():
             raise CheckpointError(
-                f"there are no parts of {destination}; castwise cast SRC DST --part 1/N to N/N "
-                "make them"
+                f"there are no parts of {destination}; castwise cast, quantize, dequantize and "
+                "transcode make them with --part 1/N to N/N"
             )
         placed = self._folder / _PLACED
         if placed.exists() and placed.read_text() == _identity(destination):
@@ -165,7 +165,7 @@ class Parts:
         if missing or not every:
             names = listed(missing) or "all"
             raise CheckpointError(
-                f"{self._folder}: parts are not complete: {names}; cast them (part, --part) first"
+                f"{self._folder}: parts are not complete: {names}; make them (part, --part) first"
             )
         self.arguments: dict[str, Any] = self._pages[every[0]]["arguments"]
 
@@ -175,7 +175,7 @@ class Parts:
         Raises
         ------
         CheckpointError
-            The source was changed since, or a part is still being cast.
+            The source was changed since, or a part is still being converted.
 
         """
         count = next(iter(self._pages)).count
@@ -193,13 +193,13 @@ class Parts:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Let no part be cast meanwhile."""
+        """Let no part be converted meanwhile."""
         try:
             with locked(self._folder):
                 yield
         except BlockingIOError as error:
             raise CheckpointError(
-                f"a part of {self._destination} is being cast, or they are being put together; "
+                f"a part of {self._destination} is being converted, or they are put together; "
                 "wait for the end of that"
             ) from error
 
@@ -209,7 +209,7 @@ class Parts:
         conversions = target.conversions(options) or []
         for conversion in conversions:
             reports = (
-                self._reports.get((target.name, one.name), CastReport()) if one.is_cast else None
+                self._reports.get((target.name, one.name), CastReport() if one.is_cast else None)
                 for one in conversion.ranges()
             )
             rows += conversion.rows(reports, target.name)
@@ -243,9 +243,9 @@ def _divided(
         conversions = target.conversions(options)
         if conversions is None:
             raise CheckpointError(
-                f"{target.name} cannot be cast in parts: not all of its tensors stand as plain "
-                "elements in the source and in it, as in .safetensors and .npy; leave out part "
-                "(--part)"
+                f"{target.name} cannot be converted in parts: not all of its tensors stand as "
+                "plain elements in the source and in it, as in .safetensors and .npy; leave out "
+                "part (--part)"
             )
         work += ((target, one, one.ranges()) for one in conversions)
     total = sum(one.nbytes for *_, ranges in work for one in ranges)
@@ -276,7 +276,6 @@ def _converted(
     ranges: Sequence[TensorRange],
     conversion: Conversion,
     path: Path,
-    options: CastOptions,
     meter: ProgressMeter,
 ) -> list[tuple[TensorRange, CastReport | None]]:
     """Convert ranges of one file, in pieces; returns these with their reports."""
@@ -284,10 +283,10 @@ def _converted(
     total = sum(one.nbytes for one in ranges)
     reader = conversion.reader
     for some in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
-        meter.starts(some[0].name if some else None)
-        reports, error = convert_batch(
-            Batch(reader.path, reader.state, path, some, options.threads)
-        )
+        if not some:
+            continue
+        meter.starts(some[0].name)
+        reports, error = convert_batch(conversion.batch(some, path))
         if error is not None:
             raise error
         done += zip(some, reports, strict=True)
@@ -320,8 +319,8 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
                 _add(page.pop("reports"), {} if reports is None else reports)
             except (TypeError, ValueError, LookupError, RecursionError) as error:
                 raise CheckpointError(
-                    f"{path} is not a page that a cast of a part wrote, or was damaged; remove it "
-                    "and cast that part again"
+                    f"{path} is not a page that a part wrote, or was damaged; remove it "
+                    "and convert that part again"
                 ) from error
             pages[Part(int(found[1]), int(found[2]))] = page
     return pages

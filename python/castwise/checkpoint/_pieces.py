@@ -15,6 +15,7 @@ from typing import cast
 from castwise._core import CastReport
 from castwise.checkpoint._batches import (
     TILE,
+    Batch,
     Casting,
     TensorRange,
     convert_ranges,
@@ -62,6 +63,7 @@ class Conversion:
         names: Collection[str] | None = None,
     ) -> None:
         self.reader = reader
+        self._maker = reader if isinstance(reader, DecodedReader) else None
         self._writer = writer
         self._plans = writer.planned
         self._order = writer.order
@@ -78,12 +80,21 @@ class Conversion:
 
     @property
     def is_placed(self) -> bool:
-        """True if the engine can convert all tensors where they lie."""
+        """True if all tensors can be converted, or made, each at its place."""
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
-        """Return the tensors that the engine can convert where they lie, in the writer's order."""
+        """Return the tensors with places, which the engine converts, or which are made elsewhere.
+
+        They are in the writer's order.
+        """
         return [one for one in map(self._range, self._order) if one is not None]
+
+    def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
+        """Return what converts some of `ranges` into a file with that header, in any process."""
+        maker = self._maker if any(one.made is not None for one in ranges) else None
+        source, threads = self.reader.path.absolute(), self._options.threads
+        return Batch(source, self.reader.state, target, ranges, threads, maker)
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
         """Let the engine convert `ranges` in this process, then convert the others.
@@ -97,7 +108,7 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        ranges = self.ranges()
+        ranges = [one for one in self.ranges() if one.made is None]
         reports: list[CastReport | None] = []
         if ranges:
             source, target = self.reader.place(ranges[0].name), self._writer.place(ranges[0].name)
@@ -134,7 +145,12 @@ class Conversion:
 
         The others are those of temporary files, as long as it is converted.
         """
-        order = sorted(self._order, key=lambda name: self._range(name) is None)
+
+        def is_later(name: str) -> bool:
+            found = self._range(name)
+            return found is None or found.made is not None
+
+        order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
 
     def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
@@ -158,7 +174,7 @@ class Conversion:
         casting = self._casting(name)
         if casting is None:
             self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return self.reader.report(name) if isinstance(self.reader, DecodedReader) else None
+            return None if self._maker is None else self._maker.report(name)
         old, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (old, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
@@ -247,8 +263,14 @@ class Conversion:
         return casting
 
     def _range(self, name: str) -> TensorRange | None:
-        """Return where a tensor lies in both files; None if the engine cannot convert it there."""
+        """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
+        if target is not None and self._maker is not None and self._maker.decoded(name) is not None:
+            if self._casting(name) is not None:
+                return None
+            nbytes = nbytes_after(self._writer, name)
+            read = self._plans[name].info.nbytes
+            return TensorRange(name, 0, target[1], 0, read, None, nbytes)
         if source is None or target is None or self._is_rearranged(name):
             return None
         casting, info = self._casting(name), self._plans[name].info

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
 from castwise.quantization._case import Undecodable
-from castwise.quantization._configs import CONFIGS, Statement, statements, undecodable
+from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding, decode_rows, decoding
 from castwise.quantization._decoding import Slab as Cut
@@ -67,12 +67,27 @@ _EXCEPTIONS = {
 """The key of a method's section that lists the modules that are not quantised."""
 
 
-def decoded(
-    source: Reader | CheckpointFolder, how: Decode
-) -> tuple[Reader | CheckpointFolder, dict[str, Exceptions]]:
-    """Return an opened checkpoint as it is without quantisation.
+class Plain(NamedTuple):
+    """An opened checkpoint as it is without quantisation.
 
-    Beside it, by the paths of configurations, the modules that they must except from it now.
+    Attributes
+    ----------
+    source
+        The readers that decode.
+    exceptions
+        By the paths of configurations, the modules that they must except from it now.
+    tell
+        Warns of what a plain model does not have.
+
+    """
+
+    source: Reader | CheckpointFolder
+    exceptions: dict[str, Exceptions]
+    tell: Callable[[], None]
+
+
+def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
+    """Return an opened checkpoint as it is without quantisation.
 
     Raises
     ------
@@ -87,11 +102,14 @@ def decoded(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
     _check_only(how, plans)
-    for one in plans:
-        one.tell()
+
+    def tell() -> None:
+        for one in plans:
+            one.tell()
+
     if not isinstance(source, CheckpointFolder):
         (reader,) = plans[0].shards.values()
-        return reader, {}
+        return Plain(reader, {}, tell)
     consumed = {name for one in plans for name in one.consumed}
     components = [one.component() for one in plans]
     exceptions = {
@@ -99,7 +117,8 @@ def decoded(
         for one, plan in zip(components, plans, strict=True)
         if plan.exceptions is not None
     }
-    return replace(source, components=components, consumed=frozenset(consumed)), exceptions
+    plain = replace(source, components=components, consumed=frozenset(consumed))
+    return Plain(plain, exceptions, tell)
 
 
 def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:
@@ -145,6 +164,7 @@ class _Plain:
         self.exceptions: Exceptions | None = None
         self.shards: dict[str, Reader] = dict(component.shards)
         self._weights: dict[str, DecodedWeight] = {}
+        self._renamed: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self._warned: set[str] = set()
         if unreadable:
@@ -256,6 +276,11 @@ class _Plain:
         for one in self._weights.values():
             name = one.info.name
             if name != one.payload and name in self._stored and name not in self.left_out:
+                if numbered_kernel(one.payload) == name and name not in self._weights:
+                    self._renamed[name] = (
+                        one.payload
+                    )  # the bias comes before codes, and after a kernel
+                    continue
                 raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
@@ -313,8 +338,9 @@ class _Plain:
 
     def _stand_in(self) -> None:
         """Let readers stand for the shards."""
-        removed = METADATA if len(self._weights) == len(self.names) else ()
+        is_plain = len(self._weights) == len(self.names)
         for path, reader in self._component.shards.items():
+            removed = {*METADATA, *described_in(reader.metadata)} if is_plain else set()
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
             weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
             stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
@@ -327,6 +353,7 @@ class _Plain:
                 left_out=self.left_out,
                 metadata=metadata,
                 threads=self._how.threads,
+                renamed={old: new for old, new in self._renamed.items() if old in reader.tensors},
             )
             if not self.shards[path].tensors:
                 del self.shards[path]
@@ -343,7 +370,9 @@ class _Plain:
         indexed = {path: self._component.indexed[path] for path in self.shards}
         if "weight_map" in index:
             index["weight_map"] = {
-                self._weights[name].info.name if name in self._weights else name: shard
+                self._weights[name].info.name
+                if name in self._weights
+                else self._renamed.get(name, name): shard
                 for name, shard in index["weight_map"].items()
                 if name not in self.left_out
             }

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
 
 from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
 from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._request import PlannedRun, becomes_file, new_run
+from castwise.checkpoint._request import PlannedRun, Request, becomes_file, new_run
 from castwise.checkpoint._targets import shard_bytes
 from castwise.checkpoint._to_folder import Keeping
 from castwise.checkpoint.containers import container_of, open_source
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
 from castwise.checkpoint.plan import CastOptions, Decide
-from castwise.checkpoint.report import CastSummary, Progress
 
 _SUFFIX = ".safetensors"
 
@@ -40,6 +41,8 @@ class Made:
         Returns the files to add, by path, given whether each component has a configuration.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
+    tell
+        Warns of what is left out.
 
     """
 
@@ -48,49 +51,53 @@ class Made:
     config: Callable[[Path, str], Config]
     added: Callable[[Mapping[str, bool]], Mapping[str, str]] = lambda _: {}
     unused: Mapping[str, str | None] = field(default_factory=dict)
+    tell: Callable[[], None] = lambda: None
+
+
+Make = Callable[..., Made]
+"""Makes it of the opened source; `is_file` says that it becomes one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """All that decides what is made of the source.
+class MakingRequest(Request):
+    """All that decides what is made of the source by decoding or encoding weights.
 
     Attributes
     ----------
-    make
-        Makes it of the opened source; `is_file` says that it becomes one file.
-    options
-        What the report says of the run.
     decodes
         The source may be a file whose tensors must be decoded.
     is_plain
         What is written is not quantised, so that any container can hold it.
-    source, overwrite, resumable, resume, include, exclude, max_shard_size
-        As given to `cast_file`.
 
     """
 
-    source: str | os.PathLike[str]
-    make: Callable[..., Made]
-    options: CastOptions
-    overwrite: bool
-    resumable: bool
-    resume: bool
-    include: str | Sequence[str]
-    exclude: str | Sequence[str]
-    max_shard_size: int | str | None
-    decodes: bool = False
-    is_plain: bool = False
+    decodes: ClassVar[bool] = True
+    is_plain: ClassVar[bool] = False
 
-    def run(
+    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+        """Check what is asked for; returns what the report says of it, and what makes it.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An option is wrong.
+
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def planned(
         self,
-        destination: str | os.PathLike[str],
-        progress: Callable[[Progress], None] | None,
+        new: Path,
+        threads: int | None = None,
         *,
-        dry_run: bool,
-    ) -> CastSummary:
-        """Write what is asked for, or say what would be."""
+        resumable: bool = False,
+        resume: bool = False,
+    ) -> Iterator[PlannedRun]:
+        """Open the source for a block, and decide what becomes of every tensor."""
+        options, make = self.checked(threads)
+        old = checked_path(self.source, "source")
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
-        old, new = checked_path(self.source, "source"), checked_path(destination, "destination")
         opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
             is_file = becomes_file(opened, new, limit)
@@ -98,18 +105,73 @@ class Request:
                 raise CheckpointError(
                     f"{new}: a quantised checkpoint is a folder or a {_SUFFIX} file; name one"
                 )
-            made = self.make(opened, is_file=is_file)
+            made = make(opened, is_file=is_file)
+            made.tell()
+            again = MadeAgain(self, is_file, threads, uuid4())
+            for reader in _readers(made.source):
+                reader.again = again
             keeping = Keeping(
-                resumable=self.resumable or self.resume,
-                resume=self.resume,
+                resumable=resumable or resume,
+                resume=resume,
                 config=made.config,
                 added={} if is_file else made.added(_configured(old, opened)),
             )
             run = new_run(made.source, new, limit, patterns, keeping, overwrite=self.overwrite)
             run.plan(made.decide)
-            about = (str(old), str(new), self.options.to_dict())
-            planned = PlannedRun(run, self.options, about, made.unused)
-            return planned.preview() if dry_run else planned.write(progress)
+            yield PlannedRun(run, options, (str(old), str(new), options.to_dict()), made.unused)
+
+
+def _readers(source: Reader | CheckpointFolder) -> list[DecodedReader]:
+    """Return the readers that make tensors."""
+    readers = (reader for one in components_of(source) for reader in one.shards.values())
+    return [reader for reader in readers if isinstance(reader, DecodedReader)]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAgain:
+    """Plans a request again, in another process.
+
+    Attributes
+    ----------
+    request
+        What is asked for.
+    is_file
+        It becomes one file.
+    threads
+        How many threads may make tensors.
+    run
+        Tells runs apart.
+
+    """
+
+    request: MakingRequest
+    is_file: bool
+    threads: int | None
+    run: UUID
+
+    def __call__(self) -> dict[Path, DecodedReader]:
+        """Return the readers that make tensors, by the paths of their files."""
+        request = self.request
+        _, make = request.checked(self.threads)
+        excludes = Patterns(request.include, request.exclude).excludes
+        opened = open_source(Path(request.source), None, excludes, decodes=request.decodes)
+        made = make(opened, is_file=self.is_file)
+        return {reader.path: reader for reader in _readers(made.source)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Give the other process paths that hold in any folder."""
+        values = self.request.plain_values()
+        return _made_again, (type(self.request), values, self.is_file, self.threads, self.run)
+
+
+def _made_again(
+    request: type[MakingRequest],
+    values: dict[str, Any],
+    is_file: bool,
+    threads: int | None,
+    run: UUID,
+) -> MadeAgain:
+    return MadeAgain(request(**values), is_file, threads, run)
 
 
 def _configured(path: Path, opened: Reader | CheckpointFolder) -> dict[str, bool]:

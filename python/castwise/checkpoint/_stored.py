@@ -77,20 +77,22 @@ class StoredTensors(Mapping[str, TensorInfo]):
         """Keep the files of some shards open for a block, also if other blocks need them."""
         begun: list[Reader] = []
         try:
-            for reader in readers:
-                if not isinstance(reader, _REOPENED):
-                    continue
-                if not self._users.get(id(reader)):
-                    reader.__enter__()
-                self._users[id(reader)] = self._users.get(id(reader), 0) + 1
-                begun.append(reader)
+            with self._lock:
+                for reader in readers:
+                    if not isinstance(reader, _REOPENED):
+                        continue
+                    if not self._users.get(id(reader)):
+                        reader.__enter__()
+                    self._users[id(reader)] = self._users.get(id(reader), 0) + 1
+                    begun.append(reader)
             yield
         finally:
-            for reader in begun:
-                self._users[id(reader)] -= 1
-                if not self._users[id(reader)]:
-                    reader.__exit__(None, None, None)
-                    self._recent = _Recent()
+            with self._lock:
+                for reader in begun:
+                    self._users[id(reader)] -= 1
+                    if not self._users[id(reader)]:
+                        reader.__exit__(None, None, None)
+                        self._recent = _Recent()
 
     def read(self, name: str, ranges: Sequence[Range] | None = None) -> NDArray[Any]:
         """Read a tensor as an array of its format, or what is within ranges.

@@ -207,7 +207,9 @@ class _Side:
         opened = open_source(path, decodes=True)
         if not isinstance(opened, CheckpointFolder):
             stack.enter_context(opened)
-        source, _ = decoded(opened, how)
+        plain = decoded(opened, how)
+        plain.tell()
+        source = plain.source
         self.names: dict[str, tuple[Reader, str]] = {}
         self._asked = None if dtype is None else how.format
         for component in components_of(source):

@@ -8,11 +8,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._parts import Part, Parts, cast_part
-from castwise.checkpoint._remote import is_remote
-from castwise.checkpoint._request import Request
+from castwise.checkpoint._cast_request import CastRequest
 from castwise.checkpoint.report import CastSummary, Progress
 
 
@@ -159,14 +155,7 @@ def cast_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    new = checked_path(destination, "destination")
-    if isinstance(executor, type) or (
-        executor is not None and not callable(getattr(executor, "submit", None))
-    ):
-        raise TypeError(
-            f"executor must have submit(), as an Executor of concurrent.futures, not {executor!r}"
-        )
-    request = Request(
+    request = CastRequest(
         source=source,
         dtype=dtype,
         dtype_map=dtype_map,
@@ -185,56 +174,13 @@ def cast_file(
         raw=raw,
         as_bytes=as_bytes,
     )
-    paths = new, checked_path(source, "source")
-    if (part, executor) != (None, None) and any(map(is_remote, paths)):
-        raise CheckpointError(
-            "part and executor are for files that all workers see under the same paths, not for "
-            "those on a store; leave them out, or copy the source to a disk that workers share, "
-            "and the result from it"
-        )
-    mine = None if part is None else Part.of(part)
-    if mine is not None:
-        request.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
-    with request.planned(new, threads, resumable=resumable, resume=resume) as planned:
-        if dry_run:
-            return planned.preview()
-        if mine is None:
-            return planned.write(progress, executor)
-        arguments = request.as_text()
-        rows = cast_part(
-            planned.run, new, mine, planned.options, arguments=arguments, progress=progress
-        )
-        return planned.summary(rows)
-
-
-def finish(destination: str | os.PathLike[str]) -> CastSummary:
-    """Make a checkpoint of its parts, which runs of `cast_file` with `part` have cast.
-
-    It appears when it is complete, and the parts are gone then.
-
-    Parameters
-    ----------
-    destination
-        As in those runs.
-
-    Returns
-    -------
-    What `cast_file` would return without parts.
-
-    Raises
-    ------
-    CheckpointError
-        A part is missing, still being cast, or of another conversion; or the source was changed
-        since.
-    OSError
-        A file cannot be read or written, or the disk is full.
-
-    """
-    new = checked_path(destination, "destination")
-    parts = Parts(new)
-    try:
-        request = Request(**parts.arguments)
-    except TypeError as error:
-        raise CheckpointError(f"the parts of {new} are of another version of castwise") from error
-    with request.planned(new) as planned:
-        return planned.summary(parts.put_together(planned.run, planned.options))
+    return request.carry_out(
+        destination,
+        progress,
+        threads=threads,
+        resumable=resumable,
+        resume=resume,
+        dry_run=dry_run,
+        part=part,
+        executor=executor,
+    )

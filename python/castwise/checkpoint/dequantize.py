@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from castwise._core import finfo
+from castwise._spelling import checkpoint_format
 from castwise.checkpoint._decode import Decode, decoding_of
 from castwise.checkpoint._plain import decide, decoded
 from castwise.checkpoint._plain_config import PlainConfig
-from castwise.checkpoint._quantizing import Made, Request
+from castwise.checkpoint._quantizing import Made, Make, MakingRequest
+from castwise.checkpoint._request import Request
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.plan import CastOptions
@@ -34,6 +38,8 @@ def dequantize_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    part: str | tuple[int, int] | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
@@ -68,6 +74,8 @@ def dequantize_file(
         How many threads may decode.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
         As in `cast_file`.
+    part, executor
+        As in `cast_file`; a weight is decoded whole by one part or batch.
 
     Returns
     -------
@@ -87,24 +95,49 @@ def dequantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    how = decoding_of(dtype, arithmetic, only, threads)
-    options = DecodeOptions(
-        dtype=how.format, arithmetic=how.arithmetic, only=how.only, threads=how.threads
-    )
-    request = Request(
+    request = DequantizeRequest(
         source=source,
-        make=partial(_plain, how=how),
-        options=options,
+        dtype=dtype,
+        arithmetic=arithmetic,
+        only=only,
         overwrite=overwrite,
-        resumable=resumable,
-        resume=resume,
         include=include,
         exclude=exclude,
         max_shard_size=max_shard_size,
-        decodes=True,
-        is_plain=True,
     )
-    return request.run(destination, progress, dry_run=dry_run)
+    return request.carry_out(
+        destination,
+        progress,
+        threads=threads,
+        resumable=resumable,
+        resume=resume,
+        dry_run=dry_run,
+        part=part,
+        executor=executor,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DequantizeRequest(MakingRequest):
+    """All that decides what is decoded, as given to `dequantize_file`."""
+
+    command: ClassVar[str] = "dequantize"
+    is_plain: ClassVar[bool] = True
+    dtype: Any
+    arithmetic: str
+    only: str | None
+
+    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+        """Check how weights are to be decoded."""
+        how = decoding_of(self.dtype, self.arithmetic, self.only, threads)
+        options = DecodeOptions(
+            dtype=how.format, arithmetic=how.arithmetic, only=how.only, threads=how.threads
+        )
+        return options, partial(_plain, how=how)
+
+    def plain_values(self) -> dict[str, Any]:
+        """Return the arguments by name, the dtype as that of its format."""
+        return {**Request.plain_values(self), "dtype": finfo(checkpoint_format(self.dtype)).name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +161,10 @@ class DecodeOptions(CastOptions):
 def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:
     """Make the plain checkpoint."""
     del is_file
-    made, exceptions = decoded(source, how)
+    plain = decoded(source, how)
     return Made(
-        made, lambda tensors, _: decide(how, tensors), partial(PlainConfig, exceptions=exceptions)
+        plain.source,
+        lambda tensors, _: decide(how, tensors),
+        partial(PlainConfig, exceptions=plain.exceptions),
+        tell=plain.tell,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from castwise._core import get_num_threads
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
@@ -14,7 +15,7 @@ from castwise._spelling import checkpoint_format
 from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._quantizing import Request
+from castwise.checkpoint._quantizing import Make, MakingRequest
 from castwise.checkpoint._written_schemes import is_scheme, written
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
@@ -37,6 +38,8 @@ def quantize_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    part: str | tuple[int, int] | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
@@ -76,6 +79,8 @@ def quantize_file(
         How many threads may quantise.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
         As in `cast_file`.
+    part, executor
+        As in `cast_file`; a weight is quantised whole by one part or batch.
 
     Returns
     -------
@@ -94,27 +99,61 @@ def quantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    how = _encode(scheme, recipe, block, dtype_map, ignore=ignore, threads=threads)
-    options = EncodeOptions(
-        scheme=how.scheme,
-        recipe=how.recipe,
-        block=how.block,
-        mapping=how.mapping,
-        ignore=how.ignore,
-        threads=how.threads,
-    )
-    request = Request(
+    request = QuantizeRequest(
         source=source,
-        make=partial(encoded, how=how),
-        options=options,
+        scheme=scheme,
+        recipe=recipe,
+        block=block,
+        dtype_map=dtype_map,
+        ignore=ignore,
         overwrite=overwrite,
-        resumable=resumable,
-        resume=resume,
         include=include,
         exclude=exclude,
         max_shard_size=max_shard_size,
     )
-    return request.run(destination, progress, dry_run=dry_run)
+    return request.carry_out(
+        destination,
+        progress,
+        threads=threads,
+        resumable=resumable,
+        resume=resume,
+        dry_run=dry_run,
+        part=part,
+        executor=executor,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeRequest(MakingRequest):
+    """All that decides what is quantised, as given to `quantize_file`."""
+
+    command: ClassVar[str] = "quantize"
+    decodes: ClassVar[bool] = False
+    scheme: str | None
+    recipe: str | None
+    block: int | tuple[int, int] | None
+    dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
+    ignore: str | Sequence[str]
+
+    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+        """Check what is to be quantised, and how."""
+        how = _encode(
+            self.scheme,
+            self.recipe,
+            self.block,
+            self.dtype_map,
+            ignore=self.ignore,
+            threads=threads,
+        )
+        options = EncodeOptions(
+            scheme=how.scheme,
+            recipe=how.recipe,
+            block=how.block,
+            mapping=how.mapping,
+            ignore=how.ignore,
+            threads=how.threads,
+        )
+        return options, partial(encoded, how=how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

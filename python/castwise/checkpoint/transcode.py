@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from castwise._core import get_num_threads
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._quantizing import Request
+from castwise.checkpoint._quantizing import Make, MakingRequest
 from castwise.checkpoint._transcoding import transcoded
 from castwise.checkpoint._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.plan import CastOptions
@@ -30,6 +31,8 @@ def transcode_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    part: str | tuple[int, int] | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Write a quantised checkpoint as another producer stores it, with the same values.
@@ -66,6 +69,8 @@ def transcode_file(
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
         As in `cast_file`.
+    part, executor
+        As in `cast_file`; a weight is laid anew whole by one part or batch.
 
     Returns
     -------
@@ -85,30 +90,56 @@ def transcode_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    if recipe not in form_names():
-        raise CheckpointError(
-            f"recipe {recipe!r}: castwise lays checkpoints anew as {', '.join(form_names())}; for "
-            "others decode (castwise dequantize) and quantise (castwise quantize)"
-        )
-    if scheme is not None and scheme not in changed_schemes():
-        raise CheckpointError(
-            f"scheme {scheme!r}: without rounding castwise makes {', '.join(changed_schemes())} of "
-            "others; leave it out to keep the scheme, or decode (castwise dequantize) and quantise "
-            "(castwise quantize)"
-        )
-    request = Request(
+    request = TranscodeRequest(
         source=source,
-        make=partial(transcoded, recipe=recipe, scheme=scheme, threads=get_num_threads()),
-        options=TranscodeOptions(recipe=recipe, scheme=scheme),
+        recipe=recipe,
+        scheme=scheme,
         overwrite=overwrite,
-        resumable=resumable,
-        resume=resume,
         include=include,
         exclude=exclude,
         max_shard_size=max_shard_size,
-        decodes=True,
     )
-    return request.run(destination, progress, dry_run=dry_run)
+    return request.carry_out(
+        destination,
+        progress,
+        threads=None,
+        resumable=resumable,
+        resume=resume,
+        dry_run=dry_run,
+        part=part,
+        executor=executor,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscodeRequest(MakingRequest):
+    """All that decides what is laid anew, as given to `transcode_file`."""
+
+    command: ClassVar[str] = "transcode"
+    recipe: str
+    scheme: str | None
+
+    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+        """Check the form that is asked for."""
+        if self.recipe not in form_names():
+            raise CheckpointError(
+                f"recipe {self.recipe!r}: castwise lays checkpoints anew as "
+                f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
+                "(castwise quantize)"
+            )
+        if self.scheme is not None and self.scheme not in changed_schemes():
+            raise CheckpointError(
+                f"scheme {self.scheme!r}: without rounding castwise makes "
+                f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
+                "decode (castwise dequantize) and quantise (castwise quantize)"
+            )
+        make = partial(
+            transcoded,
+            recipe=self.recipe,
+            scheme=self.scheme,
+            threads=threads or get_num_threads(),
+        )
+        return TranscodeOptions(recipe=self.recipe, scheme=self.scheme), make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ COMMANDS = {
     "quantize": "quantise the weights of a checkpoint",
     "dequantize": "decode the quantised weights of a checkpoint",
     "transcode": "lay a quantised checkpoint anew, as another producer stores it",
-    "finish": "make a checkpoint of the parts that castwise cast --part has cast",
+    "finish": "make a checkpoint of the parts that runs with --part have converted",
     "inspect": "what a checkpoint holds, from its headers alone",
     "verify": "compare the values of two checkpoints, plain or quantised",
     "formats": "every format castwise knows",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from castwise.cli._output import say
 from castwise.cli._paths import path_argument
 
 _NAMES = (
@@ -15,6 +16,7 @@ _NAMES = (
     "exclude",
     "max_shard_size",
     "dry_run",
+    "part",
 )
 
 
@@ -71,3 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write nothing; print what would become of each tensor, and the room for it",
     )
+    parser.add_argument(
+        "--part",
+        metavar="K/N",
+        help="convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
+        "finish makes DST of all parts",
+    )
+
+
+def say_part(options: argparse.Namespace) -> bool:
+    """Say what is to follow a part; returns True if it was one."""
+    if options.part is not None:
+        say(f"part {options.part} is done; when all are: castwise finish {options.destination}")
+    return options.part is not None

@@ -118,12 +118,6 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
         "as bytes that castwise reads again",
     )
-    parser.add_argument(
-        "--part",
-        metavar="K/N",
-        help="cast only this part of the bytes, such as 3/16, in a run of its own; castwise finish "
-        "makes DST of all parts",
-    )
     parser.set_defaults(run=_cast, refuse=parser.error)
 
 
@@ -136,10 +130,7 @@ def _cast(options: argparse.Namespace) -> int:
         options.refuse("give --dtype, --map or --policy; only the first two go together")
     summary = shown(options, lambda: _cast_file(options))
     _warn(summary, options)
-    if options.dry_run:
-        return OK
-    if options.part is not None:
-        say(f"part {options.part} is cast; when all are: castwise finish {options.destination}")
+    if options.dry_run or _folder_options.say_part(options):
         return OK
     return say_findings(summary, options)
 
@@ -182,7 +173,6 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             keep_config=options.keep_config,
             raw=options.raw,
             as_bytes=options.as_bytes,
-            part=options.part,
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )

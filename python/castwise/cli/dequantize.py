@@ -26,9 +26,9 @@ DST appears, or is replaced, when it is complete, and may be SRC itself. Weights
 through memory in slabs of whole blocks; their scales may be in other shards.
 
 Read are FP8 of DeepSeek, AutoFP8, fbgemm and Mistral, compressed-tensors, ModelOpt,
-gpt-oss, DeepSeek-V4, ComfyUI, AWQ, GPTQ, bitsandbytes, MLX, Quark and GGUF, as far as
-the documentation says. Nothing is guessed: what is incomplete or contradicts itself is
-refused.
+gpt-oss, DeepSeek-V4, ComfyUI, AWQ, GPTQ, bitsandbytes, MLX, Quark, torchao, Keras and
+GGUF, as far as the documentation says. Nothing is guessed: what is incomplete or
+contradicts itself is refused.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -71,6 +71,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _dequantize(options: argparse.Namespace) -> int:
     shown(options, lambda: _dequantize_file(options), decode_lines)
+    _folder_options.say_part(options)
     return OK
 
 

@@ -1,34 +1,59 @@
-"""`castwise finish`: make a checkpoint of the parts that runs of `cast --part` have cast."""
+"""`castwise finish`: make a checkpoint of the parts that runs with `--part` have converted."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from castwise import checkpoint
+from castwise.checkpoint import CastSummary
 from castwise.checkpoint._parts import Parts
-from castwise.cli import _findings
+from castwise.checkpoint.report import MAX_ZEROS
+from castwise.cli import _findings, quantize, transcode
+from castwise.cli._cast_output import report_lines
+from castwise.cli._decode_table import decode_lines
 from castwise.cli._findings import say_findings
 from castwise.cli._paths import path_argument
 from castwise.cli._showing import add_arguments, shown
+
+_LINES: dict[str, Callable[..., Iterator[str]]] = {
+    "cast": report_lines,
+    "quantize": quantize.LINES,
+    "dequantize": decode_lines,
+    "transcode": transcode.LINES,
+}
+"""What prints the report of each command."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Make DST of its parts, when all are cast, and print what the cast lost. Exit "
+        "Make DST of its parts, when all are there, and print what the conversion lost. Exit "
         "codes are those of castwise cast."
     )
     parser.add_argument(
-        "destination", metavar="DST", type=path_argument, help="as given to castwise cast"
+        "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
     add_arguments(parser)
-    _findings.add_arguments(parser)
+    _findings.add_arguments(
+        parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows"
+    )
     parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:
+    arguments = Parts(options.destination).arguments
+    command = arguments.get("command", "")
     if options.report is not None:  # which must not replace the source
-        options.source = Path(Parts(options.destination).arguments["source"])
-    summary = shown(options, lambda: checkpoint.finish(options.destination))
+        options.source = Path(arguments["source"])
+    if options.max_zeros is None and command != "quantize":
+        options.max_zeros = MAX_ZEROS
+    summary = shown(options, lambda: _finished(options), _LINES.get(command, report_lines))
     return say_findings(summary, options)
+
+
+def _finished(options: argparse.Namespace) -> CastSummary:
+    summary = checkpoint.finish(options.destination)
+    quantize.allow_zeros(summary, options)
+    return summary

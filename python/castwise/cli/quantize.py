@@ -41,6 +41,10 @@ exit codes:
 """
 
 
+LINES = partial(report_lines, done="quantised")
+"""Prints what was quantised."""
+
+
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description, parser.epilog = _QUANTIZE, _EXIT_CODES
@@ -97,12 +101,12 @@ def _block_argument(text: str) -> int | tuple[int, int]:
 def _quantize(options: argparse.Namespace) -> int:
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
-    summary = shown(
-        options, lambda: _quantize_file(options), partial(report_lines, done="quantised")
-    )
+    summary = shown(options, lambda: _quantize_file(options), LINES)
     for line in unused_lines(summary.unused_patterns):
         say(f"warning: {options.map}: {line}")
-    return OK if options.dry_run else say_findings(summary, options)
+    if options.dry_run or _folder_options.say_part(options):
+        return OK
+    return say_findings(summary, options)
 
 
 def _quantize_file(options: argparse.Namespace) -> CastSummary:
@@ -119,6 +123,11 @@ def _quantize_file(options: argparse.Namespace) -> CastSummary:
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )
+    allow_zeros(summary, options)
+    return summary
+
+
+def allow_zeros(summary: CastSummary, options: argparse.Namespace) -> None:
+    """Let as many values become zero as few bits give, unless it is said how many."""
     if options.max_zeros is None:
         options.max_zeros = expected_zeros(row.target for row in summary.rows)
-    return summary

@@ -41,6 +41,10 @@ exit codes:
 """
 
 
+LINES = partial(decode_lines, done="transcoded")
+"""Prints what was transcoded."""
+
+
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description, parser.epilog = _TRANSCODE, _EXIT_CODES
@@ -60,8 +64,8 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _transcode(options: argparse.Namespace) -> int:
-    lines = partial(decode_lines, done="transcoded")
-    shown(options, lambda: _transcode_file(options), lines)
+    shown(options, lambda: _transcode_file(options), LINES)
+    _folder_options.say_part(options)
     return OK
 
 

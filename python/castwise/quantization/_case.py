@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._from_parts import json_of
-from castwise.quantization._layouts import ACTIVATION
+from castwise.quantization._layouts import ACTIVATION, SCALE, ZERO
 from castwise.quantization._lazy import LazyArray, Range
 from castwise.quantization._names import Described
 from castwise.quantization._views import dtype_of
@@ -32,6 +32,7 @@ class Given(NamedTuple):
 
     `plain` is its shape in a plain model, if that is another one with the same elements; `names`
     are those of its parts, where the checkpoint has others, and leave out what is not needed.
+    `groups` is the tensor that says which scale and zero point each row has, if not in order.
     """
 
     scheme: str
@@ -41,6 +42,7 @@ class Given(NamedTuple):
     variant: str | None = None
     plain: tuple[int, ...] | None = None
     names: Mapping[str, str] | None = None
+    groups: str | None = None
 
 
 class Case:
@@ -155,15 +157,20 @@ class Case:
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names = given
+        scheme, block, shape, axis, variant, plain, names, groups = given
         if names is None:
             needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *needed)}
         parts: dict[str, Any] = {other: self.lazy(name) for name, other in names.items()}
         payload = parts[names[self.payload]]
-        if plain is not None and shape is not None and payload.size == math.prod(shape):
+        is_whole = shape is not None and payload.size == math.prod(shape)
+        if plain is not None and shape is not None and is_whole and payload.ndim != MATRIX:
             rows, columns = shape
             parts[names[self.payload]] = payload.as_rows((rows, columns))
+        if groups is not None:
+            index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
+            shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
+            parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
         return QuantizedArray.from_parts(

@@ -77,6 +77,10 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     ]
     if layers := configs.get(MODEL):
         found.append(Statement("config.json", "keras", ("keras",), _nothing(layers), layers))
+    if "tensor_names" in metadata:  # which tell more than the configuration beside them
+        found.insert(
+            0, Statement("metadata", "torchao", ("torchao",), _torchao(metadata), metadata)
+        )
     return [*found, *_in_metadata(metadata)]
 
 
@@ -141,19 +145,18 @@ def _method(key: str, section: Mapping[str, Any]) -> str | None:
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
-    comfy = _parsed(metadata.get("_quantization_metadata"))
+    comfy = parsed(metadata.get("_quantization_metadata"))
     layers = comfy.get("layers")
     if isinstance(layers, dict):
         yield Statement("metadata", "comfy", ("comfy",), _comfy(layers), layers)
-    config = {"quantization_config": _parsed(metadata.get("quantization_config"))}
+    config = {"quantization_config": parsed(metadata.get("quantization_config"))}
     for method, section in _sections("metadata", config, 0):
         recipes = _recipes_of(method)
         yield Statement("metadata", method, recipes, _dialect(method)(section), section)
-    if "tensor_names" in metadata:
-        yield Statement("metadata", "torchao", ("torchao",), _torchao(metadata), metadata)
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def parsed(text: str | None) -> dict[str, Any]:
+    """Parse JSON of an object; of anything else nothing is left."""
     try:
         value = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -381,14 +384,24 @@ def _comfy(layers: Mapping[str, Any]) -> Describe:
 _TORCHAO = {
     "Float8Tensor": "fp8",
     "Int8Tensor": "int8",
+    "IntxUnpackedToInt8Tensor": "int8",
     "Int4Tensor": "int4",
     "NVFP4Tensor": "nvfp4",
 }
 
 
+def described_in(metadata: Mapping[str, str]) -> list[str]:
+    """Name the tensors that metadata of torchao describe, each under its own name."""
+    try:
+        names = json.loads(metadata.get("tensor_names", "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+
+
 def _torchao(metadata: Mapping[str, str]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
-        entry = _parsed(metadata.get(f"{module}.weight"))
+        entry = parsed(metadata.get(f"{module}.weight"))
         data = entry.get("_data")
         block = data.get("block_size") if isinstance(data, dict) else None
         element = _TORCHAO.get(str(entry.get("_type")))

@@ -16,7 +16,7 @@ import numpy as np
 
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._layouts import I8, OTHER, SCALE, ZERO
+from castwise.quantization._layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization._schemes import find_scheme
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
@@ -28,6 +28,16 @@ _POLICIES = frozenset(
 )
 _REMEDY = "save the model with it (model.save to a .keras file)"
 _MAX_DEPTH = 200
+_CALIBRATED = ("gptq", "awq")
+_UNPACKED = "gptq_unpacked_column_size"
+"""A key of EinsumDense's configuration that only packed codes need."""
+
+_LOSES = (
+    "Keras 3.14 and 3.15 leave the zero points of GPTQ and AWQ out of their files, and cannot load "
+    "these either; save it with another version"
+)
+_LACKS = f"it lacks zero points, or the groups of inputs; {_LOSES}"
+_BYTE = 8
 _I4 = f"int{find_scheme('int4_channel').bits}"
 
 
@@ -42,7 +52,9 @@ class Layer:
     mode
         The mode of its policy, without numbers; None if it is not quantised.
     block
-        The size of groups of int4; None for whole channels.
+        The size of groups of int4, GPTQ and AWQ; None for whole channels.
+    bits
+        The bits of GPTQ's and AWQ's codes; None for others.
     config, built
         Its own configuration, and what it was built with.
 
@@ -51,6 +63,7 @@ class Layer:
     kind: str
     mode: str | None
     block: int | None
+    bits: int | None
     config: Mapping[str, Any]
     built: Mapping[str, Any]
 
@@ -87,27 +100,26 @@ def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
         if isinstance(kind, str) and isinstance(config, dict):
             name = config.get("name")
             if isinstance(name, str) and "dtype" in config:
-                mode, block = _mode(config["dtype"])
-                yield (
-                    name,
-                    Layer(kind, mode, block, config, built if isinstance(built, dict) else {}),
-                )
+                mode = _mode(config["dtype"])
+                yield name, Layer(kind, *mode, config, built if isinstance(built, dict) else {})
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _layers(part, depth + 1)
 
 
-def _mode(stated: Any) -> tuple[str | None, int | None]:
-    """Return the mode of a policy, and the size of its blocks."""
+def _mode(stated: Any) -> tuple[str | None, int | None, int | None]:
+    """Return the mode of a policy, the size of its blocks or groups, and the bits of its codes."""
     try:
         policy = deserialize(stated)
     except (ValueError, TypeError):  # another library's, or not a policy
-        return None, None
+        return None, None, None
     if isinstance(policy, DTypePolicyMap):
         quantized = any(isinstance(one, QuantizedDTypePolicy) for one in policy.values())
-        return ("map" if quantized else None), None
-    size = getattr(policy, "block_size", None)
-    return policy.quantization_mode, size if size is not None and size > 0 else None
+        return ("map" if quantized else None), None, None
+    size = getattr(policy, "group_size", getattr(policy, "block_size", None))
+    mode = getattr(policy, "mode", policy.quantization_mode)
+    bits = getattr(policy, "weight_bits", None)
+    return mode, size if size is not None and size > 0 else None, bits
 
 
 def _check_depth(depth: int) -> None:
@@ -131,7 +143,7 @@ def plain_model(model: Any, depth: int = 0) -> Any:
         return {**model, "class_name": "DTypePolicy", "config": source}
     return {
         key: None
-        if key == "quantization_config" and _is_of_keras(value)
+        if (key == "quantization_config" and _is_of_keras(value)) or key == _UNPACKED
         else plain_model(value, depth + 1)
         for key, value in model.items()
     }
@@ -152,7 +164,8 @@ def keras(case: Case) -> Given:
     layer = stated[0]
     if any(one != layer for one in stated):
         raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
-    if layer.mode not in (I8, _I4) or layer.kind not in _SHAPES:
+    is_calibrated = layer.mode in _CALIBRATED and layer.kind != "Embedding"
+    if not (layer.mode in (I8, _I4) or is_calibrated) or layer.kind not in _SHAPES:
         raise Undecodable(
             f"castwise cannot decode {layer.mode} of Keras' {layer.kind} yet; Keras reads it"
         )
@@ -160,6 +173,8 @@ def keras(case: Case) -> Given:
         raise Undecodable("it has LoRA weights beside it, which only Keras merges")
     _check_variables(case, layer, path)
     plain = _SHAPES[layer.kind](case, layer)
+    if is_calibrated:
+        return _calibrated(case, layer, plain)
     is_rows = layer.kind == "Embedding"
     cut = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
     if layer.mode == I8 and case.shape(case.payload) != plain:
@@ -181,25 +196,86 @@ def keras(case: Case) -> Given:
 
 
 def _alone(case: Case, path: str) -> Given:
-    """Describe a kernel of which nothing is stated: only int8 with a scale per output is certain.
+    """Describe a kernel of which nothing is stated: only some of dense layers are certain.
 
-    int4 of one output, or int8 of an embedding, may have the very same shapes.
+    They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or int8
+    of an embedding, may have the very same shapes as the first.
     """
     shape, scale = case.shape(case.payload), case.weight.scale
-    is_certain = (
-        re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) is not None
-        and case.format == I8
-        and len(shape) == MATRIX
-        and shape[1] > 1
-        and scale is not None
-        and list(case.weight.parts) == [scale]
-        and case.shape(scale) == (shape[1],)
-    )
-    if is_certain:
-        return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
+    outputs = () if scale is None else case.shape(scale)
+    if re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) and len(shape) == MATRIX:
+        is_alone = list(case.weight.parts) == [scale] and shape[1] > 1
+        if case.format == I8 and is_alone and outputs == (shape[1],):
+            return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
+        if case.format == U8 and ZERO in case.weight.parts.values() and max(outputs) > 1:
+            mode = _CALIBRATED[len(_others(case)) - 1]
+            bits = 8 if outputs[0] == shape[0] else 4
+            layer = Layer("Dense", mode, None, bits, {}, {})
+            return _calibrated(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
         f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
     )
+
+
+def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
+    """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
+
+    Keras makes an integer of a group by leaving out its fraction.
+    """
+    others, scale = _others(case), case.scale()
+    zero = next((name for name, role in case.weight.parts.items() if role == ZERO), None)
+    if zero is None or len(others) != 1 + (layer.mode == _CALIBRATED[1]):
+        raise Undecodable(_LACKS)
+    rows, columns = case.matrix()[1], case.shape(scale)[0]
+    bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
+    _check_split(case, plain, (rows, columns))
+    *_, groups = case.shape(scale)
+    size = layer.block or -(-rows // max(groups, 1))
+    wanted = {
+        case.payload: (-(-columns * bits // _BYTE), rows),
+        scale: (columns, -(-rows // size) if layer.block else groups),
+        zero: case.shape(scale),
+        **dict.fromkeys(others, (rows,)),
+    }
+    for name, shape in wanted.items():
+        if case.shape(name) != shape:
+            raise case.wrong(name, f"the shape {shape}")
+    stated = np.asarray(case.lazy(others[-1])[...])
+    outside = np.flatnonzero(~((stated > -1) & (stated < groups)))
+    if len(outside):
+        raise Undecodable(
+            f"{others[-1]!r} has the group {stated[outside[0]]}, and there are {groups}"
+        )
+    in_order = np.array_equal(stated.astype(np.int64), np.arange(rows) // size)
+    kernel = "quantized_kernel"
+    names = {case.payload: kernel, scale: f"{kernel}_scale", zero: f"{kernel}_zero"}
+    names |= dict.fromkeys(others[:-1], "awq_scales")
+    return Given(
+        f"int{bits}_group",
+        (1, size if in_order else 1),
+        (rows, columns),
+        axis=0,
+        plain=plain,
+        names=names,
+        groups=None if in_order else others[-1],
+    )
+
+
+def _check_split(case: Case, plain: tuple[int, ...], cut: tuple[int, int]) -> None:
+    """Refuse a kernel whose axes Keras does not join to these rows and columns.
+
+    Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
+    """
+    inputs = plain[: 1 if len(plain) == MATRIX or plain.index(max(plain)) == 0 else MATRIX]
+    expected = math.prod(inputs), math.prod(plain[len(inputs) :])
+    if len(plain) not in (MATRIX, MATRIX + 1) or cut != expected:
+        raise case.wrong(case.payload, f"a kernel of the shape {plain}")
+
+
+def _others(case: Case) -> list[str]:
+    """Name the variables after the zero points: AWQ's scales of inputs, then the groups."""
+    found = (name for name, role in case.weight.parts.items() if role == OTHER)
+    return sorted(found, key=list(case.tensors).index)
 
 
 def _names(case: Case, kernel: str) -> dict[str, str]:
@@ -214,12 +290,14 @@ def _names(case: Case, kernel: str) -> dict[str, str]:
 def _check_variables(case: Case, layer: Layer, path: str) -> None:
     """Refuse a layer whose variables are not as many as its configuration says."""
     has_bias = bool(layer.config.get("use_bias") or layer.config.get("bias_axes"))
-    count = 2 + has_bias + (0 if layer.block is None else 2)
+    is_calibrated = layer.mode in _CALIBRATED
+    has_groups = is_calibrated or layer.block is not None
+    count = 2 + has_bias + 2 * has_groups + (layer.mode == _CALIBRATED[1])
     found = [name for name in case.tensors if name.rpartition("/")[0] == path]
     if {*found} != {f"{path}/{number}" for number in range(count)}:
         raise Undecodable(
             f"it has {len(found)} variables, and the model states a layer of {count} (with scales, "
-            "zero points and indices of groups)"
+            "zero points and indices of groups)" + (f"; {_LOSES}" if is_calibrated else "")
         )
 
 
@@ -234,7 +312,7 @@ def _check_groups(case: Case, size: int) -> None:
 
 
 def _dense(case: Case, layer: Layer) -> tuple[int, ...]:
-    return case.matrix()[0], _count(layer, "units")
+    return case.matrix()[layer.mode in _CALIBRATED], _count(layer, "units")
 
 
 def _embedding(case: Case, layer: Layer) -> tuple[int, ...]:

@@ -65,6 +65,16 @@ class LazyArray:
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
+    def taken(self, index: NDArray[Any]) -> LazyArray:
+        """See, along the last axis, the elements at these places; all of that axis is read."""
+        shape = (*self.shape[:-1], len(index))
+
+        def box(ranges: Sequence[Range]) -> NDArray[Any]:
+            *others, (begin, end) = ranges
+            return self[tuple(slice(*one) for one in others)][..., index[begin:end]]
+
+        return LazyArray(self.name, shape, self.dtype, shape, box)
+
     def __getitem__(self, index: Any) -> NDArray[Any]:
         given = [one for one in (index if isinstance(index, tuple) else (index,)) if one is not ...]
         given += [slice(None)] * (self.ndim - len(given))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._configs import COMFY
+from castwise.quantization._configs import COMFY, parsed
 from castwise.quantization._keras import keras
-from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, U8
+from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
 from castwise.quantization._schemes import schemes
 from castwise.quantization._views import TILE, ceil_div
 
@@ -58,9 +59,7 @@ def _of_float8(case: Case) -> str:
 def _bytes(case: Case, scheme: str) -> Given:
     """Describe one code per byte."""
     block, shape = case.block(), case.shape(case.payload)
-    kind = {(0, 0): "tensor", (1, 0): "channel"}.get(
-        block, "block" if scheme[0] == "f" else "group"
-    )
+    kind = _GRANULARITY.get(block, "block" if scheme[0] == "f" else "group")
     if block == (0, 0) and len(shape) != MATRIX and math.prod(case.shape(case.scale())) == 1:
         # One scale for all, so that any number of axes is as good as two.
         cut = (shape[0] if shape else 1, math.prod(shape[1:]))
@@ -209,6 +208,69 @@ def _check_columns(case: Case, last: int) -> None:
     raise Undecodable("its last column is zero, which may be padding")
 
 
+def torchao(case: Case) -> Given:
+    """Describe one code per byte, as the metadata of torchao's safetensors files state it."""
+    entry = parsed(case.section.get(case.weight.name))
+    kind, data, names = (entry.get(key) for key in ("_type", "_data", "_tensor_data_names"))
+    if not isinstance(data, dict) or not isinstance(names, list):
+        raise Undecodable(
+            f"no metadata state {case.weight.name!r}, so its block is not known; torchao reads it"
+        )
+    if kind not in _TORCHAO:
+        raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
+    prefix = case.payload.removesuffix("qdata")
+    stated, found = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
+    if stated != found:
+        raise Undecodable(
+            f"its metadata state {', '.join(sorted(stated))}, and there are "
+            f"{', '.join(sorted(found))}; save it with torchao again"
+        )
+    if unused := sorted({str(name) for name in names} - _TORCHAO_PARTS):
+        raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    element = "fp8" if case.format in FLOAT8 else I8
+    if (element == "fp8") != (kind == "Float8Tensor") or case.format not in (*FLOAT8, I8):
+        raise Undecodable(f"its metadata state {kind}, and {case.payload!r} is {case.format}")
+    block = _torchao_block(case, data.get("block_size"))
+    several = "block" if element == "fp8" else "group"
+    shape = case.shape(case.payload)
+    return Given(f"{element}_{_GRANULARITY.get(block, several)}", block, shape)
+
+
+def _torchao_block(case: Case, stated: Any) -> tuple[int, int]:
+    """Return the block of a matrix, or of one of a stack; refuse parts of another shape."""
+    shape, sizes = case.shape(case.payload), stated if isinstance(stated, list) else []
+    are_sizes = all(type(one) is int and one > 0 for one in sizes)
+    if len(shape) < MATRIX or len(sizes) != len(shape) or not are_sizes:
+        raise Undecodable(f"its metadata state block_size={stated!r} of the shape {shape}")
+    *outer, rows, columns = sizes
+    if any(count % size for count, size in zip(shape, sizes, strict=True)) or {*outer} - {1}:
+        raise Undecodable(
+            f"its blocks of {sizes} do not divide the shape {shape}, or hold several matrices"
+        )
+    grid = tuple(count // size for count, size in zip(shape, sizes, strict=True))
+    for name, role in case.weight.parts.items():
+        formats = (I8,) if role == ZERO else OF_REAL[1:]
+        if case.tensors[name].format not in formats:
+            raise Undecodable(
+                f"{name!r} is {case.tensors[name].format}, and torchao's is {' or '.join(formats)}"
+            )
+        if _without_ones(case.shape(name)) != _without_ones(grid):
+            raise case.wrong(name, f"the shape {grid}")
+    if (rows, columns) == shape[-MATRIX:]:
+        return 0, 0
+    return rows, 0 if (rows, columns) == (1, shape[-1]) else columns
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(count for count in shape if count != 1)
+
+
+_GRANULARITY = {(0, 0): "tensor", (1, 0): "channel"}
+_TORCHAO = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
+"""The classes of tensors that are decoded."""
+
+_TORCHAO_PARTS = frozenset(("qdata", "scale", "zero_point"))
+
 RULES: Mapping[str, Callable[[Case], Given]] = {
     "gpt-oss": gpt_oss,
     "awq": awq,
@@ -217,7 +279,8 @@ RULES: Mapping[str, Callable[[Case], Given]] = {
     "bitsandbytes": bitsandbytes,
     "comfy": comfy,
     "keras": keras,
+    "torchao": torchao,
 }
 """Producers whose layouts are their own; the layouts of all others are `usual`."""
 
-NOT_DECODED = frozenset(("torchao", "transformer-engine"))
+NOT_DECODED = frozenset(("transformer-engine",))

@@ -158,6 +158,10 @@ class Hdf5Reader(FileReader[SourceFile]):
         self.tensors[name] = TensorInfo(name, format_name, kind, stored, shape, nbytes)
         self._datasets[name] = _Dataset(place, elements, dtype)
 
+    def stored_name(self, name: str) -> str:
+        """Return the path that a dataset has in the file."""
+        return name
+
     def elements(self, name: str) -> Elements | None:
         """Return how a dataset stands in the file; None if its format is unknown."""
         return self._datasets[name].elements
@@ -247,8 +251,9 @@ class Hdf5Writer(Writer):
                 group = new if not name else _new_group(new, name, thing)
                 _copy_attributes(thing, group, name)
             elif name in self.planned:
-                self._create(new, name, thing)
-                _copy_attributes(thing, new[name], name, but=_DTYPE_ATTRIBUTE)
+                kept = thing if self._source is None else old[self._source.stored_name(name)]
+                self._create(new, name, kept)
+                _copy_attributes(kept, new[name], name, but=_DTYPE_ATTRIBUTE)
             elif self._source is None or name not in self._source.left_out:
                 _copy_other(thing, new, name)
 

@@ -1,6 +1,6 @@
 //! Everything that is decided before an element is read, and the buffers of a thread.
 
-use super::operands::{Decoding, GlobalUse, Meaning, PerBlock, group_index, per_column, refuse};
+use super::operands::{Decoding, GlobalUse, Meaning, PerBlock, group_index, per_row, refuse};
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
@@ -31,7 +31,6 @@ pub(super) struct Buffers<T: Real> {
     pub(super) zero: Piece<T>,
     pub(super) bias: Piece<T>,
     pub(super) narrow: Piece<u64>,
-    pub(super) divisor: Piece<T>,
     pub(super) out: OutRoom,
     pub(super) all: Vec<f32>,
 }
@@ -79,7 +78,7 @@ pub(super) struct Decoder<'a, T> {
     pub(super) bias: Option<PerBlock>,
     pub(super) global: Vec<T>,
     pub(super) groups: Option<Vec<u32>>,
-    pub(super) divisor: Option<Vec<T>>,
+    pub(super) divisors: Option<Vec<T>>,
     pub(super) map: Option<Box<[f32; 256]>>,
     pub(super) elements: Option<Prepared>,
     /// The same to bf16, where results are products of values that it holds and scales.
@@ -177,11 +176,11 @@ impl<'a, T: Real> Decoder<'a, T> {
         let widths =
             [&scale, &zero_point, &bias].map(|found| found.as_ref().map(|found| found.items.width()));
         // SAFETY: the caller's promise.
-        let (global, groups, divisor) = unsafe {
+        let (global, groups, divisors) = unsafe {
             (
                 what.global_scale.map_or(Ok(Vec::new()), |(array, _)| extent.per_matrix(&array))?,
                 what.group_index.map(|array| group_index(&array, &extent, widths)).transpose()?,
-                what.divisor.map(|array| per_column(&array, &extent)).transpose()?,
+                what.divisor.map(|array| per_row(&array, &extent)).transpose()?,
             )
         };
         let results = Prepared::new(format::<T>(), None, out.format)?;
@@ -200,7 +199,7 @@ impl<'a, T: Real> Decoder<'a, T> {
             bias,
             global: global.into_iter().map(T::from_f32).collect(),
             groups,
-            divisor: divisor.map(|values| values.into_iter().map(T::from_f32).collect()),
+            divisors: divisors.map(|values| values.into_iter().map(T::from_f32).collect()),
             map,
             elements,
             bf16_elements: bf16_elements(what, &extent)?,
@@ -234,7 +233,7 @@ impl<'a, T: Real> Decoder<'a, T> {
             && columns % block.1 == 0
             && columns % unit == 0
             && self.groups.is_none()
-            && self.divisor.is_none()
+            && self.divisors.is_none()
             && [Some(&self.data), self.high.as_ref()]
                 .into_iter()
                 .flatten()
@@ -251,7 +250,7 @@ impl<'a, T: Real> Decoder<'a, T> {
         let dense = self.data.is_dense() && self.out.is_dense() && out.item_size() == 2;
         let nibbles = what.bits == 4 && what.packing == Packing::HighFirst;
         let plain = (what.packing == Packing::Dense || nibbles) && what.high.is_none();
-        if !dense || !plain || self.groups.is_some() || self.divisor.is_some() {
+        if !dense || !plain || self.groups.is_some() || self.divisors.is_some() {
             return self;
         }
         let width = extent.block.1;

@@ -57,7 +57,7 @@ pub struct Decoding<'a> {
     pub bias: Option<Array<'a>>,
     /// The block of each column, int32 or int64.
     pub group_index: Option<Array<'a>>,
-    /// Divides the results of each column.
+    /// Divides the results of each row.
     pub divisor: Option<Array<'a>>,
     /// The real value is rounded once; else every operation is rounded to float32.
     pub exact: bool,
@@ -148,23 +148,23 @@ pub(super) unsafe fn group_index(
         .collect()
 }
 
-/// Reads a float for each column.
+/// Reads a float for each row.
 ///
 /// # Safety
 /// The elements are readable.
-pub(super) unsafe fn per_column(array: &Array<'_>, extent: &Extent) -> Result<Vec<f32>, Error> {
-    if array.format.float().is_none() || array.format.row().bits > 32 || array.shape != [extent.columns] {
+pub(super) unsafe fn per_row(array: &Array<'_>, extent: &Extent) -> Result<Vec<f32>, Error> {
+    if array.format.float().is_none() || array.format.row().bits > 32 || array.shape != [extent.rows] {
         return refuse(format!(
-            "divisor has dtype {} and shape {:?}; give a float of at most 32 bits for each of {} columns.",
+            "divisor has dtype {} and shape {:?}; give a float of at most 32 bits for each of {} rows.",
             array.format.name(),
             array.shape,
-            extent.columns
+            extent.rows
         ));
     }
     let cast = Prepared::new(array.format, None, format::<f32>())?;
-    let mut values = vec![0f32; extent.columns];
-    for (column, value) in values.iter_mut().enumerate() {
-        let item = array.pointer.wrapping_offset(column as isize * array.strides[0]);
+    let mut values = vec![0f32; extent.rows];
+    for (row, value) in values.iter_mut().enumerate() {
+        let item = array.pointer.wrapping_offset(row as isize * array.strides[0]);
         // SAFETY: the caller's promise for one element.
         unsafe { cast.run(item, (&raw mut *value).cast(), 1) };
     }

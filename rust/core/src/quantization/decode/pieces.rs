@@ -24,9 +24,6 @@ impl<T: Real> Decoder<'_, T> {
         let tall_block = self.extent.block.0;
         for start in item.columns.clone().step_by(widest) {
             let count = widest.min(item.columns.end - start);
-            if let Some(divisor) = &self.divisor {
-                buffers.divisor.0[..count].copy_from_slice(&divisor[start..start + count]);
-            }
             let most = if tall > 1 { tall } else { PIECE / count };
             let mut row = item.rows.start;
             let mut prepared = None;
@@ -96,9 +93,13 @@ impl<T: Real> Decoder<'_, T> {
             if let Some(elements) = &self.bf16_elements {
                 self.products(elements, codes, (to, pitch), blocks, buffers);
             } else {
-                for row in 0..rows {
-                    self.values(codes.row(row), columns, blocks, buffers);
-                    let to = to.offset(row as isize * pitch);
+                for place in 0..rows {
+                    self.values(codes.row(place), columns, blocks, buffers);
+                    if let Some(divisors) = &self.divisors {
+                        let values = &mut buffers.values.0[..columns];
+                        with_one::<T, DIVIDE>(level, values, divisors[row + place], self.odd);
+                    }
+                    let to = to.offset(place as isize * pitch);
                     self.results.run(buffers.values.0.as_ptr().cast(), to, columns);
                 }
             }
@@ -175,7 +176,7 @@ impl<T: Real> Decoder<'_, T> {
     /// Applies to values what their blocks have.
     pub(super) fn apply_blocks(&self, count: usize, blocks: Blocks, buffers: &mut Buffers<T>) {
         let odd = self.odd;
-        let Buffers { values, zero, scale, bias, narrow, divisor, constant, .. } = buffers;
+        let Buffers { values, zero, scale, bias, narrow, constant, .. } = buffers;
         let values = &mut values.0[..count];
         if self.zero_point.is_some() {
             self.each::<SUBTRACT>(values, blocks, zero);
@@ -207,9 +208,6 @@ impl<T: Real> Decoder<'_, T> {
         }
         if self.bias.is_some() {
             self.each::<ADD>(values, blocks, bias);
-        }
-        if self.divisor.is_some() {
-            apply::<T, DIVIDE>(self.level, values, &divisor.0, odd);
         }
     }
 
