@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from castwise.checkpoint._decode import Decode, decoding_of
 from castwise.checkpoint._plain import decide, decoded
 from castwise.checkpoint._plain_config import PlainConfig
-from castwise.checkpoint._quantizing import Made, Request
+from castwise.checkpoint._quantizing import Made, Request, RunOptions
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 from castwise.quantization._layouts import BF16
 
@@ -88,13 +86,11 @@ def dequantize_file(
 
     """
     how = decoding_of(dtype, arithmetic, only, threads)
-    options = DecodeOptions(
-        dtype=how.format, arithmetic=how.arithmetic, only=how.only, threads=how.threads
-    )
+    asked = {"dtype": how.format, "arithmetic": how.arithmetic, "only": how.only}
     request = Request(
         source=source,
         make=partial(_plain, how=how),
-        options=options,
+        options=RunOptions(threads=how.threads, asked=asked),
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
@@ -105,24 +101,6 @@ def dequantize_file(
         is_plain=True,
     )
     return request.run(destination, progress, dry_run=dry_run)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions(CastOptions):
-    """The options of a run that decodes."""
-
-    dtype: str
-    arithmetic: str
-    only: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return those that decide the result, for the report."""
-        return {
-            "seed": None,
-            "dtype": self.dtype,
-            "arithmetic": self.arithmetic,
-            "only": self.only,
-        }
 
 
 def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from castwise._core import get_num_threads
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._spelling import checkpoint_format
+from castwise.checkpoint._decode import checked_threads
 from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._quantizing import Request
+from castwise.checkpoint._quantizing import Request, RunOptions
 from castwise.checkpoint._written_schemes import is_scheme, written
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 
 
@@ -95,18 +93,17 @@ def quantize_file(
 
     """
     how = _encode(scheme, recipe, block, dtype_map, ignore=ignore, threads=threads)
-    options = EncodeOptions(
-        scheme=how.scheme,
-        recipe=how.recipe,
-        block=how.block,
-        mapping=how.mapping,
-        ignore=how.ignore,
-        threads=how.threads,
-    )
+    asked = {
+        "scheme": how.scheme,
+        "recipe": how.recipe,
+        "block": None if how.block is None else list(how.block),
+        "map": dict(how.mapping),
+        "ignore": list(how.ignore),
+    }
     request = Request(
         source=source,
         make=partial(encoded, how=how),
-        options=options,
+        options=RunOptions(threads=how.threads, asked=asked),
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
@@ -115,33 +112,6 @@ def quantize_file(
         max_shard_size=max_shard_size,
     )
     return request.run(destination, progress, dry_run=dry_run)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeOptions(CastOptions):
-    """The options of a run that quantises."""
-
-    scheme: str | None
-    recipe: str
-    block: tuple[int, int] | None
-    mapping: Mapping[str, str]
-    ignore: Sequence[str]
-
-    def for_tensor(self, name: str) -> dict[str, Any]:
-        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
-        del name
-        return CastOptions.to_dict(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return those that decide the result, for the report."""
-        return {
-            "seed": None,
-            "scheme": self.scheme,
-            "recipe": self.recipe,
-            "block": None if self.block is None else list(self.block),
-            "map": dict(self.mapping),
-            "ignore": list(self.ignore),
-        }
 
 
 def _encode(
@@ -178,12 +148,8 @@ def _encode(
     for one in patterns:
         if not isinstance(one, str):
             raise TypeError(f"ignore: {one!r} is not a regular expression, which is a str")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
-        raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads is not None and threads <= 0:
-        raise ValueError(f"threads must be positive, not {threads}")
     made = Encode(
-        scheme, recipe, _block(block), patterns, dtypes, schemes, threads or get_num_threads()
+        scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads)
     )
     for name in names:
         made.encoding(name)

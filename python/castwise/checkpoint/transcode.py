@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from castwise._core import get_num_threads
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._quantizing import Request
+from castwise.checkpoint._quantizing import Request, RunOptions
 from castwise.checkpoint._transcoding import transcoded
 from castwise.checkpoint._written_schemes import changed_schemes, form_names
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 
 
@@ -99,7 +96,7 @@ def transcode_file(
     request = Request(
         source=source,
         make=partial(transcoded, recipe=recipe, scheme=scheme, threads=get_num_threads()),
-        options=TranscodeOptions(recipe=recipe, scheme=scheme),
+        options=RunOptions(asked={"recipe": recipe, "scheme": scheme}),
         overwrite=overwrite,
         resumable=resumable,
         resume=resume,
@@ -109,15 +106,3 @@ def transcode_file(
         decodes=True,
     )
     return request.run(destination, progress, dry_run=dry_run)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranscodeOptions(CastOptions):
-    """The options of a run that lays a checkpoint anew."""
-
-    recipe: str
-    scheme: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return those that decide the result, for the report."""
-        return {"seed": None, "recipe": self.recipe, "scheme": self.scheme}
