@@ -57,8 +57,8 @@ def dequantize_file(
     dtype
         What the weights become: bfloat16, float16 or float32.
     arithmetic
-        "peer": every step in float32 and rounded as the libraries do that run such models. "exact":
-        the product of real numbers, rounded once.
+        "peer": as the producer's library does it, bit for bit, as in
+        `castwise.quantization.dequantize`. "exact": the product of real numbers, rounded once.
     only
         A regular expression that matches the whole names of the weights to decode, as they are in
         the plain model; the others stay quantised.

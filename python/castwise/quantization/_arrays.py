@@ -271,8 +271,9 @@ def dequantize(
     dtype : dtype
         Any real float dtype. Ignored if `out` is given.
     arithmetic : {"peer", "exact"}
-        "peer" computes as the producer does: the float32 product, rounded once to `dtype` (into
-        float32: the float32 product itself). "exact" rounds the real product once.
+        "peer" computes as the producer's library does: the float32 product, rounded once to `dtype`
+        (into float32: the float32 product itself); of "comfy" and "mlx" with each step rounded to
+        `dtype`; of ModelOpt's NVFP4 without -0. "exact" rounds the real product once.
     out : ndarray, optional
         Of the shape of the weight, any strides and real float dtype; written and returned.
     threads : int, optional
