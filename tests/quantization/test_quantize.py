@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import castwise
@@ -49,6 +50,32 @@ def test_every_scheme_comes_near_and_has_a_size(scheme: str) -> None:
     error = np.abs(x.astype(np.float64) - dequantize(q, np.float64))
     assert error[report.index] == report.max_abs_error == error.max()
     assert report.sqnr_db > 4
+
+
+@pytest.mark.parametrize("scheme", NAMES)
+def test_every_recipe_comes_near(scheme: str) -> None:
+    """What a recipe divides or multiplies by is what its form is decoded with."""
+    x = normal(4, 256)
+    row = next(row for row in schemes() if row.name == scheme)
+    # A step of the largest codes; floor loses up to a quarter of the top binade.
+    most = np.abs(x).max() * (0.26 if row.bits >= 5 else 0.7)
+    for recipe in row.recipes:
+        assert np.abs(dequantize(quantize(x, scheme, recipe=recipe), "float32") - x).max() < most
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_integers_of_every_width_have_a_sign(bits: int) -> None:
+    half = 1 << (bits - 1)
+    codes = np.resize(np.arange(-half, half), (8, 32)).astype(np.int8)
+    data = pack(codes, bits, dtype="int8" if bits == 8 else "uint8")
+    scale = np.full((8, 1), 0.5, np.float32)
+    for zero, shift in ((None, 0), (np.full((8, 1), 3, np.int8), 3)):
+        for arithmetic in ("peer", "exact"):
+            q = QuantizedArray(
+                f"int{bits}_group", data, scale, zero_point=zero, shape=(8, 32), block=32
+            )
+            found = dequantize(q, "float32", arithmetic=arithmetic)
+            np.testing.assert_array_equal(found, (codes.astype(int) - shift) * 0.5)
 
 
 @pytest.mark.thinned(3)
@@ -392,7 +419,15 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: quantize(normal(2, 32), "mxfp4", axis=2), "axis"),
     (lambda: quantize(np.float32(1), "mxfp4"), "no axes"),
     (lambda: quantize(normal(2, 40), "int8_group", recipe="gguf"), "whole blocks of 32"),
-    (lambda: quantize(normal(2, 64), "int4_group", recipe="gguf"), "only read"),
+    (lambda: quantize(normal(64), "mxfp8_e4m3", recipe="comfy"), r"x has shape \(64,\).*x\[None\]"),
+    *(
+        (partial(quantize, normal(2, 64), scheme, recipe=recipe), f"recipe='{recipe}' is not valid")
+        for scheme, recipe in (
+            ("int4_group", "gguf"),
+            ("int8_group", "bitsandbytes"),
+            ("int4_group", "keras"),
+        )
+    ),
     (lambda: quantize(normal(2, 32), "mxfp4", scale_rule="up"), "rule"),
     (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), arithmetic="fast"), "peer or exact"),
     (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), arithmetic="narrow"), "peer or exact"),

@@ -26,7 +26,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Of the core, which takes longer to be told them than a small array."""
 _BYTE = 8
-_UNSIGNED = np.dtype(np.uint8).name
+_UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
 def decoded(
@@ -204,6 +204,8 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
         found["code_map"] = q.extras.get("code map", np.array(scheme.code_map, np.float32))
     elif storage.positive_zero and is_peer:
         found |= {"element": "map", "code_map": _positive(scheme.element)}
+    elif found["element"] == _INT8 and scheme.bits < _BYTE:
+        found |= {"element": "map", "code_map": _signed(scheme.bits)}
     return found
 
 
@@ -233,6 +235,13 @@ def _positive(element: str) -> Array:
     """Return the values of all codes of a format of 4 bits, with 0 for -0."""
     values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
     return np.where(values == 0, np.float32(0), values)
+
+
+@cache
+def _signed(bits: int) -> Array:
+    """Return the values of all codes that are integers with a sign."""
+    values = np.arange(1 << bits, dtype=np.float32)
+    return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 
 def _high(q: Any, views: Views) -> Array:
