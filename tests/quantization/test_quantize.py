@@ -460,7 +460,21 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "bytes as they are stored",
     ),
     (lambda: pack(np.zeros((1, 4), np.uint8), 9), "bits=9"),
+    (lambda: pack(np.zeros((1, 4), np.uint8), "4"), "bits='4' is not valid; use an int"),
+    (lambda: pack(np.uint8(1), 4), "codes has no axes"),
+    (lambda: unpack(np.uint8(1), 4), "packed has no axes"),
     (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=9), "room for 8"),
+    (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=-1), "columns=-1 is not valid"),
+    (
+        lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", 64),
+        "shape=64 is not .* tuple of ints",
+    ),
+    (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", "4x64"), "shape='4x64' is not valid"),
+    (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", (-1, 64)), "shape=-1 is not valid"),
+    *(
+        (partial(quantize, normal(2, 64), scheme, scale_rule="floor"), "scale_rule='floor' is not")
+        for scheme in ("int8_channel", "nvfp4", "bnb_nf4")
+    ),
     (lambda: swizzle_scales(np.zeros(4, np.uint8)), "rows and columns"),
     (lambda: unswizzle_scales(np.zeros((128, 4), np.uint8), 129, 4), "need"),
 ]
@@ -479,6 +493,9 @@ WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "seed": (-1, "a", 1.5, 2**64, None),
     "symmetric": (False,),
     "four_over_six": ("mse",),
+    "rounding": (3, True, ["towards-zero"]),
+    "scale_rule": (3, True, "up"),
+    "nonfinite": (False, "zero"),
 }
 
 
@@ -497,6 +514,19 @@ def test_wrong_types_are_refused() -> None:
             quantize(wrong, "mxfp4")
     with pytest.raises(TypeError, match="mask would be lost"):
         quantize(np.ma.array(normal(2, 32), mask=True), "mxfp4")
+    for call, message in (
+        (lambda: pack(normal(2, 4), 4), "codes has dtype float32; give int8 or uint8"),
+        (lambda: unpack(np.zeros(4, np.int64), 4), "packed has dtype int64"),
+        (lambda: swizzle_scales(normal(2, 4)), "scales has dtype float32"),
+        (lambda: unswizzle_scales(normal(128, 4), 2, 4), "swizzled has dtype float32"),
+        (lambda: QuantizedArray("mxfp4", [1], [2], shape=(2, 32)), "data must be an ndarray"),
+        (
+            lambda: dequantize(quantize(normal(2, 32), "mxfp4"), out=np.empty((2, 32), np.int8)),
+            "out has dtype int8",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
     with pytest.raises(TypeError, match="out must be an ndarray, not list"):
         dequantize(quantize(normal(2, 32), "mxfp4"), out=[1])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="parts must map names"):

@@ -133,10 +133,10 @@ def _encode(
             )
         scheme = mapping.pop(DEFAULT)
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
-    if scheme is None and not schemes:
-        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
     dtypes = DtypeMap.from_mapping(formats, origin)
+    if scheme is None and not schemes:
+        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
     if recipe is not None and not isinstance(recipe, str):
         raise TypeError(f"recipe must be the name of a producer, not {recipe!r}")
     names = list(dict.fromkeys([*([] if scheme is None else [scheme]), *schemes.values()]))
@@ -162,6 +162,10 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
         return {}, "map"
     if isinstance(given, Mapping):
         return {key: checkpoint_format(value) for key, value in given.items()}, "map"
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"dtype_map must be a mapping of regular expressions, or the path of one, not {given!r}"
+        )
     path = checked_path(given, "dtype_map")
     return mapping_in(path), str(path)
 
@@ -169,7 +173,7 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
 def _block(block: Any) -> tuple[int, int] | None:
     if block is None:
         return None
-    pair = (1, block) if isinstance(block, int) else tuple(block)
+    pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
     if len(pair) != 2 or not all(isinstance(one, int) and one > 0 for one in pair):  # noqa: PLR2004
         raise ValueError(f"block={block!r} is not valid; use (rows, columns), or columns")
     return int(pair[0]), int(pair[1])

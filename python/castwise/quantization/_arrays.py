@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise.quantization._arguments import block_pair
+from castwise.quantization._arguments import block_pair, shape_of
 from castwise.quantization._checks import check
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import Arithmetic, decoded
@@ -103,9 +103,7 @@ class QuantizedArray:
             object.__setattr__(self, "layout", layout)
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
-        if self.shape is None:
-            raise ValueError("shape=None is not valid; name the shape of the weight.")
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "shape", shape_of(self.shape))
         object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
         check(self)
 

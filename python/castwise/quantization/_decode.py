@@ -47,8 +47,8 @@ def decoded(
         raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
     elif out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
-    else:
-        _target(out.dtype)
+    elif finfo(out.dtype).kind != "float":
+        raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
     if "factor" in q.extras:
