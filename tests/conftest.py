@@ -58,7 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """By default, tests run the best level of this machine, smaller samples and fewer examples."""
+    """By default, tests run the best level of this machine, smaller samples and fewer examples.
+
+    A single case that is named runs whatever its marks, unless marks are asked for.
+    """
+    asked = any(argument.startswith("-m") for argument in config.invocation_params.args)
+    if not asked and all(argument.endswith("]") for argument in config.args):
+        config.option.markexpr = ""
     chosen = config.getoption("markexpr")
     peers.are_wanted = "not frameworks" not in chosen
     if "not exhaustive" in chosen:

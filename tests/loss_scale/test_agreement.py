@@ -108,5 +108,7 @@ def test_what_is_not_a_maximum() -> None:
             merge(wrong)
     with pytest.raises(ValueError, match="give the vector"):
         merge([])
+    with pytest.raises(ValueError, match=r"reduced='0\.5x' is not valid; give the vector"):
+        merge("0.5x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every rank must give as many"):
         agree(True, [1.0], reduce=lambda _: pack(True))

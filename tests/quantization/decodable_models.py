@@ -266,6 +266,7 @@ def nvfp4(recipe: str) -> Callable[[], Decodable]:
             files = {}
         else:
             second = (1 / second).reshape(())
+            values = values + np.float32(0)  # its table of values has no -0
             tensors = {"a.weight": packed, "a.weight_scale": scale, "a.weight_scale_2": second}
             tensors["a.input_scale"] = second
             effective = scale.astype(np.float32) * second
@@ -326,23 +327,30 @@ def deepseek_v4() -> Decodable:
     return made
 
 
+def comfy_fp8(shape: tuple[int, ...], **names: str) -> Decodable:
+    """One float8 weight with one scale, which is rounded to the dtype of the result first."""
+    scale = np.float32(0.0118).reshape(())
+    made = fp8(shape, scale, (0, 0), **names)
+    once, made.plain = made.plain, fp8(shape, scale.astype(BF16), (0, 0), **names).plain
+    assert any((array != once[name]).any() for name, array in made.plain.items())
+    made.config = {}
+    return made
+
+
 def comfy_old() -> Decodable:
-    made = fp8(
-        (8, 16), Draw().scales(), (0, 0), beside="model.a.scale_weight", weight="model.a.weight"
-    )
+    made = comfy_fp8((8, 16), beside="model.a.scale_weight", weight="model.a.weight")
     made.tensors["model.a.scale_input"] = np.float32(2).reshape(())
     made.tensors["model.scaled_fp8"] = np.zeros(2, E4M3)
-    made.config = {}
     return made
 
 
 def comfy_float8() -> Decodable:
     """A convolution: a scale for all of it, whatever its axes."""
-    made = fp8((8, 36), Draw().scales(), (0, 0), beside="a.weight_scale")
+    made = comfy_fp8((8, 36), beside="a.weight_scale")
     for tensors in (made.tensors, made.plain):
         tensors["a.weight"] = tensors["a.weight"].reshape(8, 4, 3, 3)
     layers = {"format_version": "1.0", "layers": {"a": {"format": "float8_e4m3fn"}}}
-    made.config, made.metadata = {}, {"_quantization_metadata": json.dumps(layers), "kept": "yes"}
+    made.metadata = {"_quantization_metadata": json.dumps(layers), "kept": "yes"}
     return made
 
 
@@ -368,7 +376,8 @@ def comfy_nvfp4(*, marker: bool) -> Callable[[], Decodable]:
         else:
             layers = {"layers": {"a": {"format": "nvfp4"}}}
             metadata = {"_quantization_metadata": json.dumps(layers)}
-        effective = scale.astype(np.float32) * second
+        # In the dtype of the result: the global scale, its products with scales, and the values.
+        effective = (scale.astype(np.float32) * second.astype(BF16).astype(np.float32)).astype(BF16)
         plain = {"a.weight": decoded(values, effective, (1, 16)), "a.bias": tensors["a.bias"]}
         return Decodable(tensors, plain, metadata=metadata)
 
@@ -505,7 +514,7 @@ def mlx(bits: int, mode: str = "affine") -> Callable[[], Decodable]:
             scale, bias = draw.scales(*grid, dtype=BF16), draw.floats(*grid)
             tensors |= {"a.scales": scale, "a.biases": bias}
             biases = spread(bias.astype(np.float32), codes.shape, (1, group))
-            plain = decoded(codes, scale, (1, group), bias=biases)
+            plain = decoded(codes, scale, (1, group), bias=biases, scale_dtype=BF16)
         else:
             raw = draw.powers(*grid)
             scale = powers_of(raw)

@@ -340,6 +340,23 @@ def test_a_fault_is_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "out.keras").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"class_name": "Sequential"', '"class_name": []'), ('"dtype": "float32"', '"dtype": null')],
+)
+def test_what_is_not_known_of_other_layers_is_kept(tmp_path: Path, old: str, new: str) -> None:
+    model = quantised(sequential, mode="int8")
+    model.save(tmp_path / "in.keras")
+    source = changed(
+        tmp_path / "in.keras", tmp_path / "a.keras", lambda text: text.replace(old, new)
+    )
+    checkpoint.dequantize_file(source, out := tmp_path / "out.keras", "float32")
+    with zipfile.ZipFile(out) as file:
+        assert new in file.read("config.json").decode()
+    found = checkpoint.load(out)["layers/dense/vars/0"]
+    np.testing.assert_array_equal(found, decoded(model.layers[0]))
+
+
 def test_only_is_refused(tmp_path: Path) -> None:
     """One policy of a model can be of any layer, but castwise changes them all."""
     quantised(sequential, mode="int8").save(source := tmp_path / "in.keras")

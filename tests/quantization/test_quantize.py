@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import castwise
@@ -49,6 +50,32 @@ def test_every_scheme_comes_near_and_has_a_size(scheme: str) -> None:
     error = np.abs(x.astype(np.float64) - dequantize(q, np.float64))
     assert error[report.index] == report.max_abs_error == error.max()
     assert report.sqnr_db > 4
+
+
+@pytest.mark.parametrize("scheme", NAMES)
+def test_every_recipe_comes_near(scheme: str) -> None:
+    """What a recipe divides or multiplies by is what its form is decoded with."""
+    x = normal(4, 256)
+    row = next(row for row in schemes() if row.name == scheme)
+    # A step of the largest codes; floor loses up to a quarter of the top binade.
+    most = np.abs(x).max() * (0.26 if row.bits >= 5 else 0.7)
+    for recipe in row.recipes:
+        assert np.abs(dequantize(quantize(x, scheme, recipe=recipe), "float32") - x).max() < most
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_integers_of_every_width_have_a_sign(bits: int) -> None:
+    half = 1 << (bits - 1)
+    codes = np.resize(np.arange(-half, half), (8, 32)).astype(np.int8)
+    data = pack(codes, bits, dtype="int8" if bits == 8 else "uint8")
+    scale = np.full((8, 1), 0.5, np.float32)
+    for zero, shift in ((None, 0), (np.full((8, 1), 3, np.int8), 3)):
+        for arithmetic in ("peer", "exact"):
+            q = QuantizedArray(
+                f"int{bits}_group", data, scale, zero_point=zero, shape=(8, 32), block=32
+            )
+            found = dequantize(q, "float32", arithmetic=arithmetic)
+            np.testing.assert_array_equal(found, (codes.astype(int) - shift) * 0.5)
 
 
 @pytest.mark.thinned(3)
@@ -392,7 +419,15 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: quantize(normal(2, 32), "mxfp4", axis=2), "axis"),
     (lambda: quantize(np.float32(1), "mxfp4"), "no axes"),
     (lambda: quantize(normal(2, 40), "int8_group", recipe="gguf"), "whole blocks of 32"),
-    (lambda: quantize(normal(2, 64), "int4_group", recipe="gguf"), "only read"),
+    (lambda: quantize(normal(64), "mxfp8_e4m3", recipe="comfy"), r"x has shape \(64,\).*x\[None\]"),
+    *(
+        (partial(quantize, normal(2, 64), scheme, recipe=recipe), f"recipe='{recipe}' is not valid")
+        for scheme, recipe in (
+            ("int4_group", "gguf"),
+            ("int8_group", "bitsandbytes"),
+            ("int4_group", "keras"),
+        )
+    ),
     (lambda: quantize(normal(2, 32), "mxfp4", scale_rule="up"), "rule"),
     (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), arithmetic="fast"), "peer or exact"),
     (lambda: dequantize(quantize(normal(2, 32), "mxfp4"), arithmetic="narrow"), "peer or exact"),
@@ -425,7 +460,21 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "bytes as they are stored",
     ),
     (lambda: pack(np.zeros((1, 4), np.uint8), 9), "bits=9"),
+    (lambda: pack(np.zeros((1, 4), np.uint8), "4"), "bits='4' is not valid; use an int"),
+    (lambda: pack(np.uint8(1), 4), "codes has no axes"),
+    (lambda: unpack(np.uint8(1), 4), "packed has no axes"),
     (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=9), "room for 8"),
+    (lambda: unpack(np.zeros((1, 4), np.uint8), 4, columns=-1), "columns=-1 is not valid"),
+    (
+        lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", 64),
+        "shape=64 is not .* tuple of ints",
+    ),
+    (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", "4x64"), "shape='4x64' is not valid"),
+    (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", (-1, 64)), "shape=-1 is not valid"),
+    *(
+        (partial(quantize, normal(2, 64), scheme, scale_rule="floor"), "scale_rule='floor' is not")
+        for scheme in ("int8_channel", "nvfp4", "bnb_nf4")
+    ),
     (lambda: swizzle_scales(np.zeros(4, np.uint8)), "rows and columns"),
     (lambda: unswizzle_scales(np.zeros((128, 4), np.uint8), 129, 4), "need"),
 ]
@@ -444,6 +493,9 @@ WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "seed": (-1, "a", 1.5, 2**64, None),
     "symmetric": (False,),
     "four_over_six": ("mse",),
+    "rounding": (3, True, ["towards-zero"]),
+    "scale_rule": (3, True, "up"),
+    "nonfinite": (False, "zero"),
 }
 
 
@@ -462,6 +514,19 @@ def test_wrong_types_are_refused() -> None:
             quantize(wrong, "mxfp4")
     with pytest.raises(TypeError, match="mask would be lost"):
         quantize(np.ma.array(normal(2, 32), mask=True), "mxfp4")
+    for call, message in (
+        (lambda: pack(normal(2, 4), 4), "codes has dtype float32; give int8 or uint8"),
+        (lambda: unpack(np.zeros(4, np.int64), 4), "packed has dtype int64"),
+        (lambda: swizzle_scales(normal(2, 4)), "scales has dtype float32"),
+        (lambda: unswizzle_scales(normal(128, 4), 2, 4), "swizzled has dtype float32"),
+        (lambda: QuantizedArray("mxfp4", [1], [2], shape=(2, 32)), "data must be an ndarray"),
+        (
+            lambda: dequantize(quantize(normal(2, 32), "mxfp4"), out=np.empty((2, 32), np.int8)),
+            "out has dtype int8",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
     with pytest.raises(TypeError, match="out must be an ndarray, not list"):
         dequantize(quantize(normal(2, 32), "mxfp4"), out=[1])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="parts must map names"):

@@ -551,4 +551,15 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=words):
             checkpoint.quantize_file(write(tmp_path / words), tmp_path / "no", **given)
+    wrong: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+        r"block=1\.5 is not valid; use \(rows, columns\)": (
+            {"scheme": "fp8_block", "block": 1.5},
+            ValueError,
+        ),
+        "dtype_map must be a mapping .* the path of one": ({"dtype_map": ["a"]}, TypeError),
+        'key .* dtype="nvfp44" is not a format': ({"dtype_map": {".*": "nvfp44"}}, TypeError),
+    }
+    for words, (given, error) in wrong.items():
+        with pytest.raises(error, match=words):
+            checkpoint.quantize_file(source, tmp_path / "no", **given)
     assert not (tmp_path / "no").exists()

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _transcoded_weight
+from castwise.checkpoint import CheckpointError, _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, Decodable, Draw, compressed, stated
@@ -102,7 +102,7 @@ def gguf_blocks(codes: Array, raw: Array) -> bytes:
 @pytest.mark.parametrize("recipe", [CT, OSS])
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     draw = Draw()
     codes, raw = draw.codes(4, 3, 20, 64), draw.powers(3, 20, 2)
     kept = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -157,7 +157,7 @@ def test_nvfp4_of_comfy(
     tmp_path: Path, name: str, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nibbles change places, and scales lose their tiles and what pads them."""
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     model, out = MODELS[name](), tmp_path / "out"
     source = write_model(tmp_path / "model", model)
     checkpoint.transcode_file(source, out, recipe)
@@ -166,13 +166,20 @@ def test_nvfp4_of_comfy(
     packed = found["a.weight_packed" if recipe == CT else "a.weight"]
     values, scale = nibbles(packed), found["a.weight_scale"].astype(np.float32)
     assert (packed.shape, scale.shape) == ((136, 40), (136, 5))
+    swapped = model.tensors["a.weight"][:136]
+    assert_same(packed, swapped >> 4 | swapped << 4)
+    padded = np.pad(found["a.weight_scale"].view(np.uint8), [(0, 8), (0, 0)])
+    assert_same(swizzle(padded), model.tensors["a.weight_scale"].view(np.uint8))
     if recipe == CT:
         scale = scale / found["a.weight_global_scale"]
     else:
         assert_same(found["a.weight_scale_2"], model.tensors["a.weight_scale_2"])
         scale = scale * found["a.weight_scale_2"]
-    assert_same((values * spread(scale, values)).astype(BF16), model.plain["a.weight"])
-    assert checkpoint.verify(source, out).equal
+        values = values + np.float32(0)  # its table of values has no -0
+    checkpoint.dequantize_file(out, tmp_path / "plain")
+    plain = checkpoint.load(tmp_path / "plain")["a.weight"]
+    assert_same(plain, (values * spread(scale, values)).astype(BF16))
+    assert checkpoint.verify(source, out, arithmetic="exact").equal
     assert "a.comfy_quant" not in found
     assert checkpoint.metadata(out) == {}
     assert section(out)["quant_method"] == recipe
@@ -183,7 +190,7 @@ def test_nvfp4_of_comfy(
 def test_mxfp8_of_comfy(
     tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     model, out = MODELS["comfy, mxfp8"](), tmp_path / "out"
     source = write_model(tmp_path / "model", model)
     checkpoint.transcode_file(source, out, recipe)
@@ -207,7 +214,7 @@ def test_float8_of_comfy(tmp_path: Path, recipe: str) -> None:
     for old, new in (("scale_weight", "weight_scale"), ("scale_input", "input_scale")):
         assert_same(found.pop(f"model.a.{new}"), model.tensors[f"model.a.{old}"].reshape(shape))
     assert set(found) == set(KEPT)
-    assert checkpoint.verify(source, out).equal
+    assert checkpoint.verify(source, out, arithmetic="exact").equal
     if recipe == CT:
         (one,) = section(out)["config_groups"].values()
         assert one["input_activations"] == one["weights"]
@@ -227,7 +234,7 @@ def test_from_each_to_each(tmp_path: Path, scheme: str, old: str, new: str) -> N
     checkpoint.quantize_file(plain, source, scheme, recipe=old)
     checkpoint.quantize_file(plain, tmp_path / "there", scheme, recipe=new)
     checkpoint.transcode_file(source, out, new)
-    assert checkpoint.verify(source, out).equal
+    assert checkpoint.verify(source, out, arithmetic="exact").equal
     found, there = (
         {key: (array.shape, array.dtype) for key, array in checkpoint.load(one).items()}
         for one in (out, tmp_path / "there")
@@ -280,7 +287,7 @@ def test_mxfp4_as_nvfp4(tmp_path: Path, recipe: str) -> None:
     }
     source, out = write_model(tmp_path / "model", model_of(**weights)), tmp_path / "out"
     summary = checkpoint.transcode_file(source, out, recipe, scheme="nvfp4")
-    assert checkpoint.verify(source, out, dtype="float32").equal
+    assert checkpoint.verify(source, out, dtype="float32", arithmetic="exact").equal
     found = checkpoint.load(out)
     for name, parts in weights.items():
         packed = found[f"{name}.weight_packed" if recipe == CT else f"{name}.weight"]
@@ -356,7 +363,7 @@ def test_experts_of_deepseek_v4(
     tmp_path: Path, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of 4 bits are values of float8 while the exponents of a block are near."""
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     raw = np.full((200, 6), 120, np.uint8)
     raw[:128, :4] += Draw().codes(3, 128, 4)
     raw[128:, :4] = 254  # whose largest products are not float32

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _stored, _transcoded_weight
+from castwise.checkpoint import CheckpointError, _stored, _transcoded_slabs
 from checkpoint_samples import assert_same, write_sharded
 from decodable_models import Decodable, awq, gptq
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def decoded(found: dict[str, Array], bits: int, group: int) -> Array:
 def test_values_stay(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     make, bits, group = CASES[name]
     model, out = make(), tmp_path / "out"
     source = write(tmp_path / "model", model)
@@ -188,7 +188,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source, out = sharded(tmp_path / "model", awq()), tmp_path / "out"
     plan = checkpoint.transcode_file(source, out, CT, dry_run=True)
     assert not out.exists()
-    made, calls = _transcoded_weight.relaid, []
+    made, calls = _transcoded_slabs.relaid, []
 
     def stopped(*args: Any) -> Array:
         calls.append(args)
@@ -196,11 +196,11 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("stopped")
         return made(*args)
 
-    monkeypatch.setattr(_transcoded_weight, "relaid", stopped)
+    monkeypatch.setattr(_transcoded_slabs, "relaid", stopped)
     with pytest.raises(RuntimeError, match="stopped"):
         checkpoint.transcode_file(source, out, CT, resumable=True)
     assert not out.exists()
-    monkeypatch.setattr(_transcoded_weight, "relaid", made)
+    monkeypatch.setattr(_transcoded_slabs, "relaid", made)
     summary = checkpoint.transcode_file(source, out, CT, resume=True)
     assert summary.rows == plan.rows
     assert checkpoint.verify(source, out).equal
@@ -208,7 +208,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 1 << 16
-    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
     monkeypatch.setattr(_stored, "_RECENT_BYTES", elements)
     config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"}
     peaks = []

@@ -65,8 +65,22 @@ def decoding_of(
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
     if only is not None and not isinstance(only, str):
         raise TypeError(f"only must be a regular expression, not {only!r}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+    return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)
+
+
+def checked_threads(threads: Any) -> int:
+    """Return a number of threads; by default that of castwise.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is not a positive int.
+
+    """
+    if threads is None:
+        return get_num_threads()
+    if isinstance(threads, bool) or not isinstance(threads, int):
         raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads is not None and threads <= 0:
+    if threads <= 0:
         raise ValueError(f"threads must be positive, not {threads}")
-    return Decode(name, arithmetic, only, threads or get_num_threads(), may_be_plain)
+    return threads

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.quantization import QuantizedWeight
@@ -86,10 +87,16 @@ class Reciprocal:
 
 
 def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
-    """Return True if all codes at these scales decode to the same, dividing and multiplying."""
-    values = (_CODES * (scales / divisor)[:, None], _CODES * (scales * factor)[:, None])
+    """Return True if all codes at these scales decode to the same, dividing and multiplying.
+
+    That is in float32, as producers compute, and as real numbers, for which float64 is wide enough:
+    no quotient is within 2^-40 of the middle between two results unless it is that.
+    """
     return all(
-        np.array_equal(*(one.astype(dtype).view(np.uint16) for one in values)) for dtype in _NUMBERS
+        np.array_equal(*(cast(_CODES * one[:, None], dtype).view(np.uint16) for one in pair))
+        for wide in (scales, scales.astype(np.float64))
+        for pair in [(wide / divisor, wide * factor)]
+        for dtype in _NUMBERS
     )
 
 

@@ -23,11 +23,11 @@ from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
-from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight
+from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable
 from castwise.quantization._decode import wrapped_zeros
-from castwise.quantization._decoding import Decoding, decode_rows, decoding
+from castwise.quantization._decoding import Decoding, decoding
 from castwise.quantization._decoding import Slab as Cut
 from castwise.quantization._names import numbered_kernel
 from castwise.quantization._rules import NOT_DECODED
@@ -414,8 +414,8 @@ def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterato
 
 
 def _decoded_slab(
-    plan: Decoding, check: _Check, arithmetic: str, cut: Cut, dtype: np.dtype[Any]
+    plan: Decoding, check: _Check, arithmetic: Any, cut: Cut, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     q = plan.rows(cut)
     check(q)
-    return decode_rows(q, dtype, arithmetic)
+    return dequantize(q, dtype, arithmetic=arithmetic, threads=1)

@@ -25,6 +25,29 @@ from castwise.checkpoint.plan import CastOptions, Decide
 _SUFFIX = ".safetensors"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(CastOptions):
+    """The options of a run that decodes, quantises or transcodes; what it casts, it casts plainly.
+
+    Attributes
+    ----------
+    asked
+        What decides the result, as the report has it.
+
+    """
+
+    asked: Mapping[str, Any]
+
+    def for_tensor(self, name: str) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
+        del name
+        return CastOptions.to_dict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {"seed": None, **self.asked}
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A checkpoint as it is to be written.

@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from castwise._core import finfo
 from castwise.checkpoint._decoded import Slab
 from castwise.checkpoint._encoder import Kept
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal, cuts_of
+from castwise.checkpoint._global_scales import Power, Reciprocal
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import format_of, numpy_dtype
+from castwise.checkpoint._transcoded_slabs import SlabMaker, copied
 from castwise.checkpoint._written_schemes import Encoding
-from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization import QuantizedWeight
 from castwise.quantization._cut import step_of
-from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding
-from castwise.quantization._decoding import Slab as Cut
 from castwise.quantization._gguf import GGUF
 from castwise.quantization._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
 from castwise.quantization._names import beside
@@ -33,13 +31,10 @@ from castwise.quantization._relaying import (
     DATA,
     SCALES,
     ZEROS,
-    relaid,
-    relative_scales,
     same_parts,
-    widened,
     zeros_of,
 )
-from castwise.quantization._views import Views, geometry, scale_dtype, views_of
+from castwise.quantization._views import Views, scale_dtype, views_of
 
 _BYTE = 8
 
@@ -124,7 +119,6 @@ class TranscodedWeight:
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
-        self._computed: set[str] = set()
         self._staying: set[str] = set()
 
     def becomes(self, new: Views, stem: str) -> None:
@@ -160,6 +154,7 @@ class TranscodedWeight:
         """List the tensors that it becomes and that are not there as they are."""
         new = self._new
         assert new is not None, "by `becomes`"  # noqa: S101
+        self._maker = SlabMaker(self.weight, self.plan, new, self.level, self._kept, self._tell)
         old = None if self.plan.whole is None else views_of(self.plan.whole)
         same = set() if old is None else same_parts(old, new)
         layout, payload = new.layout, self.weight.payload
@@ -201,11 +196,11 @@ class TranscodedWeight:
         shape = new.zero_shape if shape is None else shape
         if is_same and own == self.stored[home].format:
             return self._copy(home, name, shape)
-        self._computed.add(key)
+        self._maker.keys.add(key)
         needed = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
             needed = self.level.names
-        slabs = partial(self._slabs, key)
+        slabs = partial(self._maker.slabs, key)
         return NewTensor(home, name, own, shape, needed, slabs, is_payload=key == DATA)
 
     def _format(self, key: str, home: str, new: Views) -> str:
@@ -221,7 +216,7 @@ class TranscodedWeight:
 
     def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> NewTensor:
         info = self.stored[home]
-        slabs = partial(_copied, self.stored, home, shape)
+        slabs = partial(copied, self.stored, home, shape)
         is_payload = home == self.weight.payload
         return NewTensor(
             home, name, info.format or "", shape, [home], slabs, is_payload, is_copied=True
@@ -281,59 +276,6 @@ class TranscodedWeight:
             return self._constant(payload, name, self._in_order())
         return self._copy(self._index.name, name, self._index.shape)
 
-    def _slabs(self, key: str, _format: str) -> Iterator[Slab]:
-        """List the slabs of a part, each of which can be made by another thread."""
-        for number, cut in enumerate(self.plan.slabs(SLAB_ELEMENTS)):
-            yield partial(self._made, key, number, cut)
-
-    def _made(self, key: str, number: int, cut: Cut) -> Array:
-        """Make one part of a slab."""
-        payload = self.weight.payload
-        kept = None if key == DATA else self._kept.taken(payload, number, key)
-        if kept is not None:
-            return kept
-        q = self.plan.rows(cut)
-        new = self._slab_of(cut)
-        keys = self._computed if key == DATA else {key}
-        if ZEROS in keys and wrapped_zeros(q):
-            self._tell(payload)
-        parts = self._parts(q, new, keys, cut)
-        if key == DATA:
-            others = {one: part for one, part in parts.items() if one != DATA}
-            self._kept.put(payload, number, others)
-        return parts[key]
-
-    def _slab_of(self, cut: Cut) -> Views:
-        new = self._new
-        assert new is not None, "by `becomes`"  # noqa: S101
-        return geometry(
-            new.scheme.name,
-            None if new.recipe is None else new.recipe.name,
-            new.layout,
-            shape=(cut.stop - cut.start, new.shape[-1]),
-            axis=-1,
-            block=new.block,
-        )
-
-    def _parts(
-        self, q: QuantizedArray, new: Views, keys: Iterable[str], cut: Cut
-    ) -> dict[str, Array]:
-        if new.scheme.bits != views_of(q).scheme.bits:
-            try:
-                return widened(q, new, cut.start)
-            except ValueError as error:
-                where = f" of matrix {cut.place}" if cut.place else ""
-                raise CheckpointError(
-                    f"tensor {self.weight.payload!r}: {error}{where}; {AGAIN}"
-                ) from error
-        level = self.level
-        return {
-            key: relative_scales(q, new, level.power())
-            if key == SCALES and isinstance(level, Power)
-            else relaid(q, new, key)
-            for key in keys
-        }
-
 
 def _input_part(new: Views) -> Part | None:
     """Return the scale of inputs that a form has beside its weights."""
@@ -348,13 +290,3 @@ def _format_of(dtype: np.dtype[Any]) -> str:
     row = format_of(dtype)
     assert row is not None, "of the table"  # noqa: S101
     return row.name
-
-
-def _copied(
-    stored: StoredTensors, name: str, shape: tuple[int, ...], _format: str
-) -> Iterator[Slab]:
-    if math.prod(shape) <= 1:
-        yield lambda: stored.box(name, [(0, n) for n in stored[name].shape]).reshape(shape)
-        return
-    for cut in cuts_of(stored, name):
-        yield partial(stored.box, name, cut)

@@ -2,8 +2,8 @@
 
 What changes are names, shapes, where codes and scales lie, and whether a global scale multiplies or
 divides. A reciprocal is a division that is rounded, so one is taken only if with it each code
-decodes to the same value at every scale that there is, in bfloat16 and in float16. Another scheme
-is taken only where it has all values.
+decodes to the same value at every scale that there is, in bfloat16 and in float16, computed in
+float32 and exactly. Another scheme is taken only where it has all values.
 """
 
 from __future__ import annotations

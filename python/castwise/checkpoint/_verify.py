@@ -150,7 +150,8 @@ def verify(
         What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
         other one if that is plain; bfloat16 if both are quantised.
     arithmetic
-        As in `dequantize_file`.
+        As in `dequantize_file`. Two producers may decode the same codes and scales to values that
+        differ in the last bit; with "exact" they are the same.
     threads
         How many threads may decode.
     progress

@@ -14,11 +14,10 @@ from castwise._spelling import checkpoint_format
 from castwise.checkpoint._decode import Decode, decoding_of
 from castwise.checkpoint._plain import decide, decoded
 from castwise.checkpoint._plain_config import PlainConfig
-from castwise.checkpoint._quantizing import Made, Make, MakingRequest
+from castwise.checkpoint._quantizing import Made, Make, MakingRequest, RunOptions
 from castwise.checkpoint._request import Request
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 from castwise.quantization._layouts import BF16
 
@@ -65,8 +64,8 @@ def dequantize_file(
     dtype
         What the weights become: bfloat16, float16 or float32.
     arithmetic
-        "peer": every step in float32 and rounded as the libraries do that run such models. "exact":
-        the product of real numbers, rounded once.
+        "peer": as the producer's library does it, bit for bit, as in
+        `castwise.quantization.dequantize`. "exact": the product of real numbers, rounded once.
     only
         A regular expression that matches the whole names of the weights to decode, as they are in
         the plain model; the others stay quantised.
@@ -127,35 +126,15 @@ class DequantizeRequest(MakingRequest):
     arithmetic: str
     only: str | None
 
-    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+    def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check how weights are to be decoded."""
         how = decoding_of(self.dtype, self.arithmetic, self.only, threads)
-        options = DecodeOptions(
-            dtype=how.format, arithmetic=how.arithmetic, only=how.only, threads=how.threads
-        )
-        return options, partial(_plain, how=how)
+        asked = {"dtype": how.format, "arithmetic": how.arithmetic, "only": how.only}
+        return RunOptions(threads=how.threads, asked=asked), partial(_plain, how=how)
 
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, the dtype as that of its format."""
         return {**Request.plain_values(self), "dtype": finfo(checkpoint_format(self.dtype)).name}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions(CastOptions):
-    """The options of a run that decodes."""
-
-    dtype: str
-    arithmetic: str
-    only: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return those that decide the result, for the report."""
-        return {
-            "seed": None,
-            "dtype": self.dtype,
-            "arithmetic": self.arithmetic,
-            "only": self.only,
-        }
 
 
 def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from castwise._core import get_num_threads
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._spelling import checkpoint_format
+from castwise.checkpoint._decode import checked_threads
 from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._quantizing import Make, MakingRequest
+from castwise.checkpoint._quantizing import Make, MakingRequest, RunOptions
 from castwise.checkpoint._written_schemes import is_scheme, written
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastSummary, Progress
 
 
@@ -135,7 +134,7 @@ class QuantizeRequest(MakingRequest):
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
 
-    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+    def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check what is to be quantised, and how."""
         how = _encode(
             self.scheme,
@@ -145,42 +144,14 @@ class QuantizeRequest(MakingRequest):
             ignore=self.ignore,
             threads=threads,
         )
-        options = EncodeOptions(
-            scheme=how.scheme,
-            recipe=how.recipe,
-            block=how.block,
-            mapping=how.mapping,
-            ignore=how.ignore,
-            threads=how.threads,
-        )
-        return options, partial(encoded, how=how)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeOptions(CastOptions):
-    """The options of a run that quantises."""
-
-    scheme: str | None
-    recipe: str
-    block: tuple[int, int] | None
-    mapping: Mapping[str, str]
-    ignore: Sequence[str]
-
-    def for_tensor(self, name: str) -> dict[str, Any]:
-        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
-        del name
-        return CastOptions.to_dict(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return those that decide the result, for the report."""
-        return {
-            "seed": None,
-            "scheme": self.scheme,
-            "recipe": self.recipe,
-            "block": None if self.block is None else list(self.block),
-            "map": dict(self.mapping),
-            "ignore": list(self.ignore),
+        asked = {
+            "scheme": how.scheme,
+            "recipe": how.recipe,
+            "block": None if how.block is None else list(how.block),
+            "map": dict(how.mapping),
+            "ignore": list(how.ignore),
         }
+        return RunOptions(threads=how.threads, asked=asked), partial(encoded, how=how)
 
 
 def _encode(
@@ -202,10 +173,10 @@ def _encode(
             )
         scheme = mapping.pop(DEFAULT)
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
-    if scheme is None and not schemes:
-        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
     dtypes = DtypeMap.from_mapping(formats, origin)
+    if scheme is None and not schemes:
+        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
     if recipe is not None and not isinstance(recipe, str):
         raise TypeError(f"recipe must be the name of a producer, not {recipe!r}")
     names = list(dict.fromkeys([*([] if scheme is None else [scheme]), *schemes.values()]))
@@ -217,12 +188,8 @@ def _encode(
     for one in patterns:
         if not isinstance(one, str):
             raise TypeError(f"ignore: {one!r} is not a regular expression, which is a str")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
-        raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads is not None and threads <= 0:
-        raise ValueError(f"threads must be positive, not {threads}")
     made = Encode(
-        scheme, recipe, _block(block), patterns, dtypes, schemes, threads or get_num_threads()
+        scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads)
     )
     for name in names:
         made.encoding(name)
@@ -235,6 +202,10 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
         return {}, "map"
     if isinstance(given, Mapping):
         return {key: checkpoint_format(value) for key, value in given.items()}, "map"
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"dtype_map must be a mapping of regular expressions, or the path of one, not {given!r}"
+        )
     path = checked_path(given, "dtype_map")
     return mapping_in(path), str(path)
 
@@ -242,7 +213,7 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
 def _block(block: Any) -> tuple[int, int] | None:
     if block is None:
         return None
-    pair = (1, block) if isinstance(block, int) else tuple(block)
+    pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
     if len(pair) != 2 or not all(isinstance(one, int) and one > 0 for one in pair):  # noqa: PLR2004
         raise ValueError(f"block={block!r} is not valid; use (rows, columns), or columns")
     return int(pair[0]), int(pair[1])

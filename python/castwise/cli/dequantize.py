@@ -55,8 +55,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--arithmetic",
         choices=ARITHMETIC,
         default=ARITHMETIC[0],
-        help="as the libraries do it that run such models, in steps of float32 (peer, the "
-        "default), or the product of real numbers, rounded once (exact)",
+        help="as the producer's library does it, bit for bit (peer, the default), or the product "
+        "of real numbers, rounded once (exact)",
     )
     parser.add_argument(
         "--only",

@@ -24,6 +24,8 @@ compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-te
 Names, shapes and what states the quantisation change; a global scale that divides in
 one of them becomes its reciprocal, one with which every value decodes to the same in
 bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.
+castwise verify --arithmetic exact shows that the values are the same; without the
+option each checkpoint is decoded as its producer does, which may round otherwise.
 
 With --scheme, MXFP4 becomes NVFP4, and DeepSeek-V4's experts FP8 in blocks, if these
 have all values; else the block that has one too many is named, and nothing written.

@@ -44,7 +44,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--arithmetic",
         choices=ARITHMETIC,
         default=ARITHMETIC[0],
-        help="as for castwise dequantize (default: peer)",
+        help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
+        "it (exact)",
     )
     parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
     what = parser.add_mutually_exclusive_group()

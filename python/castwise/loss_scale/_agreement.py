@@ -95,7 +95,12 @@ def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
 
 
 def _merge(reduced: ArrayLike) -> tuple[bool, Vector]:
-    vector = np.asarray(reduced, np.float32)
+    try:
+        vector = np.asarray(reduced, np.float32)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"reduced={reduced!r} is not valid; give the vector that pack() made."
+        ) from None
     if vector.ndim != 1 or vector.size == 0:
         raise ValueError(f"reduced has shape {vector.shape}; give the vector that pack() made.")
     if vector[0] not in (0, 1) or not (vector >= 0).all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -40,6 +40,13 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
         raise ValueError(f"block={block!r} is not valid; use an int, or (rows, columns).")
     rows, columns = (integer("block", part, 0, MAX_SIZE) for part in parts)
     return rows, columns
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of ints, or raise ValueError."""
+    if isinstance(shape, Iterable) and not isinstance(shape, str):
+        return tuple(integer("shape", count, 0, MAX_SIZE) for count in shape)
+    raise ValueError(f"shape={shape!r} is not valid; use a tuple of ints, one for each axis.")
 
 
 def magnitude(amax: Any) -> float:

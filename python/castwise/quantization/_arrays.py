@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise.quantization._arguments import block_pair
+from castwise.quantization._arguments import block_pair, shape_of
 from castwise.quantization._checks import check
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import Arithmetic, decoded
@@ -103,9 +103,7 @@ class QuantizedArray:
             object.__setattr__(self, "layout", layout)
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
-        if self.shape is None:
-            raise ValueError("shape=None is not valid; name the shape of the weight.")
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "shape", shape_of(self.shape))
         object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
         check(self)
 
@@ -271,8 +269,9 @@ def dequantize(
     dtype : dtype
         Any real float dtype. Ignored if `out` is given.
     arithmetic : {"peer", "exact"}
-        "peer" computes as the producer does: the float32 product, rounded once to `dtype` (into
-        float32: the float32 product itself). "exact" rounds the real product once.
+        "peer" computes as the producer's library does: the float32 product, rounded once to `dtype`
+        (into float32: the float32 product itself); of "comfy" and "mlx" with each step rounded to
+        `dtype`; of ModelOpt's NVFP4 without -0. "exact" rounds the real product once.
     out : ndarray, optional
         Of the shape of the weight, any strides and real float dtype; written and returned.
     threads : int, optional

@@ -16,6 +16,10 @@ _BYTE = 8
 
 def check(q: Any) -> None:
     """Refuse parts whose shapes or dtypes are not those that the block and the shape call for."""
+    for name in ("data", "scale", "global_scale", "zero_point"):
+        part = getattr(q, name)
+        if not hasattr(part, "dtype") and (part is not None or name in {"data", "scale"}):
+            raise TypeError(f"{name} must be an ndarray, not {type(part).__name__}.")
     views = views_of(q)
     rank = len(views.shape)
     if not rank or not -rank <= q.axis < rank:

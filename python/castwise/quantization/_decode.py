@@ -26,7 +26,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Of the core, which takes longer to be told them than a small array."""
 _BYTE = 8
-_UNSIGNED = np.dtype(np.uint8).name
+_UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
 def decoded(
@@ -36,13 +36,8 @@ def decoded(
     arithmetic: Arithmetic,
     out: Array | None = None,
     threads: int | None = None,
-    own: bool = True,
 ) -> Array:
-    """Decode a quantised array, as `castwise.quantization.dequantize` does.
-
-    Where `own` is False, "peer" is float32 arithmetic rounded once, without the roundings to the
-    target's dtype and the signs of zero that are some producers' own.
-    """
+    """Decode a quantised array, as `castwise.quantization.dequantize` does."""
     if arithmetic not in _ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
     if out is None:
@@ -52,25 +47,24 @@ def decoded(
         raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
     elif out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
-    else:
-        _target(out.dtype)
+    elif finfo(out.dtype).kind != "float":
+        raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
     if "factor" in q.extras:
-        out[...] = _core.cast(_scaled(q, arithmetic, own=own, threads=threads), out.dtype)
+        out[...] = _core.cast(_scaled(q, arithmetic, threads=threads), out.dtype)
         return out
-    ready = q._ready.get(arithmetic) if own else None
+    ready = q._ready.get(arithmetic)
     if ready is not None:
         more: dict[str, Any] = {} if threads is None else {"threads": threads}
         _core.decode_blocks(ready.data, ready.scale, out, **ready.options, **more)
         return out
     views = views_of(q)
-    inner = views.storage.inner and arithmetic == "peer" and own
+    is_peer = arithmetic == "peer"
+    inner = views.storage.inner and is_peer
     data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
-    options = _decoding(q, views, inner=inner, own=own)
-    options["arithmetic"] = arithmetic
-    if views.storage.narrow and arithmetic == "peer" and own:
-        options["arithmetic"] = "narrow"
+    options = _decoding(q, views, inner=inner, is_peer=is_peer)
+    options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
     moved = np.moveaxis(out, q.axis, -1)
     target = out
     if views.storage.flat and not moved.flags.c_contiguous:
@@ -79,7 +73,7 @@ def decoded(
     _core.decode_blocks(data, scale, weight, threads=threads, **options)
     if target is not out:
         out[...] = target
-    if own and weight is out and _only_views(q, scale, inner=inner):
+    if weight is out and _only_views(q, scale, inner=inner):
         told = {
             name: value
             for name, value in options.items()
@@ -171,7 +165,7 @@ def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array
     return scale
 
 
-def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]:
+def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
     """Return the options of the core's decoding."""
     storage, scheme = views.storage, views.scheme
     half = 1 << (scheme.bits - 1)
@@ -208,8 +202,10 @@ def _decoding(q: Any, views: Views, *, inner: bool, own: bool) -> dict[str, Any]
         found["divisor"] = q.extras["divisor"]
     if scheme.code_map is not None:
         found["code_map"] = q.extras.get("code map", np.array(scheme.code_map, np.float32))
-    elif storage.positive_zero and own:
+    elif storage.positive_zero and is_peer:
         found |= {"element": "map", "code_map": _positive(scheme.element)}
+    elif found["element"] == _INT8 and scheme.bits < _BYTE:
+        found |= {"element": "map", "code_map": _signed(scheme.bits)}
     return found
 
 
@@ -239,6 +235,13 @@ def _positive(element: str) -> Array:
     """Return the values of all codes of a format of 4 bits, with 0 for -0."""
     values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
     return np.where(values == 0, np.float32(0), values)
+
+
+@cache
+def _signed(bits: int) -> Array:
+    """Return the values of all codes that are integers with a sign."""
+    values = np.arange(1 << bits, dtype=np.float32)
+    return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 
 def _high(q: Any, views: Views) -> Array:

@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._case import Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
-from castwise.quantization._decode import check_factor, decoded
+from castwise.quantization._decode import check_factor
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._gguf import GGUF, layout_of
 from castwise.quantization._lazy import LazyArray
@@ -67,11 +66,6 @@ class Decoding:
         for place in np.ndindex(*stack):
             for first in range(0, rows, count) if columns else ():
                 yield Slab(place, first, min(first + count, rows))
-
-
-def decode_rows(q: QuantizedArray, dtype: np.dtype[Any], arithmetic: Any) -> NDArray[Any]:
-    """Decode a slab, as checkpoints are: all steps in float32, in this thread."""
-    return decoded(q, dtype, arithmetic=arithmetic, threads=1, own=False)
 
 
 def decoding(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._arguments import block_pair
+from castwise.quantization._arguments import block_pair, shape_of
 from castwise.quantization._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -74,7 +74,7 @@ def recognized_parts(
         raise TypeError(f"parts must map names to arrays, not be of {type(parts).__name__}.")
     named = {name: _named(name, part) for name, part in parts.items()}
     if not named:
-        raise ValueError("parts is empty.")
+        raise ValueError("parts is empty; give all tensors of a weight, by their names.")
     matches = list(_matches(named, row, scheme))
     if not matches:
         raise ValueError(_no_layout(named, row))
@@ -84,7 +84,7 @@ def recognized_parts(
     stated = _Stated(
         row,
         scheme,
-        None if shape is None else tuple(int(n) for n in shape),
+        None if shape is None else shape_of(shape),
         None if block is None else block_pair(block),
         (0 if row.name == "keras" else -1) if axis is None else axis,
         variant,

@@ -20,11 +20,12 @@ from castwise.quantization._layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization._schemes import find_scheme
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
-_POLICIES = frozenset(
-    (
-        *("QuantizedDTypePolicy", "QuantizedFloat8DTypePolicy", "Int4DTypePolicy"),
-        *("GPTQDTypePolicy", "AWQDTypePolicy"),
-    )
+_POLICIES = (
+    "QuantizedDTypePolicy",
+    "QuantizedFloat8DTypePolicy",
+    "Int4DTypePolicy",
+    "GPTQDTypePolicy",
+    "AWQDTypePolicy",
 )
 _REMEDY = "save the model with it (model.save to a .keras file)"
 _MAX_DEPTH = 200
@@ -112,6 +113,8 @@ def _mode(stated: Any) -> tuple[str | None, int | None, int | None]:
     try:
         policy = deserialize(stated)
     except (ValueError, TypeError):  # another library's, or not a policy
+        policy = None
+    if policy is None:
         return None, None, None
     if isinstance(policy, DTypePolicyMap):
         quantized = any(isinstance(one, QuantizedDTypePolicy) for one in policy.values())

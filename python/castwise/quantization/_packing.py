@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
+from castwise.quantization._arguments import MAX_SIZE, integer
 from castwise.quantization._views import TILE, ceil_div, containers
 
 _WORDS = ("padded", "awq")
@@ -40,6 +41,8 @@ def pack(
 
     Raises
     ------
+    TypeError
+        `codes` is not of one byte each.
     ValueError
         Unknown layout, or bits that it cannot have.
 
@@ -49,9 +52,11 @@ def pack(
     array([33,  3], dtype=uint8)
 
     """
-    array = np.asarray(codes)
+    array = _rows("codes", codes)
+    if array.dtype.itemsize != 1:
+        raise TypeError(f"codes has dtype {array.dtype}; give int8 or uint8.")
+    bits = integer("bits", bits, 1, 8)
     kind = np.dtype(dtype if dtype is not None else np.int32 if layout in _WORDS else np.uint8)
-    _check_bits(bits)
     count = containers(array.shape[-1], bits, kind.itemsize, layout)
     out = np.zeros((*array.shape[:-1], count), kind)
     if out.size:
@@ -87,6 +92,8 @@ def unpack(
 
     Raises
     ------
+    TypeError
+        Containers are not of 1 byte or 4.
     ValueError
         Unknown layout, bits that it cannot have, or more columns than there is room for.
 
@@ -96,13 +103,15 @@ def unpack(
     array([1, 2, 3], dtype=uint8)
 
     """
-    array = np.asarray(packed)
-    _check_bits(bits)
+    array = _rows("packed", packed)
+    if array.dtype.itemsize not in {1, 4}:
+        raise TypeError(f"packed has dtype {array.dtype}; give containers of 1 byte or 4.")
+    bits = integer("bits", bits, 1, 8)
     width = array.dtype.itemsize * 8
     room = (
         array.shape[-1] * (width // bits) if layout == "padded" else array.shape[-1] * width // bits
     )
-    count = room if columns is None else columns
+    count = room if columns is None else integer("columns", columns, 0, MAX_SIZE)
     if count > room:
         raise ValueError(f"columns={columns} is not valid; there is room for {room}.")
     used = containers(count, bits, array.dtype.itemsize, layout)
@@ -113,9 +122,12 @@ def unpack(
     return out
 
 
-def _check_bits(bits: int) -> None:
-    if not 1 <= bits <= 8:  # noqa: PLR2004
-        raise ValueError(f"bits={bits} is not valid; use 1 to 8.")
+def _rows(name: str, value: Any) -> NDArray[Any]:
+    """Return an array that has a last axis."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        raise ValueError(f"{name} has no axes; give an array of one or more.")
+    return array
 
 
 def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
@@ -133,13 +145,13 @@ def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
 
     Raises
     ------
+    TypeError
+        They are not of one byte.
     ValueError
         It has no rows and columns.
 
     """
-    array = np.asarray(scales)
-    if array.ndim < len(TILE):
-        raise ValueError(f"scales has shape {array.shape}; it needs rows and columns.")
+    array = _scales("scales", scales)
     sizes = (ceil_div(n, t) * t for n, t in zip(array.shape[-2:], TILE, strict=True))
     out = np.zeros((*array.shape[:-2], *sizes), array.dtype)
     _core.swizzle_scales(array.view(np.uint8), out.view(np.uint8))
@@ -163,11 +175,14 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
 
     Raises
     ------
+    TypeError
+        They are not of one byte.
     ValueError
         The tiles are not those of so many rows and columns.
 
     """
-    array = np.asarray(swizzled)
+    array = _scales("swizzled", swizzled)
+    rows, columns = integer("rows", rows, 0, MAX_SIZE), integer("columns", columns, 0, MAX_SIZE)
     sizes = tuple(ceil_div(n, t) * t for n, t in zip((rows, columns), TILE, strict=True))
     if array.shape[-2:] != sizes:
         raise ValueError(
@@ -176,3 +191,13 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
     out = np.empty((*array.shape[:-2], rows, columns), array.dtype)
     _core.unswizzle_scales(array.view(np.uint8), out.view(np.uint8))
     return out
+
+
+def _scales(name: str, value: Any) -> NDArray[Any]:
+    """Return an array of rows and columns of bytes."""
+    array = np.asarray(value)
+    if array.dtype.itemsize != 1:
+        raise TypeError(f"{name} has dtype {array.dtype}; give scales of one byte, as uint8.")
+    if array.ndim < len(TILE):
+        raise ValueError(f"{name} has shape {array.shape}; it needs rows and columns.")
+    return array

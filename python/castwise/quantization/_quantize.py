@@ -126,21 +126,24 @@ def quantize(
         raise ValueError(
             f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
         )
-    pair = None if block is None else block_pair(block)
     powers = scale_rule is not None
+    if powers and row.rule is None and not row.name.startswith("fp8_"):
+        raise ValueError(
+            f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
+            "of MX or fp8."
+        )
+    pair = None if block is None else block_pair(block)
     plan = _planned(row, producer, pair, axis, array.shape, array.dtype, bool(symmetric), powers)
-    options = {
-        "rule": scale_rule,
-        "rounding": rounding,
-        "threads": threads,
-        "four_over_six": four_over_six,
-    }
-    # The core takes longer to be told what it assumes than a small array.
-    told: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    # The core takes longer to be told what it assumes than a small array. It lists the names that
+    # it takes, if another value is given.
+    names = {"rule": scale_rule, "rounding": rounding, "four_over_six": four_over_six}
+    told: dict[str, Any] = {name: str(one) for name, one in names.items() if one is not None}
+    if threads is not None:
+        told["threads"] = threads
     if seed:
         told["seed"] = seed
     if nonfinite != "raise":
-        told["nonfinite"] = nonfinite
+        told["nonfinite"] = str(nonfinite)
     return _encoded(array, plan, None if amax is None else magnitude(amax), told)
 
 
@@ -202,15 +205,12 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         )
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
-    if storage.read_only:
-        raise ValueError(f"recipe={producer!r} is not valid for {row.name}, which is only read.")
     size = row.block if block is None else _allowed_block(row, block, shape)
     if layout.block is not None and storage.fields:
         size = block_pair(layout.block)
     stored = (1, size[1]) if row.global_scale else size
     views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
-    if storage.fields:
-        _check_columns(views)
+    _check_shape(views)
     grid = replace(views, block=size).grid
     scales = scale_dtype(views, dtype, powers=powers and row.rule is None)
     options: dict[str, Any] = {
@@ -334,13 +334,19 @@ def _whole_amax(x: Array, weight: Array) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _check_columns(views: Views) -> None:
+def _check_shape(views: Views) -> None:
+    """Refuse a weight that the layout has no place for."""
     columns, size = views.core_shape[-1], views.bytes_of_codes
-    if columns % size:
-        name = views.recipe.name if views.recipe is not None else "the layout"
+    name = views.recipe.name if views.recipe is not None else "the layout"
+    if views.storage.fields and columns % size:
         raise ValueError(
             f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
-            f"{size}."
+            f"{size}; pad them, or use another recipe."
+        )
+    if views.storage.tile is not None and len(views.shape) == 1:
+        raise ValueError(
+            f"x has shape {views.shape}, and {name} stores {views.scheme.name} in tiles of rows "
+            "and columns; give a matrix, as x[None]."
         )
 
 

@@ -67,8 +67,11 @@ def same_parts(old: Views, new: Views) -> set[str]:
 
 def _lying(views: Views) -> tuple[Any, ...]:
     one = views.storage
-    signed = one.excess or one.unsigned
-    return views.scheme.bits, one.transposed, one.tile, one.fields, signed
+    return views.scheme.bits, one.transposed, one.tile, one.fields, _is_unsigned(views)
+
+
+def _is_unsigned(views: Views) -> bool:
+    return views.storage.excess or views.storage.unsigned
 
 
 def _is_turned(views: Views) -> bool:
@@ -96,7 +99,7 @@ def relaid(q: QuantizedArray, new: Views, key: str) -> Array:
 
 def _data(q: QuantizedArray, new: Views) -> Array:
     old, codes = views_of(q), codes_of(q)
-    if _lying(old)[-1] != _lying(new)[-1] and new.scheme.name.startswith("int"):
+    if _is_unsigned(old) != _is_unsigned(new) and new.scheme.name.startswith("int"):
         codes = codes ^ np.uint8(1 << (new.scheme.bits - 1))
     return packed(codes, new, q.data.dtype)
 

@@ -6,8 +6,6 @@
 
 #![deny(unsafe_code)]
 
-use super::element::Element;
-use super::element::names::E2M1;
 use super::scale_rule::ScaleRule;
 use crate::error::Error;
 
@@ -96,8 +94,8 @@ pub(super) struct Recipe {
     pub(super) zero: ZeroScale,
     /// For codes of E2M1, and of integers.
     pub(super) ties: Ties,
-    /// The only element format that it is for, if not "".
-    pub(super) only: &'static str,
+    /// The schemes that it is for; all of the family if none is named.
+    pub(super) only: &'static [&'static str],
     /// The smallest scale of blocks that are not zero.
     pub(super) least: f32,
     /// `max` of integers is half of their range, 127.5 of 8 bits; and -128 is a code.
@@ -114,7 +112,7 @@ const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
         rule: None,
         zero: ZeroScale::Value(1.0),
         ties: Ties::Even,
-        only: "",
+        only: &[],
         least: 0.0,
         whole_range: false,
     }
@@ -143,13 +141,13 @@ static TABLE: &[Recipe] = &[
 
     mx("torchao", Floor),
     mx("compressed-tensors", CompressedTensors),
-    Recipe { only: E2M1, ties: Ties::TowardsZeroNegative, ..mx("modelopt", Rceil) },
+    Recipe { only: &["mxfp4"], ties: Ties::TowardsZeroNegative, ..mx("modelopt", Rceil) },
     mx("modelopt", Rceil),
     mx("transformer-engine", Rceil),
     mx("comfy", Rceil),
     mx("gpt-oss", Rceil),
     Recipe { ties: Ties::TowardsZero, zero: Value(127.0), ..mx("mlx", Rceil) },
-    Recipe { ties: Ties::TowardsZero, only: E2M1, ..mx("gguf", Floor) },
+    Recipe { ties: Ties::TowardsZero, only: &["mxfp4"], ..mx("gguf", Floor) },
 
     Recipe { least: E4M3_LEAST, ..row("modelopt", TwoLevel, Steps::ProductWithSix) },
     Recipe { in_weight_dtype: true, zero: Value(0.125), ..row("compressed-tensors", TwoLevel, Steps::DividedGlobal) },
@@ -160,38 +158,41 @@ static TABLE: &[Recipe] = &[
 
     Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, Steps::Quotient) },
     row("mlx", Integer, Steps::Edge),
-    Recipe { zero: Value(0.0), ..row("bitsandbytes", Integer, Steps::Amax) },
-    row("keras", Integer, Steps::Inverse),
-    Recipe { zero: Value(0.0), ties: Ties::Away, ..row("gguf", Integer, Steps::ThenReciprocal) },
+    Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, Steps::Amax) },
+    Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, Steps::Inverse) },
+    Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, Steps::ThenReciprocal) },
 
     Recipe { zero: Value(0.0), ..row("bitsandbytes", Map, Steps::Nearest) },
 ];
 
-/// Returns the rows of a family that are for an element.
-fn rows(family: Family, element: Element) -> impl Iterator<Item = &'static Recipe> {
-    let fits = move |row: &&Recipe| {
-        row.family == family && (row.only.is_empty() || element == Element::Format(row.only))
-    };
+/// Returns the rows for a scheme of a family.
+fn rows(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static Recipe> {
+    let fits =
+        move |row: &&Recipe| row.family == family && (row.only.is_empty() || row.only.contains(&scheme));
     TABLE.iter().filter(fits)
 }
 
-/// Returns the names of the recipes for a family and element, the default one first.
-pub(super) fn of(family: Family, element: Element) -> impl Iterator<Item = &'static str> {
+/// Returns the names of the recipes for a scheme of a family, the default one first.
+pub(super) fn of(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static str> {
     let mut last = "";
-    rows(family, element).map(|row| row.name).filter(move |&name| std::mem::replace(&mut last, name) != name)
+    rows(family, scheme).map(|row| row.name).filter(move |&name| std::mem::replace(&mut last, name) != name)
 }
 
 impl Recipe {
     /// Returns the row of a name, or the default one.
     ///
     /// # Errors
-    /// [`Error::UnknownOption`] listing the names of the family.
-    pub(super) fn find(name: Option<&str>, family: Family, element: Element) -> Result<&'static Self, Error> {
+    /// [`Error::UnknownOption`] listing the names of those for the scheme.
+    pub(super) fn find(
+        name: Option<&str>,
+        family: Family,
+        scheme: &'static str,
+    ) -> Result<&'static Self, Error> {
         let wanted = |row: &&'static Self| name.is_none_or(|name| row.name == name);
-        rows(family, element).find(wanted).ok_or_else(|| Error::UnknownOption {
+        rows(family, scheme).find(wanted).ok_or_else(|| Error::UnknownOption {
             argument: "recipe",
             value: format!("{:?}", name.unwrap_or_default()),
-            valid: of(family, element).collect(),
+            valid: of(family, scheme).collect(),
         })
     }
 }

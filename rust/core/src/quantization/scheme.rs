@@ -58,7 +58,7 @@ impl Scheme {
 
     /// Returns the names of the recipes for it, the default one first.
     pub fn recipes(&self) -> impl Iterator<Item = &'static str> {
-        recipe::of(self.family, self.element)
+        recipe::of(self.family, self.name)
     }
 }
 

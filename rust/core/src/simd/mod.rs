@@ -9,13 +9,13 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod stochastic;
-// Big-endian machines number lanes in another order than memory.
 mod conversions;
 mod magic_addition;
+// Big-endian machines number lanes in another order than memory.
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
 mod nibble_tables;
+mod stochastic;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]

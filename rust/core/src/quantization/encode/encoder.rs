@@ -93,7 +93,7 @@ impl<'a, T: Real> Encoder<'a, T> {
     #[expect(clippy::too_many_lines, reason = "every check of an operand, and every choice")]
     pub(super) unsafe fn new(what: &'a Encoding<'a>, to: &Encoded<'_>) -> Result<Self, Error> {
         let scheme = what.scheme;
-        let recipe = Recipe::find(what.recipe, scheme.family, scheme.element)?;
+        let recipe = Recipe::find(what.recipe, scheme.family, scheme.name)?;
         let extent = Extent::of("x", &what.x, what.block)?;
         let stack = extent.stack.len();
         let per_block = |argument: &str, array: &Array<'_>| {

@@ -6,8 +6,6 @@ use crate::codec::reference::worth;
 use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 use crate::format::{FloatSpec, Format};
-use crate::quantization::element::Element;
-use crate::quantization::element::names::E2M1;
 use crate::quantization::real::{Real, format};
 use crate::quantization::recipe::{Family, Recipe, Steps};
 
@@ -70,8 +68,7 @@ pub(super) fn global_scale_here(
     weight: Format,
     global_max: f32,
 ) -> Result<f32, Error> {
-    let element = Element::Format(E2M1);
-    let recipe = Recipe::find(Some(recipe), Family::TwoLevel, element)?;
+    let recipe = Recipe::find(Some(recipe), Family::TwoLevel, "nvfp4")?;
     let whole = global_max * 6.0;
     Ok(match recipe.steps {
         Steps::DividedGlobal => {

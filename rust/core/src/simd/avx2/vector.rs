@@ -418,13 +418,13 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
 /// # Safety
 /// AVX2, and as many float64 at the pointer.
 #[inline(always)]
-unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
+unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let (a, b) =
             (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
-        let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(singles));
-        let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(singles));
+        let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(f32s));
+        let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(f32s));
         let low = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(low, a);
         let high = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(high, b);
         arch::_mm256_movemask_pd(arch::_mm256_or_pd(low, high)) != 0

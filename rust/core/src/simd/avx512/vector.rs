@@ -352,13 +352,13 @@ unsafe fn nearest_f32(source: *const u8) -> F32s {
 /// # Safety
 /// AVX-512, and as many float64 at the pointer.
 #[inline(always)]
-unsafe fn any_lost(singles: F32s, source: *const u8) -> bool {
+unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let (a, b) =
             (arch::_mm512_loadu_pd(source.cast()), arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
-        let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(singles));
-        let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(singles));
+        let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(f32s));
+        let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(f32s));
         let low = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(low, a);
         (low | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(high, b)) != 0
     }

@@ -1,0 +1,138 @@
+"""Codes of a matrix by the scales and zero points of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from castwise import _core
+from castwise._core import cast
+from castwise.compat.keras.quantizers._steps import (
+    BYTES,
+    FLOATS,
+    MATRIX,
+    Array,
+    Steps,
+    array_of,
+    floats_of,
+    undisturbed,
+)
+
+
+@undisturbed
+def quantize_with_sz_map(  # noqa: PLR0917 - as Keras
+    weights_matrix: Any, scale: Any, zero: Any, g_idx: Any, maxq: Any, group_axis: int = -1
+) -> Array:
+    """Quantise a matrix by the scales and zero points of groups.
+
+    Parameters
+    ----------
+    weights_matrix : array_like
+        Of a float dtype.
+    scale, zero : array_like
+        A column (`group_axis` -1) or a row (0) for each group; `scale` of a float dtype.
+    g_idx : array_like
+        The group of each element of `weights_matrix` along `group_axis`; floats are cut off.
+    maxq : number
+        The largest code; the smallest is 0.
+    group_axis : int
+        Of `scale` and `zero`.
+
+    Returns
+    -------
+    ndarray
+        Codes, of the shape of `weights_matrix`, in the float dtype of the quotients.
+
+    Raises
+    ------
+    ValueError
+        An array is not of a float dtype; shapes do not fit.
+    IndexError
+        There is no such group.
+
+    """
+    x, scales = floats_of("weights_matrix", weights_matrix), floats_of("scale", scale)
+    own, step = Steps(scales.dtype), Steps(x.dtype, scales.dtype)
+    by_group = own.of(scales)
+    by_group = np.where(by_group == 0, own.of(1e-8), by_group)
+    divisors, zeros = (
+        np.take(one, _group_numbers(g_idx), axis=group_axis)
+        for one in (by_group, own.of(array_of(zero)))
+    )
+    codes = np.rint(step(step(step.of(x) / divisors) + zeros))
+    return step.stored(np.clip(codes, 0, array_of(maxq).astype(step.wide)))
+
+
+@undisturbed
+def dequantize_with_sz_map(
+    weights_matrix: Any, scale: Any, zero: Any, g_idx: Any, group_axis: int = -1
+) -> Array:
+    """Decode a matrix by the scales and zero points of groups: ``(codes - zero) * scale``.
+
+    Parameters
+    ----------
+    weights_matrix : array_like
+        Codes, of integers or of a float dtype.
+    scale, zero, g_idx, group_axis
+        As for `quantize_with_sz_map`.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `weights_matrix`, of the dtype of `scale` if codes are integers.
+
+    Raises
+    ------
+    ValueError, IndexError
+        As for `quantize_with_sz_map`.
+
+    """
+    codes, scales, zeros = array_of(weights_matrix), floats_of("scale", scale), array_of(zero)
+    groups = _group_numbers(g_idx)
+    if (done := _decoded(codes, scales, zeros, groups, group_axis)) is not None:
+        return done
+    own = Steps(scales.dtype)
+    is_float = codes.dtype.name in FLOATS
+    step = Steps(codes.dtype, scales.dtype) if is_float else own
+    factors, shifts = (
+        np.take(one, groups, axis=group_axis) for one in (own.of(scales), own.of(zeros))
+    )
+    return step.stored(step(step.of(codes) - shifts) * factors)
+
+
+def _group_numbers(g_idx: Any) -> Array:
+    return cast(np.asarray(g_idx), np.int32)
+
+
+def _decoded(codes: Array, scales: Array, zeros: Array, groups: Array, axis: int) -> Array | None:
+    """Decode bytes with float32 scales in one pass; None if the arrays are not such."""
+    are_bytes = codes.dtype.name in BYTES and zeros.dtype.name in BYTES
+    if not are_bytes or scales.dtype != np.float32 or axis not in (-1, 0, 1):
+        return None
+    along = axis % MATRIX
+    is_turned = along == 0
+    if not (codes.ndim == scales.ndim == MATRIX and scales.shape == zeros.shape):
+        return None
+    if scales.shape[1 - along] != codes.shape[1 - along] or not codes.size:
+        return None
+    if (
+        groups.shape != (codes.shape[along],)
+        or not 0 <= groups.min() <= groups.max() < (scales.shape[along])
+    ):
+        return None
+    out = np.empty(codes.shape, np.float32)
+    rows, factors, shifts, values = (
+        one.T if is_turned else one for one in (codes, scales, zeros, out)
+    )
+    _core.decode_blocks(
+        rows,
+        factors,
+        values,
+        element=codes.dtype.name,
+        bits=8,
+        block=(1, 1),
+        zero_point=shifts,
+        group_index=groups,
+    )
+    return out
