@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scheme_oracle as oracle
+from castwise import _core
 from castwise.quantization import (
     QuantizedArray,
     dequantize,
@@ -88,6 +90,66 @@ def test_another_axis_is_the_array_turned(scheme: str, axis: int) -> None:
     np.testing.assert_array_equal(q.data.view(np.uint8), turned.data.view(np.uint8))
     expected = np.moveaxis(dequantize(turned), -1, axis)
     np.testing.assert_array_equal(dequantize(q), expected)
+
+
+@pytest.mark.parametrize("scheme", ["int8_channel", "int4_channel", "int3_channel"])
+@pytest.mark.parametrize("recipe", ["mlx", "compressed-tensors"])
+@pytest.mark.parametrize("columns", [3, 6, 32, 36])
+def test_rows_that_do_not_fill_their_words(scheme: str, recipe: str, columns: int) -> None:
+    x = normal(9, columns)
+    q = quantize(x, scheme, recipe=recipe)
+    for row, codes in zip(x, q.data, strict=True):
+        assert quantize(row[None], scheme, recipe=recipe).data.tobytes() == codes.tobytes()
+
+
+LARGE = ((300, 700), (65, 3000), (4100, 40), (17_000, 17), (40, 7, 1200))
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("scheme", NAMES)
+@pytest.mark.parametrize("shape", LARGE)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64])
+def test_large_arrays_along_the_first_axis(scheme: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """More elements than are moved together, and rows that are cut."""
+    x = normal(*shape, dtype=dtype)
+    turned = np.ascontiguousarray(np.moveaxis(x, 0, -1))
+    one, other = quantize(x, scheme, axis=0), quantize(turned, scheme)
+    assert one.data.tobytes() == other.data.tobytes()
+    assert one.scale.tobytes() == other.scale.tobytes()
+    x[-1, ..., 3] = turned[..., 3, -1] = np.nan
+    with pytest.raises(ValueError, match=r"NaN at index \[") as expected:
+        quantize(turned, scheme)
+    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+        quantize(x, scheme, axis=0)
+
+
+@pytest.mark.parametrize("shape", [(48, 33), (700, 300), (2, 96, 1200)])
+@pytest.mark.parametrize("tall", [32, 0])
+def test_blocks_in_columns_are_those_in_rows_of_the_transpose(
+    shape: tuple[int, ...], tall: int
+) -> None:
+    x = normal(*shape)
+
+    def encoded(x: Array, block: tuple[int, int], **options: Any) -> tuple[Array, Array]:
+        high, wide = (size or n for size, n in zip(block, x.shape[-2:], strict=True))
+        grid = -(-x.shape[-2] // high), -(-x.shape[-1] // wide)
+        codes, scale = np.empty(x.shape, np.int8), np.empty((*x.shape[:-2], *grid), np.float32)
+        _core.encode_blocks(
+            x, codes, scale, scheme="int8_group", recipe="keras", block=block, **options
+        )
+        return codes, scale
+
+    across = encoded(x.swapaxes(-1, -2), (1, tall))
+    for found, wanted in zip(encoded(x, (tall, 1)), across, strict=True):
+        np.testing.assert_array_equal(found, wanted.swapaxes(-1, -2))
+    # Draws are for elements in the order of the array.
+    drawn = {"rounding": "stochastic", "seed": 5}
+    np.testing.assert_array_equal(
+        encoded(x, (tall, 1), **drawn)[0], encoded(np.asfortranarray(x), (tall, 1), **drawn)[0]
+    )
+    x[..., 40, 7], x[..., 3, 9] = np.inf, np.nan
+    with pytest.raises(ValueError, match=r"NaN at index \[(0, )?3, 9\]"):
+        encoded(x, (tall, 1))
 
 
 @pytest.mark.parametrize("scheme", PLAIN)

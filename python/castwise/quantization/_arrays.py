@@ -27,7 +27,7 @@ from castwise.quantization._views import Array, views_of
 _BYTE = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QuantizedArray:
     """A weight as codes that share scales, in the arrays that its producer stores.
 
@@ -108,17 +108,17 @@ class QuantizedArray:
         check(self)
 
     @classmethod
-    def _of_parts(cls, **fields: Any) -> Self:
+    def _of_parts(cls, fields: Mapping[str, Any]) -> Self:
         """Make an array of all fields, in their final form, whose parts are known to fit."""
-        made, store = object.__new__(cls), object.__setattr__
-        for name, value in fields.items():
-            store(made, name, value)
-        store(made, "_ready", {})
+        made = object.__new__(cls)
+        # At once: a call for each field would take longer than a small array.
+        made.__dict__.update(fields)
+        made.__dict__["_ready"] = {}
         return made
 
     def _with(self, **fields: Any) -> Self:
         """Make an array of cuts of parts that fit each other."""
-        return self._of_parts(**{name: getattr(self, name) for name in _FIELDS} | fields)
+        return self._of_parts({name: getattr(self, name) for name in _FIELDS} | fields)
 
     @property
     def dtype_of_codes(self) -> str:

@@ -111,40 +111,26 @@ def quantize(
     (2, 8)
 
     """
-    row = find_scheme(scheme)
     array = float_array(x)
-    axis = integer("axis", axis, -array.ndim, array.ndim - 1)
-    seed = integer("seed", seed, 0, MAX_SEED)
-    if not row.recipes:
-        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
-    producer = row.recipes[0] if recipe is None else recipe
-    if producer not in row.recipes:
-        find_recipe(producer)
-        known = ", ".join(row.recipes)
-        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
-    if four_over_six is not None and not row.global_scale:
-        raise ValueError(
-            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
-        )
-    powers = scale_rule is not None
-    if powers and row.rule is None and not row.name.startswith("fp8_"):
-        raise ValueError(
-            f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
-            "of MX or fp8."
-        )
-    pair = None if block is None else block_pair(block)
-    plan = _planned(row, producer, pair, axis, array.shape, array.dtype, bool(symmetric), powers)
-    # The core takes longer to be told what it assumes than a small array. It lists the names that
-    # it takes, if another value is given.
-    names = {"rule": scale_rule, "rounding": rounding, "four_over_six": four_over_six}
-    told: dict[str, Any] = {name: str(one) for name, one in names.items() if one is not None}
-    if threads is not None:
-        told["threads"] = threads
-    if seed:
-        told["seed"] = seed
-    if nonfinite != "raise":
-        told["nonfinite"] = str(nonfinite)
-    return _encoded(array, plan, None if amax is None else magnitude(amax), told)
+    request = (
+        scheme,
+        recipe,
+        None if block is None else block_pair(block),
+        axis,
+        array.shape,
+        array.dtype,
+        bool(symmetric),
+        scale_rule,
+        rounding,
+        nonfinite,
+        four_over_six,
+        seed,
+    )
+    try:
+        plan = _known_plan(*request)
+    except TypeError:  # of what has no hash, too, which its own check names
+        plan = _planned(*request)
+    return _encoded(array, plan, None if amax is None else magnitude(amax), threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +143,8 @@ class _Plan:
         What is made, and whose arithmetic it is.
     views
         Where the parts lie.
+    as_given
+        Whether the core sees the array and the payload as they are.
     block
         The (rows, columns) that share a scale as it is computed.
     grid
@@ -171,12 +159,15 @@ class _Plan:
         Whether codes fill the payload: else what is left of it is 0.
     options
         Of the core.
+    fields
+        Of the result.
 
     """
 
     scheme: Scheme
     producer: str
     views: Views
+    as_given: bool
     block: tuple[int, int]
     grid: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -185,20 +176,43 @@ class _Plan:
     at_once: bool
     fills: bool
     options: dict[str, Any]
+    fields: dict[str, Any]
 
 
-@lru_cache(1 << 10)
 def _planned(  # noqa: PLR0917  (keywords take longer to look up)
-    row: Scheme,
-    producer: str,
+    scheme: str,
+    recipe: str | None,
     block: tuple[int, int] | None,
     axis: int,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     symmetric: bool,
-    powers: bool,
+    scale_rule: str | None,
+    rounding: Rounding | None,
+    nonfinite: str,
+    four_over_six: str | None,
+    seed: int,
 ) -> _Plan:
     """Plan how arrays of a shape and dtype are quantised."""
+    row = find_scheme(scheme)
+    axis = integer("axis", axis, -len(shape), len(shape) - 1)
+    seed = integer("seed", seed, 0, MAX_SEED)
+    if not row.recipes:
+        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
+    producer = row.recipes[0] if recipe is None else recipe
+    if producer not in row.recipes:
+        find_recipe(producer)
+        known = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+    if four_over_six is not None and not row.global_scale:
+        raise ValueError(
+            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
+        )
+    if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
+        raise ValueError(
+            f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
+            "of MX or fp8."
+        )
     if not symmetric and not _has_integers(row):
         raise ValueError(
             f"symmetric=False is not valid for {row.name}, whose codes have no zero points."
@@ -212,24 +226,46 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
     _check_shape(views)
     grid = replace(views, block=size).grid
-    scales = scale_dtype(views, dtype, powers=powers and row.rule is None)
+    powers = scale_rule is not None and row.rule is None
+    scales = scale_dtype(views, dtype, powers=powers)
     options: dict[str, Any] = {
         "scheme": row.name,
         "recipe": producer,
         "block": size[::-1] if views.turned else size,
     }
-    if views.packing != "dense":
-        options["layout"] = views.packing
-    if storage.excess:
-        options["offset"] = 1 << (row.bits - 1)
-    kind = format_of_bytes(scales, row)
-    if kind is not None:
-        options["scale_format"] = kind
+    others: dict[str, tuple[Any, Any]] = {
+        "layout": (views.packing, "dense"),
+        "offset": (1 << (row.bits - 1) if storage.excess else 0, 0),
+        "scale_format": (format_of_bytes(scales, row), None),
+        "rule": (scale_rule, None),
+        "rounding": (rounding, None),
+        "four_over_six": (four_over_six, None),
+        "nonfinite": (nonfinite, "raise"),
+        "seed": (seed, 0),
+    }
+    # The core takes longer to be told what it assumes than a small array. It lists the names that
+    # it takes, if another value is given.
+    options |= {
+        name: value if name in {"offset", "seed"} else str(value)
+        for name, (value, assumed) in others.items()
+        if value != assumed
+    }
     moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    is_turned = views.turned or storage.flat or axis not in (-1, len(shape) - 1)
+    fields = {
+        "scheme": row.name,
+        "shape": shape,
+        "recipe": producer,
+        "block": views.block,
+        "axis": axis,
+        "variant": None,
+        "layout": layout,
+    }
     return _Plan(
         row,
         producer,
         views,
+        not moves and not is_turned and len(shape) > 1,
         size,
         grid,
         scales,
@@ -238,7 +274,11 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
         fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
         options=options,
+        fields=fields,
     )
+
+
+_known_plan = lru_cache(1 << 10, typed=True)(_planned)
 
 
 def _has_integers(scheme: Scheme) -> bool:
@@ -261,34 +301,35 @@ def _allowed_block(
     raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
 
 
-def _encoded(x: Array, plan: _Plan, amax: float | None, options: dict[str, Any]) -> QuantizedArray:
-    """Allocate the parts and have the core fill them, with these options more."""
-    views, scheme = plan.views, plan.scheme
-    weight = views.of_weight(x)
+def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
+    """Allocate the parts and have the core fill them."""
+    views, scheme, grid = plan.views, plan.scheme, plan.grid
     data, stored_scale, stored_bias = _allocated(plan)
-    grid = plan.grid
+    weight, codes = (x, data) if plan.as_given else (views.of_weight(x), views.of_data(data))
+    options = plan.options if threads is None else {**plan.options, "threads": threads}
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
     second = None
     if scheme.global_scale and plan.producer != "mlx":
-        largest = 256.0 if "four_over_six" in options else 448.0
+        largest = 256.0 if "four_over_six" in plan.options else 448.0
         found = _core.block_amax(np.atleast_2d(x)) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = found if math.isfinite(found) else 1.0
         level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)
         second = np.array(level, np.float32)
-        options |= {"global_scale": second, "global_max": largest, "amax": safe}
+        options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
     elif plan.block == (0, 0):
-        options["amax"] = _whole_amax(x, weight) if amax is None else amax
+        whole = _whole_amax(x, weight) if amax is None else amax
+        options = {**options, "amax": whole}
     elif amax is not None:
         raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
     if zero is not None:
-        options["zero_point"] = zero
+        options = {**options, "zero_point": zero}
     if biases is not None:
-        options["bias"] = biases
+        options = {**options, "bias": biases}
     encode = _core.encode_blocks if x.size else _nothing
-    encode(weight, views.of_data(data), scale, **plan.options, **options)
+    encode(weight, codes, scale, **options)
     if not plan.at_once:
         if plan.block != views.block:
             scale = np.repeat(scale, plan.block[0], axis=-2)[..., : views.grid[-2], :]
@@ -306,20 +347,14 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, options: dict[str, Any])
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     if second is not None and views.recipe is not None:
         second = second.reshape(views.recipe.scalar)
-    return QuantizedArray._of_parts(
-        scheme=scheme.name,
-        data=data,
-        scale=stored_scale,
-        global_scale=second,
-        zero_point=stored_zero,
-        shape=views.shape,
-        recipe=plan.producer,
-        block=views.block,
-        axis=views.axis,
-        extras=MappingProxyType(extras),
-        variant=None,
-        layout=views.layout,
-    )
+    parts = {
+        "data": data,
+        "scale": stored_scale,
+        "global_scale": second,
+        "zero_point": stored_zero,
+        "extras": MappingProxyType(extras),
+    }
+    return QuantizedArray._of_parts(plan.fields | parts)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

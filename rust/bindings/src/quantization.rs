@@ -11,8 +11,9 @@ use numpy::{PyReadonlyArray1, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use smallvec::SmallVec;
 
-use crate::array::Array;
+use crate::array::{Array, INLINE};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
@@ -20,8 +21,8 @@ use crate::runtime::parse_threads;
 /// An array for the core, as numbers: pointers are not `Send`.
 struct Operand {
     address: usize,
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    shape: SmallVec<[usize; INLINE]>,
+    strides: SmallVec<[isize; INLINE]>,
     format: Format,
     extent: (usize, usize),
 }
@@ -30,8 +31,8 @@ impl Operand {
     fn of(array: &Array<'_>) -> Self {
         Self {
             address: array.pointer().expose_provenance(),
-            shape: array.shape().to_vec(),
-            strides: array.strides().to_vec(),
+            shape: array.shape().into(),
+            strides: array.strides().into(),
             format: array.format,
             extent: array.extent(),
         }

@@ -28,8 +28,8 @@ mod place;
 mod plain;
 
 use crate::dtypes;
-use place::{INLINE, overlaps_itself};
-pub(crate) use place::{Order, Place, shown};
+use place::overlaps_itself;
+pub(crate) use place::{INLINE, Order, Place, shown};
 pub(crate) use plain::Plain;
 
 /// An array whose elements have a format, as read once.

@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 use smallvec::SmallVec;
 
 /// Axes whose lengths and strides cost no allocation.
-pub(super) const INLINE: usize = 2;
+pub(crate) const INLINE: usize = 2;
 
 /// The memory of an array for the core, as numbers: pointers are not `Send`.
 #[derive(Clone, Copy, Debug)]

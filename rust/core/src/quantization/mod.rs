@@ -4,7 +4,7 @@
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
-//! * `rows`, `work`: arrays as rows, and their shares; `held`: buffers of threads.
+//! * `rows`, `work`: arrays as rows, and their shares; `held`, `turned`: buffers of threads.
 //! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
 
 mod arithmetic;
@@ -25,6 +25,7 @@ mod scale_rule;
 mod scaled;
 mod scheme;
 mod swizzle;
+mod turned;
 mod work;
 
 pub use codes::{Direction, repack};

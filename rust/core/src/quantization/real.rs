@@ -211,5 +211,5 @@ pub(super) fn bf16() -> Format {
 
 /// Returns the format of a real type.
 pub(super) fn format<T: Real>() -> Format {
-    crate::parse::find(T::FORMAT).unwrap_or_else(|| unreachable!("the table has float32 and float64"))
+    Format::named(T::FORMAT).unwrap_or_else(|| unreachable!("the table has float32 and float64"))
 }

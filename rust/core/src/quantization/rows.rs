@@ -87,6 +87,18 @@ impl Rows {
         self.is_dense() && self.row_stride == (items * self.size) as isize
     }
 
+    /// Returns rows of so many items without gaps, in other memory that begins with an item of a row.
+    pub(super) fn elsewhere(&self, memory: *mut u8, (row, start, count): (usize, usize, usize)) -> Self {
+        let before = (row * count + start) * self.size;
+        Self {
+            pointer: memory.wrapping_sub(before),
+            stack: SmallVec::new(),
+            row_stride: (count * self.size) as isize,
+            inner: SmallVec::from_slice(&[(count, self.size as isize)]),
+            size: self.size,
+        }
+    }
+
     /// Returns where a row begins.
     pub(super) fn row(&self, mut stack: usize, row: usize) -> *mut u8 {
         let mut offset = row as isize * self.row_stride;

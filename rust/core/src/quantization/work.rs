@@ -105,8 +105,8 @@ pub(super) struct Item {
     pub(super) columns: Range<usize>,
 }
 
-/// Elements of an item, about.
-const ITEM: usize = 1 << 16;
+/// Elements of an item, about: rows of more are cut.
+pub(super) const ITEM: usize = 1 << 16;
 
 /// Runs a function for all items, on at most so many threads, in the default environment. Items begin at a whole tile
 /// of so many columns and rows, and hold whole blocks of rows.
@@ -122,7 +122,8 @@ pub(super) fn run_items(
     if rows * columns * matrices == 0 {
         return Ok(());
     }
-    let wide = if columns > ITEM { (ITEM / tile_columns).max(1) * tile_columns } else { columns };
+    let most = ITEM / tile_rows;
+    let wide = if columns > most { (most / tile_columns).max(1) * tile_columns } else { columns };
     let least = if block.0 < rows && block.0 > tile_rows { block.0 } else { tile_rows };
     let tall = (ITEM / wide / least).max(1) * least;
     let (down, across) = (rows.div_ceil(tall), columns.div_ceil(wide));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,10 +68,9 @@ def abs_max_quantize(  # noqa: PLR0917 - as Keras
     if isinstance(axes, tuple) and len(axes) == 1:
         (axes,) = axes
     usual = (x.dtype.name, codes_dtype, low, high, epsilon)
-    # Down the columns, numpy's steps are several times as fast as the kernel.
-    is_last = isinstance(axes, int) and axes in (-1, x.ndim - 1)
-    if usual == ("float32", INT8, -127, 127, EPSILON) and is_last and x.ndim and x.size:
-        codes, scale = _in_one_pass(x)
+    is_axis = isinstance(axes, int) and -x.ndim <= axes < x.ndim
+    if usual == ("float32", INT8, -127, 127, EPSILON) and is_axis and x.size:
+        codes, scale = _in_one_pass(x, axes)
         if not np.isnan(scale).any():  # which stands for what is not finite
             return codes, scale
     step = Steps(np.float32 if to_numpy and x.dtype.name == BFLOAT16 else x.dtype)
@@ -82,14 +82,17 @@ def abs_max_quantize(  # noqa: PLR0917 - as Keras
     return cast(step(codes), codes_dtype), cast(scale, x.dtype)
 
 
-def _in_one_pass(x: Array) -> tuple[Array, Array]:
-    """Quantise float32 to int8 along the last axis; a NaN among the scales means: no result."""
+def _in_one_pass(x: Array, axis: Any) -> tuple[Array, Array]:
+    """Quantise float32 to int8 along an axis; a NaN among the scales means: no result."""
+    axis %= x.ndim
     codes = np.empty(x.shape, np.int8)
-    scale = np.empty((*x.shape[:-1], 1), np.float32)
+    scale = np.empty((*x.shape[:axis], 1, *x.shape[axis + 1 :]), np.float32)
+    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     _core.encode_blocks(
-        np.atleast_2d(x),
-        np.atleast_2d(codes),
-        np.atleast_2d(scale),
+        *(
+            one.reshape(before, -1, after).swapaxes(1, 2) if after > 1 else one.reshape(before, -1)
+            for one in (x, codes, scale)
+        ),
         scheme="int8_channel",
         recipe="keras",
         block=(1, 0),

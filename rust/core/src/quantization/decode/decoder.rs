@@ -5,7 +5,7 @@ use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
-use crate::kernels::tile::Tile;
+use crate::kernels::tile::{TILE, Tile};
 use crate::kernels::vectors::shapes::{Shape, shape_of};
 use crate::quantization::arithmetic::{LANES, PIECE, Piece};
 use crate::quantization::lookup::{self, HALF};
@@ -95,8 +95,8 @@ pub(super) struct Decoder<'a, T> {
     /// Columns of a piece, and its rows, or 1 if it may have more.
     pub(super) piece: (usize, usize),
     pub(super) way: Way,
-    /// The elements of the codes of a table, as often as a tile has room.
-    pub(super) pattern: Box<Tile<T>>,
+    /// The elements of the codes of a table, several times for nibbles.
+    pub(super) pattern: Vec<T>,
 }
 
 /// How the codes of an item become results.
@@ -212,7 +212,7 @@ impl<'a, T: Real> Decoder<'a, T> {
             odd: what.exact && out.format != format::<T>(),
             piece: (widest / unit * unit, tall),
             way: Way::Pieces,
-            pattern: Box::default(),
+            pattern: Vec::new(),
             extent,
         }
         .with_way(out.format))
@@ -270,8 +270,11 @@ impl<'a, T: Real> Decoder<'a, T> {
             (8, _) if lookup::has_bytes(level) && elements >= PAYS_FROM => self.way = Way::Bytes,
             _ => return self,
         }
-        let entries = if self.way == Way::Bytes { NUMBERS.len() } else { HALF };
-        let (first, rest) = self.pattern.0.split_at_mut(entries);
+        // One table of bytes is made at a time, many of nibbles.
+        let (entries, all) =
+            if self.way == Way::Bytes { (NUMBERS.len(), NUMBERS.len()) } else { (HALF, TILE) };
+        self.pattern.resize(all, T::default());
+        let (first, rest) = self.pattern.split_at_mut(entries);
         if let Some(map) = &self.map {
             look_up(level, map, &NUMBERS[..entries], first);
         } else if let Some(elements) = &self.elements {

@@ -2,14 +2,14 @@
 
 use super::decoder::{Buffers, Decoder};
 use crate::cpu::{Kernel, Level};
-use crate::kernels::tile::TILE;
+use crate::quantization::arithmetic::PIECE;
 use crate::quantization::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
 use crate::quantization::packing::Packing;
 use crate::quantization::real::Real;
 use crate::quantization::work::Item;
 
 /// Blocks whose tables are made together.
-const TABLES: usize = TILE / HALF;
+const TABLES: usize = PIECE / HALF;
 
 impl<T: Real> Decoder<'_, T> {
     /// Returns the item, the columns of a block, and the half groups of one as a power of two: as one row, if its rows follow
@@ -39,7 +39,9 @@ impl<T: Real> Decoder<'_, T> {
         buffers: &mut Buffers<T>,
     ) {
         let count = number * entries;
-        buffers.values.0[..count].copy_from_slice(&self.pattern.0[..count]);
+        for values in buffers.values.0[..count].chunks_mut(self.pattern.len()) {
+            values.copy_from_slice(&self.pattern[..values.len()]);
+        }
         // SAFETY: the caller's promise.
         unsafe {
             let blocks = self.prepare(matrix, block, (first * entries, count, entries), buffers);

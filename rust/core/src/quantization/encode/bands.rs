@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::encoder::{Encoder, JOINED};
+use super::encoder::{Encoder, JOINED, is_large};
 use super::operands::refuse;
 use super::source::{Buffers, bits_of};
 use crate::error::Error;
@@ -12,27 +12,23 @@ use crate::quantization::arithmetic::{Area, Blocks, PIECE, pieces};
 use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest, widen};
 use crate::quantization::real::Real;
-use crate::quantization::work::{Extent, Item, run_items};
-
-/// Elements of a block that is worth finding its largest magnitude by several threads.
-const LARGE: usize = 1 << 17;
+use crate::quantization::work::{Extent, ITEM, Item, run_items};
 
 impl<T: Real> Encoder<'_, T> {
     /// # Safety
     /// As for [`encode`].
     pub(super) unsafe fn run(mut self, threads: usize) -> Result<(), Error> {
         let bytes = self.source.x.size() * self.extent.columns + self.data.size() * self.data.width();
-        let (block, columns) = (self.extent.block, self.extent.columns);
+        let columns = self.extent.columns;
         // SAFETY: the caller's promise; items are apart.
         unsafe {
-            if block.0 * block.1 > LARGE {
+            if is_large(&self.extent) {
                 self.grid = Some(self.find_grid(bytes, threads)?);
             }
-            let tall = if self.grid.is_some() { 1 } else { block.0 };
             let joins = self.joins();
-            run_items(&self.extent, (self.wide, tall), bytes, threads, |item| {
+            run_items(&self.extent, (self.wide, self.tall), bytes, threads, |item| {
                 let columns = if joins { item.rows.len() * columns } else { columns };
-                with_held(|buffers| self.item(item, joins, columns, buffers));
+                self.source.with_item(item, |buffers| self.item(item, joins, columns, buffers));
                 Ok(())
             })?;
             if self.failed.load(Ordering::Relaxed) { self.first_not_finite() } else { Ok(()) }
@@ -49,8 +45,8 @@ impl<T: Real> Encoder<'_, T> {
             Mutex::new(vec![(T::default(), Extremes::default()); self.extent.matrices() * down * across]);
         let width = self.extent.block.1;
         // SAFETY: the caller's promise.
-        run_items(&self.extent, (TILE, 1), bytes, threads, |item| unsafe {
-            with_held(|buffers: &mut Buffers<T>| {
+        run_items(&self.extent, (TILE, self.tall), bytes, threads, |item| unsafe {
+            self.source.with_item(item, |buffers| {
                 let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
                 let columns = (item.columns.start, item.columns.end);
                 for (row, rows) in self.of_blocks(item) {
@@ -122,15 +118,16 @@ impl<T: Real> Encoder<'_, T> {
     fn joins(&self) -> bool {
         let Extent { columns, block, .. } = self.extent;
         let across = self.extent.column_blocks();
-        let unit = self.what.packing.unit(self.what.scheme.bits);
+        let (what, size) = (self.what, self.data.size());
+        let unit = if self.is_plain() { size } else { what.packing.unit(what.scheme.bits) };
         let blocks = [Some(&self.scale), self.zero_point.as_ref(), self.bias.as_ref().map(|bias| &bias.0)];
         block.0 == 1
             && self.grid.is_none()
-            && columns <= JOINED
+            && columns <= JOINED.min(ITEM / self.tall)
             && columns % block.1 == 0
             && columns % unit == 0
-            && self.source.x.is_gapless(columns)
-            && self.data.is_gapless(self.data.width())
+            && (self.source.turns || self.source.x.is_gapless(columns))
+            && (self.turns || self.data.is_gapless(self.data.width()))
             && blocks.into_iter().flatten().all(|rows| rows.is_gapless(across))
     }
 
@@ -139,7 +136,10 @@ impl<T: Real> Encoder<'_, T> {
     /// # Safety
     /// As for [`encode`].
     unsafe fn item(&self, item: &Item, joins: bool, columns: usize, buffers: &mut Buffers<T>) {
-        let width = self.extent.block.1;
+        let (width, size) = (self.extent.block.1, self.data.size());
+        let (from, to) = (self.bytes(item.columns.start) / size, self.bytes(item.columns.end).div_ceil(size));
+        let (above, rows, items) = (item.rows.start, item.rows.len(), to - from);
+        let turned = self.turns.then(|| buffers.turned.make(&self.data, (above, rows), (from, items)));
         if joins {
             let wide = (JOINED / self.extent.columns).max(1) * self.extent.columns;
             for start in (0..columns).step_by(wide) {
@@ -147,18 +147,23 @@ impl<T: Real> Encoder<'_, T> {
                 let (first, blocks) = (start / width, (end - start) / width);
                 // SAFETY: the caller's promise for these rows.
                 unsafe {
-                    self.band((item.matrix, item.rows.start, 1), (start, end), (first, blocks), buffers);
+                    self.band((item.matrix, above, 1), (start, end), (first, blocks), buffers);
                 };
             }
-            return;
         }
-        for (row, rows) in self.of_blocks(item) {
+        for (row, rows) in self.of_blocks(item).filter(|_| !joins) {
             for start in item.columns.clone().step_by(self.wide) {
                 let end = item.columns.end.min(start + self.wide).min(columns);
                 let (first, blocks) = (start / width, end.div_ceil(width) - start / width);
                 // SAFETY: the caller's promise for these rows and columns.
                 unsafe { self.band((item.matrix, row, rows), (start, end), (first, blocks), buffers) };
             }
+        }
+        if let Some(turned) = turned {
+            let there = self.data.row(item.matrix, above);
+            // SAFETY: the caller's promise; the memory has the containers of the item.
+            unsafe { self.data.write(self.level, there, (rows, from, items), turned) };
+            buffers.turned.release();
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::operands::{Encoded, Encoding, refuse};
-use super::rounded::{Rounded, single};
-use super::source::Source;
+use super::operands::{Encoded, Encoding, check, per_block, refuse};
+use super::rounded::Rounded;
+use super::source::{Source, TURNED};
 use crate::cast::{PlannedCast, Settings};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::{Options, Overflow, Rounding};
@@ -16,6 +16,7 @@ use crate::quantization::element::Element;
 use crate::quantization::element::names::{E2M1, INT8, UINT8};
 use crate::quantization::largest::Extremes;
 use crate::quantization::nearest::Bounds;
+use crate::quantization::packing::Packing;
 use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::recipe::{Family, Recipe, Steps, Ties};
 use crate::quantization::rows::{Array, Rows};
@@ -38,6 +39,8 @@ pub(super) struct Encoder<'a, T> {
     pub(super) extent: Extent,
     pub(super) source: Source<T>,
     pub(super) data: Rows,
+    /// Rows of packed codes are not dense, and are moved there item by item.
+    pub(super) turns: bool,
     pub(super) scale: Rows,
     pub(super) zero_point: Option<Rows>,
     pub(super) bias: Option<(Rows, Rounded)>,
@@ -66,6 +69,8 @@ pub(super) struct Encoder<'a, T> {
     pub(super) map: Option<Bounds>,
     /// Columns of a band: whole blocks, and units of the packing.
     pub(super) wide: usize,
+    /// Rows of an item are multiples of it.
+    pub(super) tall: usize,
     pub(super) odd: bool,
     pub(super) level: Level,
     pub(super) failed: AtomicBool,
@@ -84,81 +89,32 @@ fn common_multiple(a: usize, b: usize) -> usize {
 /// Elements of a band of joined rows, or of one row, at most: they stay in the innermost cache.
 pub(super) const JOINED: usize = 1 << 13;
 
+/// Elements of a block that is worth finding its largest magnitude by several threads.
+const LARGE: usize = 1 << 17;
+
+/// Elements that are moved together, at most.
+const MOST_TURNED: usize = 1 << 18;
+
+/// Whether the largest magnitudes of blocks are found before, by all threads.
+pub(super) fn is_large(extent: &Extent) -> bool {
+    extent.block.0 * extent.block.1 > LARGE
+}
+
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
 impl<'a, T: Real> Encoder<'a, T> {
     /// # Safety
     /// As for [`encode`].
-    #[expect(clippy::too_many_lines, reason = "every check of an operand, and every choice")]
+    #[expect(clippy::too_many_lines, reason = "every choice")]
     pub(super) unsafe fn new(what: &'a Encoding<'a>, to: &Encoded<'_>) -> Result<Self, Error> {
         let scheme = what.scheme;
         let recipe = Recipe::find(what.recipe, scheme.family, scheme.name)?;
         let extent = Extent::of("x", &what.x, what.block)?;
         let stack = extent.stack.len();
-        let per_block = |argument: &str, array: &Array<'_>| {
-            let found = extent.check(argument, array, extent.row_blocks())?;
-            if found != extent.column_blocks() {
-                return refuse(format!(
-                    "{argument} has {found} items per row, {} columns in blocks of {} need {}; give one for each block.",
-                    extent.columns,
-                    extent.block.1,
-                    extent.column_blocks()
-                ));
-            }
-            Ok(Rows::new(array, stack))
-        };
-        let size = to.data.format.item_size();
-        let found = extent.check("data", &to.data, extent.rows)?;
-        let needed = what.packing.bytes(scheme.bits, extent.columns).div_ceil(size);
-        if found != needed || (size != 1 && size != 4) {
-            return refuse(format!(
-                "data has {found} items of {size} bytes per row, {} codes of {} bits need {needed} of 1 or 4; give an \
-                 array of that width.",
-                extent.columns, scheme.bits
-            ));
-        }
-        let affine = recipe.steps == Steps::Edge;
+        check(what, to, recipe, &extent)?;
+        let per_block = |argument: &str, array: &Array<'_>| per_block(argument, array, &extent);
         let asymmetric = to.zero_point.is_some();
-        if to.scale.format.float().is_none_or(|spec| !spec.fits_in(&single()) && spec.signed) {
-            return refuse(format!(
-                "scale has dtype {}; use a float of at most 32 bits, or uint8 with scale_format.",
-                to.scale.format.name()
-            ));
-        }
-        if what.four_over_six.is_some() && scheme.family != Family::TwoLevel {
-            return refuse(format!(
-                "four_over_six is not valid with scheme={:?}; use it with nvfp4.",
-                scheme.name
-            ));
-        }
-        if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
-            return refuse(format!(
-                "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
-                recipe.name,
-                scheme.name,
-                if affine { "has biases and no zero points" } else { "has no biases, or no zero points" }
-            ));
-        }
-        if to.zero_point.is_some_and(|array| array.format.item_size() != 1) {
-            return refuse("zero_point has items of more than a byte; use int8.".to_owned());
-        }
-        let two_level = scheme.global_scale && recipe.steps != Steps::SingleLevel;
-        if what.global_scale.is_some() != two_level {
-            return refuse(format!(
-                "global_scale={} is not valid with recipe={:?} of scheme={:?}; {}.",
-                if two_level { "None" } else { "given" },
-                recipe.name,
-                scheme.name,
-                if two_level { "give what global_scale() returns" } else { "leave it out" }
-            ));
-        }
-        if recipe.steps == Steps::EncodeScale && what.amax.is_none() {
-            return refuse(format!(
-                "amax=None is not valid with recipe={:?}; give that of the array.",
-                recipe.name
-            ));
-        }
         // SAFETY: the caller's promise.
         let global = unsafe { what.global_scale.map_or(Ok(Vec::new()), |array| extent.per_matrix(&array))? };
         let (element, limits, max, largest) = elements::<T>(scheme, recipe, asymmetric);
@@ -185,7 +141,7 @@ impl<'a, T: Real> Encoder<'a, T> {
             let same = what.x.format == format::<T>();
             (it_does && !same).then(|| Rounded::new::<T>(what.x.format)).transpose()
         };
-        let source = Source::new(&what.x, &extent)?;
+        let mut source = Source::new(&what.x, &extent)?;
         let quotient = rounds(match recipe.family {
             Family::TwoLevel => false,
             _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
@@ -195,7 +151,7 @@ impl<'a, T: Real> Encoder<'a, T> {
         let float = if quotient.is_some() {
             // Without an amax of the caller's or NaN, quotients are finite.
             let finite = what.amax.is_none() && !what.nan_scales;
-            if at_once && source.is_bf16 && finite { Float::Bf16 } else { Float::F32 }
+            if at_once && source.is_bf16() && finite { Float::Bf16 } else { Float::F32 }
         } else if at_once
             && few_bits
             && size_of::<T>() == size_of::<f32>()
@@ -210,10 +166,23 @@ impl<'a, T: Real> Encoder<'a, T> {
             PlannedCast::new((bf16, element), &options, None).map(|plan| (plan, bf16))
         });
         let unit = common_multiple(what.packing.unit(scheme.bits), extent.block.1.min(extent.columns.max(1)));
+        let wide = if unit >= extent.columns {
+            extent.columns.max(1)
+        } else {
+            unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(JOINED) / unit).max(1)
+        };
+        let data = Rows::new(&to.data, stack);
+        let whole = if is_large(&extent) { 1 } else { extent.block.0 };
+        let tall = TURNED.next_multiple_of(whole);
+        let can_turn = tall * wide <= MOST_TURNED;
+        source.turns &= can_turn;
+        let turns = can_turn && !data.is_dense();
         Ok(Self {
             recipe,
+            turns,
+            tall: if turns || source.turns { tall } else { whole },
             source,
-            data: Rows::new(&to.data, stack),
+            data,
             scale: per_block("scale", &to.scale)?,
             zero_point: to.zero_point.map(|array| per_block("zero_point", &array)).transpose()?,
             bias: match to.bias {
@@ -239,11 +208,7 @@ impl<'a, T: Real> Encoder<'a, T> {
                 .map(|(low, high)| (low as u8, high as u8)),
             global: global.into_iter().map(T::from_f32).collect(),
             map,
-            wide: if unit >= extent.columns {
-                extent.columns.max(1)
-            } else {
-                unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(JOINED) / unit).max(1)
-            },
+            wide,
             odd: size_of::<T>() == 8,
             level: Level::active(),
             failed: AtomicBool::new(false),
@@ -251,6 +216,16 @@ impl<'a, T: Real> Encoder<'a, T> {
             what,
             extent,
         })
+    }
+
+    /// Returns the bytes of the codes of so many columns.
+    pub(super) fn bytes(&self, columns: usize) -> usize {
+        self.what.packing.bytes(self.what.scheme.bits, columns)
+    }
+
+    /// Whether each code is a byte.
+    pub(super) fn is_plain(&self) -> bool {
+        (self.what.packing, self.what.scheme.bits) == (Packing::Dense, u8::BITS)
     }
 
     /// Whether codes are drawn.

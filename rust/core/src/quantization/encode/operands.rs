@@ -1,11 +1,14 @@
 //! What is encoded, and what is written.
 
+use super::rounded::single;
 use crate::codec::options::{Named, Rounding};
 use crate::error::Error;
 use crate::quantization::packing::Packing;
-use crate::quantization::rows::Array;
+use crate::quantization::recipe::{Family, Recipe, Steps};
+use crate::quantization::rows::{Array, Rows};
 use crate::quantization::scale_rule::ScaleRule;
 use crate::quantization::scheme::Scheme;
+use crate::quantization::work::Extent;
 
 /// The smallest error of two ways to scale a block of NVFP4: to 6 or to 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,85 @@ pub struct Encoded<'a> {
     pub zero_point: Option<Array<'a>>,
     /// A bias for each block.
     pub bias: Option<Array<'a>>,
+}
+
+/// Checks all that does not depend on elements, but for the arrays of blocks.
+///
+/// # Errors
+/// As for [`encode`](super::encode).
+pub(super) fn check(
+    what: &Encoding<'_>,
+    to: &Encoded<'_>,
+    recipe: &Recipe,
+    extent: &Extent,
+) -> Result<(), Error> {
+    let scheme = what.scheme;
+    let size = to.data.format.item_size();
+    let found = extent.check("data", &to.data, extent.rows)?;
+    let needed = what.packing.bytes(scheme.bits, extent.columns).div_ceil(size);
+    if found != needed || (size != 1 && size != 4) {
+        return refuse(format!(
+            "data has {found} items of {size} bytes per row, {} codes of {} bits need {needed} of 1 or 4; give an \
+             array of that width.",
+            extent.columns, scheme.bits
+        ));
+    }
+    let affine = recipe.steps == Steps::Edge;
+    let asymmetric = to.zero_point.is_some();
+    if to.scale.format.float().is_none_or(|spec| !spec.fits_in(&single()) && spec.signed) {
+        return refuse(format!(
+            "scale has dtype {}; use a float of at most 32 bits, or uint8 with scale_format.",
+            to.scale.format.name()
+        ));
+    }
+    if what.four_over_six.is_some() && scheme.family != Family::TwoLevel {
+        return refuse(format!(
+            "four_over_six is not valid with scheme={:?}; use it with nvfp4.",
+            scheme.name
+        ));
+    }
+    if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
+        return refuse(format!(
+            "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
+            recipe.name,
+            scheme.name,
+            if affine { "has biases and no zero points" } else { "has no biases, or no zero points" }
+        ));
+    }
+    if to.zero_point.is_some_and(|array| array.format.item_size() != 1) {
+        return refuse("zero_point has items of more than a byte; use int8.".to_owned());
+    }
+    let two_level = scheme.global_scale && recipe.steps != Steps::SingleLevel;
+    if what.global_scale.is_some() != two_level {
+        return refuse(format!(
+            "global_scale={} is not valid with recipe={:?} of scheme={:?}; {}.",
+            if two_level { "None" } else { "given" },
+            recipe.name,
+            scheme.name,
+            if two_level { "give what global_scale() returns" } else { "leave it out" }
+        ));
+    }
+    if recipe.steps == Steps::EncodeScale && what.amax.is_none() {
+        return refuse(format!(
+            "amax=None is not valid with recipe={:?}; give that of the array.",
+            recipe.name
+        ));
+    }
+    Ok(())
+}
+
+/// Takes an array of an item for each block.
+pub(super) fn per_block(argument: &str, array: &Array<'_>, extent: &Extent) -> Result<Rows, Error> {
+    let found = extent.check(argument, array, extent.row_blocks())?;
+    if found != extent.column_blocks() {
+        return refuse(format!(
+            "{argument} has {found} items per row, {} columns in blocks of {} need {}; give one for each block.",
+            extent.columns,
+            extent.block.1,
+            extent.column_blocks()
+        ));
+    }
+    Ok(Rows::new(array, extent.stack.len()))
 }
 
 pub(super) fn refuse<T>(message: String) -> Result<T, Error> {

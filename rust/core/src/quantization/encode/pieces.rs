@@ -10,7 +10,7 @@ use crate::codec::reference::worth;
 use crate::format::Kind;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, by_block, limit};
 use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest};
-use crate::quantization::packing::{Packing, pack};
+use crate::quantization::packing::pack;
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
@@ -137,7 +137,7 @@ impl<T: Real> Encoder<'_, T> {
         let (to, places) = (values.0.as_mut_ptr(), ((matrix, row, rows), (start, columns)));
         // SAFETY: the caller's promise, and the buffers have room for a piece.
         unsafe {
-            let mut from = if self.source.is_bf16 && self.bias.is_none() {
+            let mut from = if self.source.is_bf16() && self.bias.is_none() {
                 (self.source.read(places.0, places.1, raw), Float::Bf16)
             } else {
                 (self.source.load(places.0, places.1, (raw, to)).cast(), Float::F32)
@@ -186,19 +186,20 @@ impl<T: Real> Encoder<'_, T> {
         (start, columns): (usize, usize),
         buffers: &mut Buffers<T>,
     ) {
-        let Buffers { values, codes, packed, .. } = buffers;
+        let Buffers { values, codes, packed, turned, .. } = buffers;
+        let data = turned.of(&self.data);
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
         let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
         let count = rows * columns;
         let (values, codes) = ((&values.0[..count], self.float), &mut codes.0[..count]);
-        let (from, to) = (packing.bytes(bits, start), packing.bytes(bits, start + columns));
+        let (from, to) = (self.bytes(start), self.bytes(start + columns));
         let items = to.div_ceil(size) - from / size;
-        let is_plain = (packing, bits) == (Packing::Dense, u8::BITS);
+        let is_plain = self.is_plain();
         let unit = if is_plain { 1 } else { packing.unit(bits) };
         // Rows that fill their containers and follow each other are as good as one.
-        let joined = columns == self.extent.columns && columns % unit == 0 && self.data.is_gapless(items);
-        let direct = self.data.is_dense() && items * size == to - from && (rows == 1 || joined);
-        let there = self.data.row(matrix, row).wrapping_add(from);
+        let joined = columns == self.extent.columns && columns % unit == 0 && data.is_gapless(items);
+        let direct = data.is_dense() && items * size == to - from && (rows == 1 || joined);
+        let there = data.row(matrix, row).wrapping_add(from);
         // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
             if direct && is_plain {
@@ -213,7 +214,7 @@ impl<T: Real> Encoder<'_, T> {
             for (row, codes) in codes.chunks_exact(columns).enumerate() {
                 pack(self.level, (packing, bits), codes.as_ptr(), room.add(row * items * size), columns);
             }
-            self.data.write(self.level, self.data.row(matrix, row), (rows, from / size, items), room);
+            data.write(self.level, data.row(matrix, row), (rows, from / size, items), room);
         }
     }
 

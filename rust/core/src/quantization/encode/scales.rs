@@ -111,9 +111,12 @@ impl<T: Real> Encoder<'_, T> {
         };
         let has_zero = !matches!(recipe.steps, Steps::Edge | Steps::Inverse);
         let (zero, nothing, nan) = (T::from_f32(zero), T::default(), T::from_f32(f32::NAN));
-        on_level::<T>(self.level, || {
-            for (scale, &amax) in scale.iter_mut().zip(amax.iter()) {
-                let finite = if amax == nothing && has_zero { zero } else { *scale };
+        // Loops that own what they need, and take no branches, are vectorised.
+        let numbers = scale.iter_mut().zip(amax.iter());
+        on_level::<T>(self.level, move || {
+            for (scale, &amax) in numbers {
+                let known = *scale;
+                let finite = if (amax == nothing) & has_zero { zero } else { known };
                 *scale = if amax.is_finite() { finite } else { nan };
             }
         });
@@ -123,14 +126,16 @@ impl<T: Real> Encoder<'_, T> {
         self.stored.round(constant, bytes);
         let replaces = matches!(recipe.steps, Steps::Quotient | Steps::DividedGlobal);
         if replaces && zero != nothing {
-            let mut replaced = 0;
-            on_level::<T>(self.level, || {
-                for scale in constant.iter_mut() {
-                    replaced |= u8::from(*scale == nothing);
-                    *scale = if *scale == nothing { zero } else { *scale };
-                }
+            let mut replaced = false;
+            let (numbers, found) = (constant.iter_mut(), &mut replaced);
+            on_level::<T>(self.level, move || {
+                *found = numbers.fold(false, |found, scale| {
+                    let (known, is_zero) = (*scale, *scale == nothing);
+                    *scale = if is_zero { zero } else { known };
+                    found | is_zero
+                });
             });
-            if replaced != 0 {
+            if replaced {
                 self.stored.round(constant, bytes);
             }
         }
@@ -215,10 +220,12 @@ impl<T: Real> Encoder<'_, T> {
         // Where there is no scale, or none that is a number, codes are 0.
         let none = if self.multiplies() { nothing } else { T::from_f32(f32::INFINITY) };
         let (is_edge, needs_scale) = (recipe.steps == Steps::Edge, recipe.steps != Steps::EncodeScale);
-        on_level::<T>(self.level, || {
-            for (factor, (&scale, &amax)) in factors.iter_mut().zip(scale.iter().zip(amax.iter())) {
-                let is_zero = !is_edge && (amax == nothing || (needs_scale && scale == nothing));
-                *factor = if is_zero || !amax.is_finite() { none } else { *factor };
+        let numbers = factors.iter_mut().zip(scale.iter().zip(amax.iter()));
+        on_level::<T>(self.level, move || {
+            for (factor, (&scale, &amax)) in numbers {
+                let known = *factor;
+                let is_zero = !is_edge & ((amax == nothing) | (needs_scale & (scale == nothing)));
+                *factor = if is_zero | !amax.is_finite() { none } else { known };
             }
         });
         if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {

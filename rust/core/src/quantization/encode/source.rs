@@ -15,7 +15,8 @@ use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest};
 use crate::quantization::real::{Real, format};
 use crate::quantization::rows::{Array, Rows};
-use crate::quantization::work::{Extent, run_items};
+use crate::quantization::turned::Turned;
+use crate::quantization::work::{Extent, Item, run_items};
 
 /// Returns the largest magnitude of an array: NaN if an element is NaN, 0 if there are none.
 ///
@@ -44,14 +45,17 @@ unsafe fn largest_of<T: Real>(x: &Array<'_>, threads: usize) -> Result<f64, Erro
     let extent = Extent::of("x", x, (0, 0))?;
     let source = Source::<T>::new(x, &extent)?;
     let whole = Mutex::new(T::default());
-    run_items(&extent, (TILE, 1), extent.columns * x.format.item_size(), threads, |item| {
+    let tile = (TILE, if source.turns { TURNED } else { 1 });
+    run_items(&extent, tile, extent.columns * x.format.item_size(), threads, |item| {
         let mut largest = [T::default()];
         let rows = (item.matrix, item.rows.start, item.rows.len());
         let columns = (item.columns.start, item.columns.end);
-        with_held(|buffers| {
-            // SAFETY: the caller's promise.
-            unsafe { source.raise(rows, columns, (extent.columns, 0), &mut largest, buffers) };
-        });
+        // SAFETY: the caller's promise.
+        unsafe {
+            source.with_item(item, |buffers| {
+                source.raise(rows, columns, (extent.columns, 0), &mut largest, buffers);
+            });
+        }
         if let Ok(mut whole) = whole.lock() {
             *whole = whole.larger(largest[0]);
         }
@@ -66,16 +70,18 @@ pub(super) fn bits_of<T: Real>(values: &mut [T]) -> &mut [T::Bits] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
+/// Rows that are moved together, at least: their elements in a column fill a line of the cache.
+pub(super) const TURNED: usize = 16;
+
 /// The weight, as pieces of floats.
 pub(super) struct Source<T> {
     pub(super) x: Rows,
     pub(super) cast: Prepared,
-    /// Elements are floats of the type already, and need not be moved.
+    /// Elements are floats of the type already.
     pub(super) is_direct: bool,
-    /// Elements have 16 bits, in the order of their magnitudes after the sign.
-    pub(super) is_short: bool,
-    /// They are the upper halves of float32.
-    pub(super) is_bf16: bool,
+    /// Rows are not dense, and items are moved before they are read.
+    pub(super) turns: bool,
+    shape: Option<Shape>,
     pub(super) level: Level,
     pub(super) real: PhantomData<T>,
 }
@@ -83,16 +89,35 @@ pub(super) struct Source<T> {
 impl<T: Real> Source<T> {
     pub(super) fn new(x: &Array<'_>, extent: &Extent) -> Result<Self, Error> {
         let rows = Rows::new(x, extent.stack.len());
-        let shape = x.format.float().and_then(|spec| shape_of(&spec));
         Ok(Self {
             cast: Prepared::new(x.format, None, format::<T>())?,
-            is_direct: rows.is_dense() && x.format == format::<T>(),
-            is_short: matches!(shape, Some(Shape::Bf16 | Shape::F16)),
-            is_bf16: shape == Some(Shape::Bf16),
+            is_direct: x.format == format::<T>(),
+            turns: !rows.is_dense(),
+            shape: x.format.float().and_then(|spec| shape_of(&spec)),
             x: rows,
             level: Level::active(),
             real: PhantomData,
         })
+    }
+
+    /// Whether elements are the upper halves of float32.
+    pub(super) fn is_bf16(&self) -> bool {
+        self.shape == Some(Shape::Bf16)
+    }
+
+    /// Calls a function with the buffers of this thread, which have the elements of an item if its rows are not dense.
+    ///
+    /// # Safety
+    /// The elements are readable.
+    pub(super) unsafe fn with_item(&self, item: &Item, function: impl FnOnce(&mut Buffers<T>)) {
+        with_held(|buffers: &mut Buffers<T>| {
+            if self.turns {
+                // SAFETY: the caller's promise.
+                unsafe { buffers.raw.turned.fill(self.level, &self.x, item) };
+            }
+            function(buffers);
+            buffers.raw.turned.release();
+        });
     }
 
     /// Returns a piece of some rows, given their first column and their number of columns, as it is stored: where it is,
@@ -104,12 +129,12 @@ impl<T: Real> Source<T> {
         &self,
         (matrix, row, rows): (usize, usize, usize),
         (start, columns): (usize, usize),
-        raw: &mut Piece<u64>,
+        raw: &mut Raw,
     ) -> Area<*const u8> {
+        let (x, room) = (raw.turned.of(&self.x), raw.piece.0.as_mut_ptr().cast());
         // SAFETY: the caller's promise; elements have up to 8 bytes.
         unsafe {
-            let (from, room) = (self.x.row(matrix, row), raw.0.as_mut_ptr().cast());
-            let (first, pitch) = self.x.read(self.level, from, (rows, start, columns), room);
+            let (first, pitch) = x.read(self.level, x.row(matrix, row), (rows, start, columns), room);
             Area { first, pitch, rows, columns }
         }
     }
@@ -122,7 +147,7 @@ impl<T: Real> Source<T> {
         &self,
         rows: (usize, usize, usize),
         columns: (usize, usize),
-        (raw, room): (&mut Piece<u64>, *mut T),
+        (raw, room): (&mut Raw, *mut T),
     ) -> Area<*const T> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -156,10 +181,12 @@ impl<T: Real> Source<T> {
         buffers: &mut Buffers<T>,
     ) {
         let Buffers { raw, values, shorts, constant, .. } = buffers;
+        // Elements of 16 bits are in the order of their magnitudes after the sign.
+        let is_short = matches!(self.shape, Some(Shape::Bf16 | Shape::F16));
         shorts.clear();
-        shorts.resize(if self.is_short { amax.len() } else { 0 }, 0);
+        shorts.resize(if is_short { amax.len() } else { 0 }, 0);
         // What lies densely is read where it is.
-        let at_once = self.is_direct || (self.is_short && self.x.is_dense());
+        let at_once = (self.is_direct || is_short) && (self.turns || self.x.is_dense());
         let step = if at_once { end - begin } else { PIECE };
         for start in (begin..end).step_by(step) {
             let columns = step.min(end - start);
@@ -170,7 +197,7 @@ impl<T: Real> Source<T> {
                 let rows = (matrix, row, rows);
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if self.is_short {
+                    if is_short {
                         let found = self.read(rows, (start, columns), raw).cast();
                         raise_largest(self.level, found, blocks, &mut shorts[here.clone()]);
                     } else {
@@ -181,7 +208,7 @@ impl<T: Real> Source<T> {
                 }
             }
         }
-        if self.is_short {
+        if is_short {
             constant.clear();
             constant.resize(amax.len(), T::default());
             // SAFETY: there are as many.
@@ -195,10 +222,19 @@ impl<T: Real> Source<T> {
     }
 }
 
+/// Elements of the weight that are not read where they are: a piece, or an item.
+#[derive(Default)]
+pub(super) struct Raw {
+    piece: Piece<u64>,
+    turned: Turned,
+}
+
 /// The buffers of a thread; vectors have an entry for each block of a band.
 #[derive(Default)]
 pub(super) struct Buffers<T: Real> {
-    pub(super) raw: Piece<u64>,
+    pub(super) raw: Raw,
+    /// Packed codes of an item whose rows are not dense.
+    pub(super) turned: Turned,
     pub(super) values: Piece<T>,
     pub(super) codes: Piece<u8>,
     pub(super) packed: Piece<u32>,
