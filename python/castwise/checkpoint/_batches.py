@@ -89,11 +89,14 @@ class TensorRange(NamedTuple):
         return self.length if self.casting is None else self.casting.source.nbytes(self.length)
 
     @property
+    def target_nbytes(self) -> int:
+        """Bytes that are written."""
+        return self.length if self.casting is None else self.casting.target.nbytes(self.length)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
-        if self.casting is None:
-            return 2 * self.length
-        return self.source_nbytes + self.casting.target.nbytes(self.length)
+        return self.source_nbytes + self.target_nbytes
 
     def cut(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
@@ -180,23 +183,23 @@ def convert_ranges(
     path: Path,
     source: BinaryIO,
     target: BinaryIO,
-    ranges: Sequence[TensorRange],
+    ranges: Iterable[TensorRange],
     threads: int | None,
     *,
     poll: Callable[[int], object] | None = None,
 ) -> Outcome:
     """Let the engine convert ranges of the file at `path`, open as `source`.
 
-    `poll` is told now and then the bytes taken so far.
+    They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
     """
     target.flush()  # the header
-    reports, failure = convert_tensors(
-        handle(source), handle(target), map(_job, ranges), threads, poll
-    )
+    names: list[str] = []
+    jobs = (_job(one, names) for one in ranges)
+    reports, failure = convert_tensors(handle(source), handle(target), jobs, threads, poll)
     if failure is None:
         return reports, None
     index, stage, number, error = failure
-    name = ranges[index].name
+    name = names[index]
     if error is not None:
         return [], named(error, name)
     if number is None and stage == "write":  # the system took none of the bytes
@@ -213,6 +216,10 @@ def named(error: Exception, name: str) -> Exception:
     return type(error)(f"tensor {name!r}: {error}")
 
 
-def _job(one: TensorRange) -> tuple[int, int, tuple[int, int], ElementCast | None]:
+def _job(
+    one: TensorRange, names: list[str]
+) -> tuple[int, int, tuple[int, int], ElementCast | None]:
+    """Return the job for a range, whose name is noted at the job's position."""
+    names.append(one.name)
     cast = None if one.casting is None else element_cast(one.casting)
     return one.source, one.target, (one.first, one.length), cast

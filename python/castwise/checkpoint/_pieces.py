@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -30,7 +31,7 @@ from castwise.checkpoint._rearranging import (
     rearrange,
     temporary_file,
 )
-from castwise.checkpoint._tensors import TensorInfo, format_info
+from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
@@ -69,6 +70,8 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
+        self._unseen = iter(self._order)
+        self._ranges: list[TensorRange] = []
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -83,7 +86,19 @@ class Conversion:
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors that the engine can convert where they lie, in the writer's order."""
-        return [one for one in map(self._range, self._order) if one is not None]
+        for _ in self._found():
+            pass
+        return self._ranges
+
+    def _found(self) -> Iterator[TensorRange]:
+        """Find `ranges`, and `_others`, from where the search has come to."""
+        for name in self._unseen:
+            one = self._range(name)
+            if one is None:
+                self._others[name] = None
+            else:
+                self._ranges.append(one)
+                yield one
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
         """Let the engine convert `ranges` in this process, then convert the others.
@@ -97,30 +112,28 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        ranges = self.ranges()
         reports: list[CastReport | None] = []
-        if ranges:
-            source, target = self.reader.place(ranges[0].name), self._writer.place(ranges[0].name)
+        # The engine begins with the first while the others are found.
+        ranges = chain(self._ranges.copy(), self._found())
+        if (first := next(ranges, None)) is not None:
+            source, target = self.reader.place(first.name), self._writer.place(first.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter, (self._plans[one.name].info for one in ranges))
+            watch = _Watch(meter, self._ranges) if meter.is_heard else None
             reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
                 target[0],
-                ranges,
+                chain([first], ranges),
                 self._options.threads,
-                poll=watch.poll,
+                poll=None if watch is None else watch.poll,
             )
             if error is not None:
                 raise error
-            watch.finish()
-        others = []
-        if len(ranges) < len(self._order):
-            placed = {one.name for one in ranges}
-            others = [name for name in self._order if name not in placed]
-        self.reader.expect(others)
-        for name in others:
+            if watch is not None:
+                watch.finish()
+        self.reader.expect(self._others)
+        for name in self._others:
             if self._is_rearranged(name):
                 self._others[name] = self._rearranged(name, meter, folder)
                 continue
@@ -143,13 +156,11 @@ class Conversion:
 
     def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
         """Return the rows of all tensors; `reports` are those of `ranges`, in their order."""
+        ranges = iter(self.ranges())
         return [
-            row_of(
-                self._writer,
-                name,
-                self._others[name] if name in self._others else next(reports),
-                shard,
-            )
+            self.row(name, self._others[name], shard)
+            if name in self._others
+            else CastRow.of(self._plans[name], next(ranges).target_nbytes, next(reports), shard)
             for name in self._order
         ]
 
@@ -257,31 +268,40 @@ class Conversion:
 
 
 class _Watch:
-    """Tells the meter which tensor the engine has reached."""
+    """Tells the meter which tensor the engine has reached.
 
-    def __init__(self, meter: ProgressMeter, tensors: Iterator[TensorInfo]) -> None:
+    `ranges` are whole tensors; others are added while the engine converts the first.
+    """
+
+    def __init__(self, meter: ProgressMeter, ranges: Sequence[TensorRange]) -> None:
         self._meter = meter
-        self._tensors = tensors
-        self._now: TensorInfo | None = None
+        self._ranges = ranges
+        self._at = 0
+        self._now: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
         self._next()
 
     def _next(self) -> None:
         if self._now is not None:
-            self._meter.finished(self._now.nbytes)
-            self._before += self._now.nbytes
-        self._now = next(self._tensors, None)
-        if self._now is not None:
+            self._meter.finished(self._now.source_nbytes)
+            self._before += self._now.source_nbytes
+            self._now = None
+        if self._at < len(self._ranges):
+            self._now = self._ranges[self._at]
+            self._at += 1
             self._meter.starts(self._now.name)
 
     def poll(self, taken: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        while self._now is not None and taken >= self._before + self._now.nbytes:
+        if self._now is None:
+            self._next()
+        while self._now is not None and taken >= self._before + self._now.source_nbytes:
             self._next()
         if self._now is not None and taken > self._before:
             self._meter.reaches(taken - self._before, self._now.name)
 
     def finish(self) -> None:
         """Take note that all tensors are done."""
+        self._next()
         while self._now is not None:
             self._next()

@@ -38,6 +38,11 @@ class ProgressMeter:
         self._done = 0
         self._listener = listener
 
+    @property
+    def is_heard(self) -> bool:
+        """True if there is a listener."""
+        return self._listener is not None
+
     def starts(self, name: str | None) -> None:
         """Say that the tensor `name` is next; None when there is no other."""
         self.reaches(0, name)
