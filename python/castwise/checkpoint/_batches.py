@@ -156,6 +156,8 @@ class Batch:
     threads: int | None
 
 
+_Job = tuple[int, int, tuple[int, int], ElementCast | None]
+
 Outcome = tuple[list[CastReport | None], Exception | None]
 """The report of each range, or why the batch cannot be converted."""
 
@@ -194,8 +196,9 @@ def convert_ranges(
     """
     target.flush()  # the header
     names: list[str] = []
-    jobs = (_job(one, names) for one in ranges)
-    reports, failure = convert_tensors(handle(source), handle(target), jobs, threads, poll)
+    reports, failure = convert_tensors(
+        handle(source), handle(target), _jobs(ranges, names), threads, poll
+    )
     if failure is None:
         return reports, None
     index, stage, number, error = failure
@@ -216,10 +219,12 @@ def named(error: Exception, name: str) -> Exception:
     return type(error)(f"tensor {name!r}: {error}")
 
 
-def _job(
-    one: TensorRange, names: list[str]
-) -> tuple[int, int, tuple[int, int], ElementCast | None]:
-    """Return the job for a range, whose name is noted at the job's position."""
-    names.append(one.name)
-    cast = None if one.casting is None else element_cast(one.casting)
-    return one.source, one.target, (one.first, one.length), cast
+def _jobs(ranges: Iterable[TensorRange], names: list[str]) -> Iterator[_Job]:
+    """Make the job of each range, whose tensor's name is noted at the same position."""
+    casting = made = None
+    for one in ranges:
+        names.append(one.name)
+        if one.casting is not casting:
+            casting = one.casting
+            made = None if casting is None else element_cast(casting)
+        yield one.source, one.target, (one.first, one.length), made

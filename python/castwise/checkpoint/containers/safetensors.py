@@ -169,17 +169,16 @@ class SafetensorsWriter(Writer):
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        plans = self.planned.items()
-        tags = {name: tag for name, plan in plans if (tag := self._layout(plan).tag) is not None}
+        layouts = {name: self._layout(plan) for name, plan in self.planned.items()}
+        tags = {name: one.tag for name, one in layouts.items() if one.tag is not None}
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
-            header, entries = _core.build_safetensors_header(
-                ((name, *self._layout(plan).stated) for name, plan in plans), pairs or None
+            header, self._begins = _core.build_safetensors_header(
+                ((name, *one.stated) for name, one in layouts.items()), pairs or None
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
-        self._begins = {name: len(header) + begin for name, begin in entries}
         self.order = list(self._begins)
         file.write(header)
         self._at = len(header)

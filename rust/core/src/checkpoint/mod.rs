@@ -24,6 +24,6 @@ mod positioned;
 pub use convert::{ElementCast, Elements, Scratch};
 pub use engine::{Failure, Tuning, run};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
-pub use header::{Header, TensorEntry, build, parse};
+pub use header::{Header, Places, TensorEntry, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
