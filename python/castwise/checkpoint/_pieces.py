@@ -8,7 +8,8 @@ whose result depends on places in C order, is brought into C order in a temporar
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -70,8 +71,7 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
-        self._unseen = iter(self._order)
-        self._ranges: list[TensorRange] = []
+        self._nbytes_after: list[int] = []  # of `ranges`, when these have been found
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -86,18 +86,17 @@ class Conversion:
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors that the engine can convert where they lie, in the writer's order."""
-        for _ in self._found():
-            pass
-        return self._ranges
+        return list(self._found())
 
     def _found(self) -> Iterator[TensorRange]:
-        """Find `ranges`, and `_others`, from where the search has come to."""
-        for name in self._unseen:
+        """Find `ranges` one by one, and what they will take; the other tensors are `_others`."""
+        self._nbytes_after.clear()
+        for name in self._order:
             one = self._range(name)
             if one is None:
                 self._others[name] = None
             else:
-                self._ranges.append(one)
+                self._nbytes_after.append(one.target_nbytes)
                 yield one
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
@@ -113,18 +112,19 @@ class Conversion:
 
         """
         reports: list[CastReport | None] = []
-        # The engine begins with the first while the others are found.
-        ranges = chain(self._ranges.copy(), self._found())
+        ranges = self._found()
         if (first := next(ranges, None)) is not None:
             source, target = self.reader.place(first.name), self._writer.place(first.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter, self._ranges) if meter.is_heard else None
+            watch = _Watch(meter) if meter.is_heard else None
+            ranges = chain([first], ranges)
+            # The engine begins with the first while the others are found.
             reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
                 target[0],
-                chain([first], ranges),
+                ranges if watch is None else watch.noted(ranges),
                 self._options.threads,
                 poll=None if watch is None else watch.poll,
             )
@@ -155,12 +155,12 @@ class Conversion:
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors; `reports` are those of `ranges`, in their order."""
-        ranges = iter(self.ranges())
+        """Return the rows of all tensors; `reports` are those of `ranges`, found before."""
+        nbytes_after = iter(self._nbytes_after)
         return [
             self.row(name, self._others[name], shard)
             if name in self._others
-            else CastRow.of(self._plans[name], next(ranges).target_nbytes, next(reports), shard)
+            else CastRow.of(self._plans[name], next(nbytes_after), next(reports), shard)
             for name in self._order
         ]
 
@@ -268,33 +268,32 @@ class Conversion:
 
 
 class _Watch:
-    """Tells the meter which tensor the engine has reached.
+    """Tells the meter which tensor the engine has reached."""
 
-    `ranges` are whole tensors; others are added while the engine converts the first.
-    """
-
-    def __init__(self, meter: ProgressMeter, ranges: Sequence[TensorRange]) -> None:
+    def __init__(self, meter: ProgressMeter) -> None:
         self._meter = meter
-        self._ranges = ranges
-        self._at = 0
+        self._left: deque[TensorRange] = deque()
         self._now: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
-        self._next()
+
+    def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
+        """Take note of whole tensors as the engine is given them."""
+        for one in ranges:
+            self._left.append(one)
+            if self._now is None:
+                self._next()
+            yield one
 
     def _next(self) -> None:
         if self._now is not None:
             self._meter.finished(self._now.source_nbytes)
             self._before += self._now.source_nbytes
-            self._now = None
-        if self._at < len(self._ranges):
-            self._now = self._ranges[self._at]
-            self._at += 1
+        self._now = self._left.popleft() if self._left else None
+        if self._now is not None:
             self._meter.starts(self._now.name)
 
     def poll(self, taken: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        if self._now is None:
-            self._next()
         while self._now is not None and taken >= self._before + self._now.source_nbytes:
             self._next()
         if self._now is not None and taken > self._before:
@@ -302,6 +301,5 @@ class _Watch:
 
     def finish(self) -> None:
         """Take note that all tensors are done."""
-        self._next()
         while self._now is not None:
             self._next()

@@ -169,13 +169,18 @@ class SafetensorsWriter(Writer):
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        layouts = {name: self._layout(plan) for name, plan in self.planned.items()}
-        tags = {name: one.tag for name, one in layouts.items() if one.tag is not None}
+        layouts = [self._layout(plan) for plan in self.planned.values()]
+        tags = {
+            name: one.tag
+            for name, one in zip(self.planned, layouts, strict=True)
+            if one.tag is not None
+        }
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, self._begins = _core.build_safetensors_header(
-                ((name, *one.stated) for name, one in layouts.items()), pairs or None
+                ((name, *one.stated) for name, one in zip(self.planned, layouts, strict=True)),
+                pairs or None,
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
