@@ -47,14 +47,14 @@ os.fsync(file)
 TRANSFORMERS = "transformers, save_pretrained"
 PROGRAMS = {
     "castwise": """
-from castwise import checkpoint
+from castwise.checkpoint import cast_file
 begin = perf_counter()
-checkpoint.cast_file(*sys.argv[1:])
+cast_file(*sys.argv[1:])
 """,
     "castwise, one thread": """
-from castwise import checkpoint
+from castwise.checkpoint import cast_file
 begin = perf_counter()
-checkpoint.cast_file(*sys.argv[1:], threads=1)
+cast_file(*sys.argv[1:], threads=1)
 """,
     "torch, a tensor at a time": f"""
 import torch

@@ -449,7 +449,9 @@ def test_failures_without_a_number_of_the_system(
 ) -> None:
     # No file system here takes none of the bytes without saying why.
     failed = ([], (0, stage, None, None))
-    monkeypatch.setattr(_batches, "convert_tensors", lambda *_: failed)
+    monkeypatch.setattr(
+        _batches, "convert_tensors", lambda _source, _target, jobs, *_: (list(jobs), failed)[1]
+    )
     np.save(tmp_path / "in.npy", floats(8))
     with pytest.raises(kind, match=message):
         checkpoint.cast_file(tmp_path / "in.npy", tmp_path / "out.npy", "bfloat16")

@@ -94,13 +94,16 @@ class TensorRange(NamedTuple):
         return self.length if self.casting is None else self.casting.source.nbytes(self.length)
 
     @property
+    def target_nbytes(self) -> int:
+        """Bytes that are written."""
+        if self.made is not None:
+            return self.made
+        return self.length if self.casting is None else self.casting.target.nbytes(self.length)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
-        if self.made is not None:
-            return self.length + self.made
-        if self.casting is None:
-            return 2 * self.length
-        return self.source_nbytes + self.casting.target.nbytes(self.length)
+        return self.source_nbytes + self.target_nbytes
 
     def cut(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
@@ -165,6 +168,8 @@ class Batch:
     maker: DecodedReader | None = None
 
 
+_Job = tuple[int, int, tuple[int, int], ElementCast | None]
+
 Outcome = tuple[list[CastReport | None], Exception | None]
 """The report of each range, or why the batch cannot be converted."""
 
@@ -213,23 +218,24 @@ def convert_ranges(
     path: Path,
     source: BinaryIO,
     target: BinaryIO,
-    ranges: Sequence[TensorRange],
+    ranges: Iterable[TensorRange],
     threads: int | None,
     *,
     poll: Callable[[int], object] | None = None,
 ) -> Outcome:
     """Let the engine convert ranges of the file at `path`, open as `source`.
 
-    `poll` is told now and then the bytes taken so far.
+    They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
     """
     target.flush()  # the header
+    names: list[str] = []
     reports, failure = convert_tensors(
-        handle(source), handle(target), map(_job, ranges), threads, poll
+        handle(source), handle(target), _jobs(ranges, names), threads, poll
     )
     if failure is None:
         return reports, None
     index, stage, number, error = failure
-    name = ranges[index].name
+    name = names[index]
     if error is not None:
         return [], named(error, name)
     if number is None and stage == "write":  # the system took none of the bytes
@@ -246,6 +252,12 @@ def named(error: Exception, name: str) -> Exception:
     return type(error)(f"tensor {name!r}: {error}")
 
 
-def _job(one: TensorRange) -> tuple[int, int, tuple[int, int], ElementCast | None]:
-    cast = None if one.casting is None else element_cast(one.casting)
-    return one.source, one.target, (one.first, one.length), cast
+def _jobs(ranges: Iterable[TensorRange], names: list[str]) -> Iterator[_Job]:
+    """Make the job of each range, whose tensor's name is noted at the same position."""
+    casting = made = None
+    for one in ranges:
+        names.append(one.name)
+        if one.casting is not casting:
+            casting = one.casting
+            made = None if casting is None else element_cast(casting)
+        yield one.source, one.target, (one.first, one.length), made

@@ -8,7 +8,9 @@ whose result depends on places in C order, is brought into C order in a temporar
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -31,7 +33,7 @@ from castwise.checkpoint._rearranging import (
     rearrange,
     temporary_file,
 )
-from castwise.checkpoint._tensors import TensorInfo, format_info
+from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
@@ -71,6 +73,7 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
+        self._nbytes_after: list[int] = []  # of `ranges`, when these have been found
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -88,7 +91,21 @@ class Conversion:
 
         They are in the writer's order.
         """
-        return [one for one in map(self._range, self._order) if one is not None]
+        return list(self._found(made=True))
+
+    def _found(self, *, made: bool) -> Iterator[TensorRange]:
+        """Find tensors with places one by one, and what they will take; the others are `_others`.
+
+        With `made`, those that are made elsewhere are among the former.
+        """
+        self._nbytes_after.clear()
+        for name in self._order:
+            one = self._range(name)
+            if one is None or (one.made is not None and not made):
+                self._others[name] = None
+            else:
+                self._nbytes_after.append(one.target_nbytes)
+                yield one
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
@@ -108,30 +125,29 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        ranges = [one for one in self.ranges() if one.made is None]
         reports: list[CastReport | None] = []
-        if ranges:
-            source, target = self.reader.place(ranges[0].name), self._writer.place(ranges[0].name)
+        ranges = self._found(made=False)
+        if (first := next(ranges, None)) is not None:
+            source, target = self.reader.place(first.name), self._writer.place(first.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter, (self._plans[one.name].info for one in ranges))
+            watch = _Watch(meter) if meter.is_heard else None
+            ranges = chain([first], ranges)
+            # The engine begins with the first while the others are found.
             reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
                 target[0],
-                ranges,
+                ranges if watch is None else watch.noted(ranges),
                 self._options.threads,
-                poll=watch.poll,
+                poll=None if watch is None else watch.poll,
             )
             if error is not None:
                 raise error
-            watch.finish()
-        others = []
-        if len(ranges) < len(self._order):
-            placed = {one.name for one in ranges}
-            others = [name for name in self._order if name not in placed]
-        self.reader.expect(others)
-        for name in others:
+            if watch is not None:
+                watch.finish()
+        self.reader.expect(self._others)
+        for name in self._others:
             if self._is_rearranged(name):
                 self._others[name] = self._rearranged(name, meter, folder)
                 continue
@@ -158,14 +174,12 @@ class Conversion:
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors; `reports` are those of `ranges`, in their order."""
+        """Return the rows of all tensors; `reports` are those of `ranges`, found before."""
+        nbytes_after = iter(self._nbytes_after)
         return [
-            row_of(
-                self._writer,
-                name,
-                self._others[name] if name in self._others else next(reports),
-                shard,
-            )
+            self.row(name, self._others[name], shard)
+            if name in self._others
+            else CastRow.of(self._plans[name], next(nbytes_after), next(reports), shard)
             for name in self._order
         ]
 
@@ -281,24 +295,31 @@ class Conversion:
 class _Watch:
     """Tells the meter which tensor the engine has reached."""
 
-    def __init__(self, meter: ProgressMeter, tensors: Iterator[TensorInfo]) -> None:
+    def __init__(self, meter: ProgressMeter) -> None:
         self._meter = meter
-        self._tensors = tensors
-        self._now: TensorInfo | None = None
+        self._left: deque[TensorRange] = deque()
+        self._now: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
-        self._next()
+
+    def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
+        """Take note of whole tensors as the engine is given them."""
+        for one in ranges:
+            self._left.append(one)
+            if self._now is None:
+                self._next()
+            yield one
 
     def _next(self) -> None:
         if self._now is not None:
-            self._meter.finished(self._now.nbytes)
-            self._before += self._now.nbytes
-        self._now = next(self._tensors, None)
+            self._meter.finished(self._now.source_nbytes)
+            self._before += self._now.source_nbytes
+        self._now = self._left.popleft() if self._left else None
         if self._now is not None:
             self._meter.starts(self._now.name)
 
     def poll(self, taken: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        while self._now is not None and taken >= self._before + self._now.nbytes:
+        while self._now is not None and taken >= self._before + self._now.source_nbytes:
             self._next()
         if self._now is not None and taken > self._before:
             self._meter.reaches(taken - self._before, self._now.name)

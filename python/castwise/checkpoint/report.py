@@ -38,6 +38,11 @@ class ProgressMeter:
         self._done = 0
         self._listener = listener
 
+    @property
+    def is_heard(self) -> bool:
+        """True if there is a listener."""
+        return self._listener is not None
+
     def starts(self, name: str | None) -> None:
         """Say that the tensor `name` is next; None when there is no other."""
         self.reaches(0, name)
@@ -141,18 +146,11 @@ class CastRow(NamedTuple):
         cls, plan: Planned, nbytes_after: int, report: CastReport | None, shard: str | None
     ) -> CastRow:
         """Return the row of a planned tensor that was written."""
-        info = plan.info
+        name, known, _, stored, shape, nbytes = plan.info
+        target = plan.label or plan.target
+        decision = plan.pattern, plan.decided_by
         return cls(
-            name=info.name,
-            shape=info.shape,
-            source=info.label,
-            target=plan.label or plan.target,
-            nbytes_before=info.nbytes,
-            nbytes_after=nbytes_after,
-            report=report,
-            shard=shard,
-            pattern=plan.pattern,
-            decided_by=plan.decided_by,
+            name, shape, known or stored, target, nbytes, nbytes_after, report, shard, *decision
         )
 
     @property

@@ -1,14 +1,9 @@
 //! Headers of checkpoint files: converts bytes and lists of tuples for the core, which checks them.
 
-use std::collections::HashMap;
-
 use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-
-/// A tensor's name, and where its data begins.
-type Place<'py> = (Bound<'py, PyString>, usize);
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// `(name, dtype code, shape, begin, end)` of each; the offsets count bytes from the start of the data. Codes are the
 /// same objects, and all is immutable, so that the garbage collector has nothing to visit.
@@ -56,25 +51,27 @@ pub(crate) fn parse_safetensors_header<'py>(
 
 /// Lay out tensors `(name, dtype code, shape)` and write the header of their file.
 ///
-/// Returns the first bytes of the file (length and header), and names with the offset at which each tensor's data goes,
-/// counted from the start of the data, in that order.
+/// Returns the first bytes of the file (length and header), and a dict from name to the offset in the file at which each
+/// tensor's data goes, in that order.
 #[pyfunction]
 pub(crate) fn build_safetensors_header<'py>(
     py: Python<'py>,
     tensors: &Bound<'py, PyAny>,
     metadata: Option<Metadata>,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<Place<'py>>)> {
-    let (mut list, mut given) = (Vec::new(), Vec::new());
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyDict>)> {
+    let (mut list, mut names) = (Vec::new(), Vec::new());
     for tensor in tensors.try_iter()? {
         let (name, code, shape): (Bound<'py, PyString>, String, Vec<usize>) = tensor?.extract()?;
         list.push((name.to_str()?.to_owned(), code, shape));
-        given.push(name);
+        names.push(name);
     }
     let (bytes, placed) = py.detach(|| checkpoint::build(list, metadata)).map_err(|error| refused(&error))?;
-    let names = given.iter().map(|name| Ok((name.to_str()?, name))).collect::<PyResult<HashMap<_, _>>>()?;
-    let begins = placed.iter().filter_map(|entry| Some(((*names.get(&*entry.name)?).clone(), entry.begin)));
-    let result = (PyBytes::new(py, &bytes), begins.collect::<Vec<_>>());
-    drop((bytes, placed));
-    give_back(result.1.len());
-    Ok(result)
+    let places = PyDict::new(py);
+    for (position, begin) in placed {
+        places.set_item(&names[position], bytes.len() + begin)?;
+    }
+    let header = PyBytes::new(py, &bytes);
+    drop(bytes);
+    give_back(names.len());
+    Ok((header, places))
 }

@@ -1,7 +1,8 @@
 //! The streaming engine of checkpoints for Python, which decides names and formats only.
 
 use std::fs::File;
-use std::io;
+use std::ops::Range;
+use std::{io, iter};
 
 use castwise_core::cast::{self, Settings};
 use castwise_core::checkpoint::{self, Elements, Failure, Job, Scratch, Tuning};
@@ -95,12 +96,17 @@ fn elements(format: &str, packed: bool, order: &str) -> PyResult<Elements> {
 /// where the file ends early, or an exception.
 type Outcome = (Vec<Option<CastReport>>, Option<(usize, &'static str, Option<i32>, Option<PyErr>)>);
 
+/// Jobs are taken from Python so many at a time, then twice as many: workers are soon busy, and Python is soon done even
+/// where its other threads have to be waited for each time.
+const JOBS_AT_ONCE: Range<usize> = 64..4096;
+
 /// Convert the tensors of one open file into another, in pieces, several at a time.
 ///
 /// `source` and `target` are descriptors (handles, on Windows). A job is the offset of a tensor in the source, its
 /// offset in the target, the range of its elements (bytes, if they are copied) as first, a multiple of 1,024, and number,
-/// and an `ElementCast` or None. `poll` is called now and then,
-/// between pieces, with the number of bytes taken so far; what it raises ends the run, and so does a signal's handler.
+/// and an `ElementCast` or None. The first jobs are under way while later ones are made. `poll` is called now and then,
+/// between pieces, with the number of bytes taken so far; what it or the iterator of jobs raises ends the run, and so does
+/// a signal's handler.
 #[pyfunction]
 #[pyo3(signature = (source, target, jobs, threads=None, poll=None))]
 pub(crate) fn convert_tensors(
@@ -111,38 +117,38 @@ pub(crate) fn convert_tensors(
     threads: Option<&Bound<'_, PyAny>>,
     poll: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Outcome> {
-    let mut list = Vec::new();
-    for job in jobs.try_iter()? {
-        let (source, target, (first, count), cast): (u64, u64, (u64, u64), Option<PyRef<'_, ElementCast>>) =
-            job?.extract()?;
-        list.push(Job { source, target, first, count, cast: cast.map(|cast| cast.core) });
-    }
+    let jobs = jobs.try_iter()?.unbind();
     let threads = threads.map_or_else(|| Ok(cast::num_threads()), parse_threads)?;
     let (source, target) = (opened(source)?, opened(target)?);
     let poll = poll.map(|poll| poll.clone().unbind());
-    let mut raised = None;
+    let mut at_once = JOBS_AT_ONCE.start;
+    let batches = iter::from_fn(|| {
+        let batch =
+            Python::attach(|py| jobs.bind(py).clone().take(at_once).map(job).collect::<PyResult<Vec<_>>>());
+        at_once = (2 * at_once).min(JOBS_AT_ONCE.end);
+        batch.map(|jobs| (!jobs.is_empty()).then_some(jobs)).transpose()
+    });
     let outcome = py.detach(|| {
-        checkpoint::run(&source, &target, &list, Tuning::of(threads), |taken| {
-            let answer = Python::attach(|py| {
+        checkpoint::run(&source, &target, batches, Tuning::of(threads), |taken| {
+            Python::attach(|py| {
                 py.check_signals()?;
                 poll.as_ref().map_or(Ok(()), |poll| poll.call1(py, (taken,)).map(|_| ()))
-            });
-            raised = answer.err();
-            raised.is_none()
+            })
         })
     });
-    drop(list);
-    if let Some(error) = raised {
-        return Err(error);
-    }
-    let failure = match outcome {
+    let failure = match outcome? {
         Ok(reports) => return Ok((reports.into_iter().map(|one| one.map(CastReport::from)).collect(), None)),
         Err(Failure::Read(job, error)) => (job, "read", errno(&error), None),
         Err(Failure::Write(job, error)) => (job, "write", errno(&error), None),
         Err(Failure::Cast(job, error)) => (job, "cast", None, Some(to_python(error))),
-        Err(Failure::Stopped) => return Err(PyValueError::new_err("stopped")),
     };
     Ok((Vec::new(), Some(failure)))
+}
+
+fn job(given: PyResult<Bound<'_, PyAny>>) -> PyResult<Job> {
+    let (source, target, (first, count), cast): (u64, u64, (u64, u64), Option<PyRef<'_, ElementCast>>) =
+        given?.extract()?;
+    Ok(Job { source, target, first, count, cast: cast.map(|cast| cast.core) })
 }
 
 /// Returns the system's number for an error; `None` where a file ends early.

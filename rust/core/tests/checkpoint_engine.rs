@@ -1,8 +1,11 @@
 //! The streaming engine: the same bytes and reports for any number of workers and size of pieces.
 
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use castwise_core::Error;
 use castwise_core::cast::{Settings, cast_slice};
@@ -30,8 +33,8 @@ impl Folder {
         let (from, to) = (self.0.join("source"), self.0.join("target"));
         fs::write(&from, source).unwrap();
         let target = File::create(&to).unwrap();
-        let outcome = run(&File::open(&from).unwrap(), &target, jobs, tuning, |_| true);
-        (fs::read(&to).unwrap(), outcome)
+        let outcome = run(&File::open(&from).unwrap(), &target, batches(jobs), tuning, |_| Ok(()));
+        (fs::read(&to).unwrap(), outcome.unwrap())
     }
 }
 
@@ -43,6 +46,15 @@ impl Drop for Folder {
 
 fn elements(name: &str) -> Elements {
     Elements { format: parse(name).unwrap(), packed: false, swapped: false }
+}
+
+/// Batches of one job, two, none, four, and so on.
+fn batches(jobs: &[Job]) -> impl Iterator<Item = Result<Vec<Job>, Infallible>> {
+    let mut left = jobs.to_vec();
+    [1, 2, 0, 4]
+        .into_iter()
+        .cycle()
+        .map_while(move |count| (!left.is_empty()).then(|| Ok(left.drain(..count.min(left.len())).collect())))
 }
 
 fn values(count: usize) -> Vec<f32> {
@@ -184,10 +196,57 @@ fn a_source_that_ends_early_and_a_caller_who_stops() {
     let (from, to) = (File::open(folder.0.join("source")), File::create(folder.0.join("target")));
     let tuning = Tuning { workers: NonZero::<usize>::MIN, piece_bytes: 1 };
     let mut asked = 0;
-    let outcome = run(&from.unwrap(), &to.unwrap(), &many, tuning, |_| {
+    let outcome = run(&from.unwrap(), &to.unwrap(), [Ok(many.to_vec())], tuning, |_| {
         asked += 1;
-        false
+        Err("enough")
     });
-    assert!(matches!(outcome, Err(Failure::Stopped)));
+    assert_eq!(outcome.err(), Some("enough"));
     assert_eq!(asked, 1);
+}
+
+#[test]
+fn jobs_are_under_way_while_others_are_made() {
+    let folder = Folder::new("meanwhile");
+    let (source, to) = (vec![7; 4 << 10], folder.0.join("target"));
+    let job = |index: u64| Job { source: 0, target: index << 12, first: 0, count: 4 << 10, cast: None };
+    let arrived = |bytes: usize| fs::read(&to).is_ok_and(|found| found.len() == bytes && !found.contains(&0));
+    for tuning in tunings() {
+        fs::write(folder.0.join("source"), &source).unwrap();
+        let (from, target) = (File::open(folder.0.join("source")).unwrap(), File::create(&to).unwrap());
+        let begin = Instant::now();
+        // A batch is made only when those before it are in the target; the third is an error.
+        let batches = (0..).map(|number| {
+            while !arrived(number << 14) {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(60),
+                    "batch {number} waits for those before it"
+                );
+                thread::yield_now();
+            }
+            if number == 3 {
+                Err("made wrongly")
+            } else {
+                Ok((0..4).map(|index| job(4 * number as u64 + index)).collect())
+            }
+        });
+        let outcome = run(&from, &target, batches, tuning, |_| Ok(()));
+        assert_eq!(outcome.err(), Some("made wrongly"));
+        assert!(arrived(3 << 14));
+    }
+}
+
+#[test]
+fn no_more_jobs_are_asked_for_after_a_failure() {
+    let folder = Folder::new("failure");
+    let (source, to) = (folder.0.join("source"), File::create(folder.0.join("target")).unwrap());
+    fs::write(&source, [7; 5000]).unwrap();
+    let from = File::open(source).unwrap();
+    let job = |index| Job { source: index, target: index, first: 0, count: 1, cast: None };
+    for tuning in tunings() {
+        // Batches without an end: the file has one.
+        let batches =
+            (0..).map(|number| Ok::<_, Infallible>((100 * number..100 * (number + 1)).map(job).collect()));
+        let outcome = run(&from, &to, batches, tuning, |_| Ok(())).unwrap();
+        assert!(matches!(outcome, Err(Failure::Read(5000, _))), "{tuning:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What a safetensors header may and may not say.
 
-use castwise_core::checkpoint::{Header, HeaderError, build, parse};
+use castwise_core::checkpoint::{Header, HeaderError, TensorEntry, build, parse};
 
 fn tensor(name: &str, code: &str, shape: &[usize]) -> (String, String, Vec<usize>) {
     (name.to_owned(), code.to_owned(), shape.to_vec())
@@ -21,15 +21,19 @@ fn built_headers_parse_to_what_was_asked() {
         tensor("nibbles", "F4", &[2, 4]),
         tensor("empty", "BF16", &[0, 7]),
     ];
-    let (bytes, placed) = build(asked, Some(metadata.clone())).unwrap();
+    let (bytes, placed) = build(asked.clone(), Some(metadata.clone())).unwrap();
     assert_eq!(bytes.len() % 8, 0);
     let stated = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert_eq!(stated as usize, bytes.len() - 8);
-    let names: Vec<&str> = placed.iter().map(|entry| entry.name.as_str()).collect();
-    assert_eq!(names, ["a", "b", "empty", "bytes", "nibbles"]);
-    assert_eq!(placed.last().unwrap().end, 4 + 16 + 3 + 4);
+    // "a", "b", "empty", "bytes", "nibbles", one after the other.
+    assert_eq!(placed, [(2, 0), (1, 4), (4, 20), (0, 20), (3, 23)]);
+    let ends = [4, 20, 20, 23, 27];
+    let entries = placed.into_iter().zip(ends).map(|((position, begin), end)| {
+        let (name, dtype, shape) = asked[position].clone();
+        TensorEntry { name, dtype, shape, begin, end }
+    });
     let header = parse(&bytes[8..], 27).unwrap();
-    assert_eq!(header, Header { tensors: placed, metadata: Some(metadata) });
+    assert_eq!(header, Header { tensors: entries.collect(), metadata: Some(metadata) });
 }
 
 #[test]
@@ -91,11 +95,25 @@ fn overlaps_holes_and_leftovers_are_refused() {
                  "b":{{"dtype":"U8","shape":[4],"data_offsets":{second}}}}}"#
         )
     };
-    assert!(refused(&two("[2,6]"), 6).contains("overlap"));
+    assert!(refused(&two("[2,6]"), 6).contains("tensor \"b\": its bytes overlap"));
     assert!(refused(&two("[5,9]"), 9).contains("hole"));
     assert!(parse(two("[4,8]").as_bytes(), 8).is_ok());
     assert!(refused(&two("[4,8]"), 7).contains("truncated"));
     assert!(refused(&two("[4,8]"), 9).contains("belong to no tensor"));
+}
+
+#[test]
+fn the_first_misplaced_of_many_is_named() {
+    for (misplaced, begin) in [(0, 1), (7, 6), (999, 1000), (1000, 1001), (1000, 999), (2345, 0)] {
+        let begin_of = |index| if index == misplaced { begin } else { index };
+        let entry = |index| {
+            let (begin, end) = (begin_of(index), index + 1);
+            format!(r#""t{index}":{{"dtype":"U8","shape":[{}],"data_offsets":[{begin},{end}]}}"#, end - begin)
+        };
+        let json = format!("{{{}}}", (0..2500).map(entry).collect::<Vec<_>>().join(","));
+        let message = refused(&json, 2500);
+        assert!(message.starts_with(&format!("tensor \"t{misplaced}\": its bytes overlap")), "{message}");
+    }
 }
 
 #[test]

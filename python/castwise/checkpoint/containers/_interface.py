@@ -55,7 +55,7 @@ class Elements(NamedTuple):
 
     def nbytes(self, count: int) -> int:
         """Return the bytes that so many elements take in the file."""
-        return count * _bits(self.format, packed=self.packed) // _BYTE_BITS
+        return count * _bits(self.format)[self.packed] // _BYTE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class Writer(Protocol):
 
 
 @lru_cache
-def _bits(name: str, *, packed: bool) -> int:
-    """Return the bits that an element of a format takes in a file."""
+def _bits(name: str) -> tuple[int, int]:
+    """Return the bits that an element of a format takes in a file, and those if it is packed."""
     info = format_info(name)
-    return info.bits if packed else _BYTE_BITS * info.itemsize
+    return _BYTE_BITS * info.itemsize, info.bits

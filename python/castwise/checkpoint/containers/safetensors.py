@@ -127,7 +127,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
         info = self.tensors[name]
-        return _elements(info.format, info.stored, tagged=name in self._tagged)
+        return None if info.format is None else _elements(info.format, info.stored)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
@@ -169,17 +169,21 @@ class SafetensorsWriter(Writer):
         self.planned = {plan.info.name: plan for plan in planned}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
-        plans = self.planned.items()
-        tags = {name: tag for name, plan in plans if (tag := self._layout(plan).tag) is not None}
+        layouts = [self._layout(plan) for plan in self.planned.values()]
+        tags = {
+            name: one.tag
+            for name, one in zip(self.planned, layouts, strict=True)
+            if one.tag is not None
+        }
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
-            header, entries = _core.build_safetensors_header(
-                ((name, *self._layout(plan).stated) for name, plan in plans), pairs or None
+            header, self._begins = _core.build_safetensors_header(
+                ((name, *one.stated) for name, one in zip(self.planned, layouts, strict=True)),
+                pairs or None,
             )
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
-        self._begins = {name: len(header) + begin for name, begin in entries}
         self.order = list(self._begins)
         file.write(header)
         self._at = len(header)
@@ -203,11 +207,9 @@ class SafetensorsWriter(Writer):
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
         plan = self.planned[name]
-        layout = self._layout(plan)
-        tagged = layout.tag is not None
-        elements = _elements(plan.target or plan.info.format, layout.code, tagged=tagged)
-        assert elements is not None, "`_layout` refuses others"  # noqa: S101
-        return elements
+        target = plan.target or plan.info.format
+        assert target is not None, "`_layout` refuses others"  # noqa: S101
+        return _elements(target, self._layout(plan).code)
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None for an object of a store."""
@@ -271,10 +273,8 @@ def _nearest_code(name: str) -> str:
 
 
 @lru_cache
-def _elements(name: str | None, code: str, *, tagged: bool) -> Elements | None:
-    if name is None:
-        return None
-    return Elements(name, packed=not tagged and _packed_bits(code) is not None)
+def _elements(name: str, code: str) -> Elements:
+    return Elements(name, packed=_packed_bits(code) is not None)
 
 
 @lru_cache(maxsize=1024)

@@ -3,7 +3,7 @@
 //! ```text
 //! file   = length of header (u64, little-endian) ++ header (JSON) ++ data
 //! parse  : header, length of data -> entries in the order of their data, metadata
-//! build  : (name, code, shape)*, metadata -> length ++ header, entries in the order of their data
+//! build  : (name, code, shape)*, metadata -> length ++ header, the tensors in the order of their data
 //! ```
 //!
 //! Offsets are relative to the start of the data, in bytes. `build` places tensors as the
@@ -51,6 +51,10 @@ pub struct Header {
     pub metadata: Option<Metadata>,
 }
 
+/// The positions of tensors in a list, in the order of their data, each with its first byte counted from the start of the
+/// data.
+pub type Places = Vec<(usize, usize)>;
+
 /// Reads the JSON text of a header (without the eight bytes of its length).
 ///
 /// `data_len` is the number of bytes that follow the header in the file.
@@ -77,8 +81,7 @@ pub fn parse(header: &[u8], data_len: u64) -> Result<Header, HeaderError> {
 
 /// Lays out the tensors `(name, dtype code, shape)` and writes their header.
 ///
-/// Returns the first bytes of the file (length and header, padded) and the entries in the order in
-/// which their data must follow.
+/// Returns the first bytes of the file (length and header, padded), and the places of the data.
 ///
 /// # Errors
 /// [`HeaderError`] for an unknown code, a name used twice or reserved, a shape whose size overflows
@@ -86,20 +89,21 @@ pub fn parse(header: &[u8], data_len: u64) -> Result<Header, HeaderError> {
 pub fn build(
     tensors: Vec<(String, String, Vec<usize>)>,
     metadata: Option<Metadata>,
-) -> Result<(Vec<u8>, Vec<TensorEntry>), HeaderError> {
+) -> Result<(Vec<u8>, Places), HeaderError> {
     let mut seen = HashSet::new();
     if let Some((name, ..)) = tensors.iter().find(|(name, ..)| name == METADATA_KEY || !seen.insert(name)) {
         return Err(wrong(name, "this name is reserved or used twice; rename the tensor"));
     }
     drop(seen);
-    let mut placed = Vec::with_capacity(tensors.len());
-    for (name, code, shape) in tensors {
+    let mut sorted = Vec::with_capacity(tensors.len());
+    for (position, (name, code, shape)) in tensors.into_iter().enumerate() {
         let dtype = dtype_of(&code).map_err(|error| wrong(&name, &error.to_string()))?;
-        placed.push((name, TensorInfo { dtype, shape, data_offsets: (0, 0) }));
+        sorted.push((position, (name, TensorInfo { dtype, shape, data_offsets: (0, 0) })));
     }
-    placed.sort_by(|(left_name, left), (right_name, right)| {
+    sorted.sort_by(|(_, (left_name, left)), (_, (right_name, right))| {
         right.dtype.cmp(&left.dtype).then_with(|| left_name.cmp(right_name))
     });
+    let (positions, mut placed): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
     let mut offset = 0_usize;
     for (name, info) in &mut placed {
         let size =
@@ -119,7 +123,8 @@ pub fn build(
     bytes.extend_from_slice(&(padded as u64).to_le_bytes());
     bytes.extend_from_slice(&json);
     bytes.resize(ALIGNMENT + padded, b' ');
-    Ok((bytes, raw.tensors.into_iter().map(entry).collect()))
+    let begins = raw.tensors.iter().map(|(_, info)| info.data_offsets.0);
+    Ok((bytes, positions.into_iter().zip(begins).collect()))
 }
 
 /// Asks the `safetensors` crate whether these entries make a valid file. It takes a copy, so it is given one part after
@@ -133,21 +138,39 @@ fn judge(tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
             let (Some(first), Some(end)) = (first.checked_sub(begin), end.checked_sub(begin)) else {
                 return Err(wrong(name, OVERLAP));
             };
-            moved.push((name.clone(), TensorInfo { data_offsets: (first, end), ..info.clone() }));
+            moved.push(TensorInfo { data_offsets: (first, end), ..info.clone() });
         }
-        judge_part(moved, part)?;
+        judge_part(moved, part, begin)?;
         begin = part.last().map_or(begin, |(_, info)| info.data_offsets.1);
     }
     Ok(())
 }
 
-/// Asks about a part whose offsets were moved to begin at 0; `tensors` has the same entries with their own offsets.
-fn judge_part(moved: Vec<(String, TensorInfo)>, tensors: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
-    match Checked::new(None, moved) {
+/// Asks about a part whose offsets were moved to begin at 0; `tensors` has the same entries with their names and their own
+/// offsets, from `begin` on.
+fn judge_part(
+    moved: Vec<TensorInfo>,
+    tensors: &[(String, TensorInfo)],
+    begin: usize,
+) -> Result<(), HeaderError> {
+    // Names matter to the verdict's text only.
+    match Checked::new(None, moved.into_iter().map(|info| (String::new(), info)).collect()) {
         Ok(_) => Ok(()),
-        Err(SafeTensorError::InvalidOffset(name)) => Err(wrong(&name, OVERLAP)),
+        Err(SafeTensorError::InvalidOffset(_)) => Err(wrong(misplaced(tensors, begin), OVERLAP)),
         Err(error) => Err(wrong(culprit(tensors), &describe(&error))),
     }
+}
+
+/// The first tensor that does not begin at `begin`, or where the one before it ends; or that ends before it begins.
+fn misplaced(tensors: &[(String, TensorInfo)], begin: usize) -> &str {
+    let mut last = begin;
+    let is_misplaced = |info: &TensorInfo| {
+        let (first, end) = info.data_offsets;
+        let begins_elsewhere = first != last;
+        last = end;
+        begins_elsewhere || end < first
+    };
+    name_of_first(tensors, is_misplaced)
 }
 
 /// The first tensor that is refused even alone: most verdicts do not say which one they are about.
@@ -158,7 +181,11 @@ fn culprit(tensors: &[(String, TensorInfo)]) -> &str {
         let alone = TensorInfo { data_offsets, ..info.clone() };
         Checked::new(None, vec![(String::new(), alone)]).is_err()
     };
-    tensors.iter().find(|(_, info)| refused(info)).map_or("", |(name, _)| name)
+    name_of_first(tensors, refused)
+}
+
+fn name_of_first(tensors: &[(String, TensorInfo)], mut is_it: impl FnMut(&TensorInfo) -> bool) -> &str {
+    tensors.iter().find(|(_, info)| is_it(info)).map_or("", |(name, _)| name)
 }
 
 fn describe(error: &SafeTensorError) -> String {

@@ -3,6 +3,7 @@
 //! ```text
 //! header    JSON of a safetensors file <-> tensors and metadata
 //! convert   bytes of one tensor -> bytes of the result, a piece at a time
+//! jobs      what is to be done, and the pieces that this is cut into
 //! engine    all tensors of a file: read, converted and written in pieces, several at a time
 //! ```
 //!
@@ -15,12 +16,14 @@ mod convert;
 mod engine;
 mod error;
 mod header;
+mod jobs;
 mod json;
 mod packing;
 mod positioned;
 
 pub use convert::{ElementCast, Elements, Scratch};
-pub use engine::{Failure, Job, Tuning, run};
+pub use engine::{Failure, Tuning, run};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
-pub use header::{Header, TensorEntry, build, parse};
+pub use header::{Header, Places, TensorEntry, build, parse};
+pub use jobs::Job;
 pub use json::Metadata;

@@ -1,0 +1,79 @@
+//! What the engine is to do, in the order of the target, and the pieces that this is cut into.
+
+use std::sync::mpsc::Receiver;
+
+use super::convert::ElementCast;
+use crate::cast::TILE;
+use crate::report::CompactReport;
+
+/// One tensor, or a range of its elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Where the bytes of the tensor begin in the source.
+    pub source: u64,
+    /// Where they go in the target.
+    pub target: u64,
+    /// The first element of the range, at a whole tile; a byte, if the elements are copied unchanged.
+    pub first: u64,
+    /// Elements of the range, or bytes.
+    pub count: u64,
+    /// How they are cast; `None`: they are copied.
+    pub cast: Option<ElementCast>,
+}
+
+impl Job {
+    pub(super) fn source_bytes(&self, count: u64) -> u64 {
+        self.cast.map_or(count, |cast| cast.source.bytes(count))
+    }
+
+    pub(super) fn target_bytes(&self, count: u64) -> u64 {
+        self.cast.map_or(count, |cast| cast.target.bytes(count))
+    }
+
+    /// Elements per piece of so many bytes: whole tiles.
+    fn piece(&self, bytes: u64) -> u64 {
+        let tile = TILE as u64;
+        (bytes / self.cast.map_or(1, |cast| cast.widest()) / tile).max(1) * tile
+    }
+
+    /// The number of pieces of so many bytes.
+    pub(super) fn pieces(&self, bytes: u64) -> u64 {
+        self.count.div_ceil(self.piece(bytes))
+    }
+
+    /// The report of a cast without elements, which has no piece.
+    pub(super) fn report_without_pieces(&self) -> Option<Box<CompactReport>> {
+        let is_reported = self.cast.is_some_and(|cast| cast.settings.report);
+        (is_reported && self.count == 0).then(Box::default)
+    }
+}
+
+/// Jobs that arrive while pieces are cut from the first of them.
+pub(super) struct Queue {
+    jobs: Receiver<(usize, Job)>,
+    piece_bytes: u64,
+    /// The position of the job that is being cut, and the range that is left of it.
+    rest: Option<(usize, Job)>,
+}
+
+impl Queue {
+    pub(super) fn new(jobs: Receiver<(usize, Job)>, piece_bytes: u64) -> Self {
+        Self { jobs, piece_bytes, rest: None }
+    }
+
+    /// Cuts the next piece: the position of its job, and the range. Waits for a job, or the end of all (`None`).
+    pub(super) fn next_piece(&mut self) -> Option<(usize, Job)> {
+        loop {
+            match &mut self.rest {
+                Some((index, rest)) if rest.count > 0 => {
+                    let count = rest.piece(self.piece_bytes).min(rest.count);
+                    let piece = Job { count, ..*rest };
+                    rest.first += count;
+                    rest.count -= count;
+                    return Some((*index, piece));
+                }
+                _ => self.rest = Some(self.jobs.recv().ok()?),
+            }
+        }
+    }
+}
