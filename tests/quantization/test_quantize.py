@@ -65,6 +65,13 @@ def test_every_recipe_comes_near(scheme: str) -> None:
         assert np.abs(dequantize(quantize(x, scheme, recipe=recipe), "float32") - x).max() < most
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0), (2, 0, 32)])
+def test_blocks_of_no_elements(shape: tuple[int, ...]) -> None:
+    parts = quantize(np.zeros(shape, np.float32), "int8_group", recipe="gguf").parts()
+    q = QuantizedArray.from_parts(parts, "gguf", shape, scheme="int8_group")
+    assert dequantize(q).shape == shape
+
+
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_integers_of_every_width_have_a_sign(bits: int) -> None:
     half = 1 << (bits - 1)
@@ -533,6 +540,19 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", "4x64"), "shape='4x64' is not valid"),
     (lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", (-1, 64)), "shape=-1 is not valid"),
+    (lambda: QuantizedArray.from_parts(four_bits("awq", 128, 64, 32), "awq", ()), r"shape=\(\)"),
+    (
+        lambda: QuantizedArray.from_parts(nvfp4(), "modelopt", axis="x"),  # type: ignore[arg-type]
+        "axis='?x'? is not valid",
+    ),
+    (
+        lambda: QuantizedArray.from_parts(
+            quantize(normal(64, 64), "int8_group", symmetric=False).parts()
+            | {"weight_scale": np.float32(1)},
+            "compressed-tensors",
+        ),
+        "scale",
+    ),
     *(
         (partial(quantize, normal(2, 64), scheme, scale_rule="floor"), "scale_rule='floor' is not")
         for scheme in ("int8_channel", "nvfp4", "bnb_nf4")
@@ -577,6 +597,12 @@ def test_wrong_types_are_refused() -> None:
     with pytest.raises(TypeError, match="mask would be lost"):
         quantize(np.ma.array(normal(2, 32), mask=True), "mxfp4")
     for call, message in (
+        (
+            lambda: QuantizedArray.from_parts(
+                nvfp4() | {"weight_scale": np.zeros(3, object)}, "modelopt"
+            ),
+            "part 'weight_scale': dtype=object",
+        ),
         (lambda: pack(normal(2, 4), 4), "codes has dtype float32; give int8 or uint8"),
         (lambda: unpack(np.zeros(4, np.int64), 4), "packed has dtype int64"),
         (lambda: swizzle_scales(normal(2, 4)), "scales has dtype float32"),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from castwise._core import finfo
 from castwise.quantization._layouts import E4M3, E8M0
 from castwise.quantization._lazy import LazyArray
@@ -22,7 +24,7 @@ def check(q: Any) -> None:
             raise TypeError(f"{name} must be an ndarray, not {type(part).__name__}.")
     views = views_of(q)
     rank = len(views.shape)
-    if not rank or not -rank <= q.axis < rank:
+    if not isinstance(q.axis, int | np.integer) or not -rank <= q.axis < rank:
         raise ValueError(f"axis={q.axis} is not valid; the shape is {views.shape}.")
     _check_block(views)
     _check_dtypes(q, views)

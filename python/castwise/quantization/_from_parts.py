@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._arguments import block_pair, shape_of
+from castwise.quantization._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -70,6 +70,8 @@ def recognized_parts(
     row = find_recipe(recipe)
     if scheme is not None:
         find_scheme(scheme)
+    if axis is not None:
+        axis = integer("axis", axis, -MAX_SIZE, MAX_SIZE)
     if not isinstance(parts, Mapping):
         raise TypeError(f"parts must map names to arrays, not be of {type(parts).__name__}.")
     named = {name: _named(name, part) for name, part in parts.items()}
@@ -112,7 +114,10 @@ def recognized_parts(
 
 def _named(name: str, part: Any) -> _Named:
     array = part if isinstance(part, LazyArray) else np.asarray(part)
-    return _Named(name, array, finfo(array.dtype).name)
+    try:
+        return _Named(name, array, finfo(array.dtype).name)
+    except TypeError as error:
+        raise TypeError(f"part {name!r}: {error}") from None
 
 
 def _is_exact(q: Any) -> bool:
@@ -296,6 +301,9 @@ def _room(made: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:
             return None
         return *data.shape[:-1], data.shape[-1] // each * codes
     shape = data.shape
+    needed = _MATRIX if storage.split or storage.transposed else 1
+    if len(shape) < needed:
+        return None
     if storage.split:
         shape = (*shape[:-2], shape[-2] * shape[-1])
     if storage.transposed in ("parts", "pairs"):
@@ -325,6 +333,6 @@ def _split(
     each = sum(size for _, size in views.storage.fields)
     if data.ndim == 0 or data.shape[-1] % each:
         return None
-    found = fields_of(views, data.reshape(*data.shape[:-1], -1, each))
+    found = fields_of(views, data.reshape(*data.shape[:-1], data.shape[-1] // each, each))
     extras = {name: found[name] for name in ("bias", "high") if name in found}
     return {"data": found["data"], "scale": found["scale"], "extras": extras}

@@ -102,4 +102,4 @@ def _blocks(q: Any, views: Views) -> Array:
         for name, size in views.storage.fields
     ]
     joined = np.concatenate(found, axis=-1)
-    return joined.reshape(*lead[:-1], -1)
+    return joined.reshape(*lead[:-1], lead[-1] * joined.shape[-1])

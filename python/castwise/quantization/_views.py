@@ -25,6 +25,7 @@ Array = NDArray[Any]
 TILE = (128, 4)
 _WORD_BITS = 32
 _BYTE = 8
+_MATRIX = 2
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -149,7 +150,8 @@ class Views:
             return *stack, count, rows
         if self.storage.split or self.storage.fields:
             blocks = ceil_div(columns, self.bytes_of_codes)
-            return *stack, rows, blocks, count // blocks if blocks else count
+            each = self._containers(self.bytes_of_codes)
+            return *stack, rows, blocks, count // blocks if blocks else each
         return (*stack, rows, count) if len(self.shape) > 1 else (count,)
 
     @cached_property
@@ -228,6 +230,11 @@ class Views:
         if self.storage.zeros == "plain":
             return self.scale_shape
         shape = list(self.scale_shape)
+        if len(shape) < _MATRIX:
+            raise ValueError(
+                f"scale has shape {self.scale_shape}; packed zero points need one of rows and "
+                "columns."
+            )
         axis = -2 if self.storage.zeros == "rows" else -1
         shape[axis] = self._containers(shape[axis])
         return tuple(shape)
@@ -318,6 +325,8 @@ def geometry(
     variant: str | None = None,
 ) -> Views:
     """Return the geometry of arrays of a layout; variants that are no packing change nothing."""
+    if not shape:
+        raise ValueError("shape=() is not valid; a weight has one axis or more.")
     packings = (layout.storage or Storage()).packing
     packing = variant if variant in packings else packings[0]
     return Views(find_scheme(scheme), known_recipe(recipe), layout, shape, axis, block, packing)
