@@ -316,7 +316,9 @@ mod tests {
         columns.push(vec![-f64::MAX, f64::MAX, 5e-324, -1.0, 1.0 - f64::EPSILON, 2f64.powi(-19)]);
         for mut column in columns {
             let mut expected = SquareSum::default();
-            column.iter().for_each(|&root| expected.add_square_of(root));
+            for &root in &column {
+                expected.add_square_of(root);
+            }
             column.resize(column.len().next_multiple_of(LANES), 0.0);
             let largest = column.iter().fold(0.0, |most: f64, root| most.max(root.abs()));
             for level in Level::available() {
