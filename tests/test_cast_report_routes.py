@@ -15,7 +15,7 @@ from test_cast_report import check, identity
 SOURCES = ("float32", "bfloat16", "float16", "int16")
 TARGETS = (
     "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
-    "float6_e2m3fn", "float4_e2m1fn", "int8",
+    "float6_e2m3fn", "float4_e2m1fn", "int8", "uint4", "uint16",
 )  # fmt: skip
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -67,7 +67,7 @@ def test_every_level_says_what_flags_say(source: str, target: str) -> None:
     arrays = samples(source)
     if FORMATS[source].bits == 16:
         arrays["codes"] = array_of(every_code(FORMATS[source]), FORMATS[source])
-    wraps = FORMATS[source].kind == FORMATS[target].kind == "int"
+    wraps = {FORMATS[source].kind, FORMATS[target].kind} <= {"int", "uint"}
     for name, x in arrays.items():
         for options in OPTIONS:
             if wraps and options.get("overflow") != "saturate":

@@ -9,7 +9,7 @@ use crate::codec::options::{Overflow, Rounding};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::kernels::request::Request;
-use crate::kernels::tile::Tile;
+use crate::kernels::tile::{TILE, Tile};
 use crate::route::Route;
 use crate::route::work::Work;
 
@@ -28,9 +28,9 @@ pub(crate) struct Collector {
 pub(crate) struct FlagFree {
     /// Whether sources are bytes, whose codes are counted where there are many.
     counts: bool,
-    /// Measures tiles whose sources lie within the range.
+    /// Measures sources within the target's range.
     tile_statistics: Option<TileStatistics>,
-    /// The route with flags, for all other tiles.
+    /// The route with flags, for all others.
     pub(crate) close: Route,
 }
 
@@ -62,8 +62,7 @@ impl Collector {
         let Some(FlagFree { counts, tile_statistics, close }) = &self.flag_free else {
             return "flags of the route, and float64".to_owned();
         };
-        let ways =
-            [(*counts, "counts of codes"), (tile_statistics.is_some(), "float32 of tiles within the range")];
+        let ways = [(*counts, "counts of codes"), (tile_statistics.is_some(), "float32 within the range")];
         let ways = ways.into_iter().filter(|way| way.0).map(|way| way.1);
         ways.chain([close.describe().as_str()]).collect::<Vec<_>>().join("; else ")
     }
@@ -88,47 +87,32 @@ impl FlagFree {
         scratch: &mut CollectorScratch,
         report: &mut CastReport,
     ) {
-        let level = self.close.level;
-        // SAFETY: the caller's promise.
+        let (level, size) = (self.close.level, self.close.source_size);
+        let CollectorScratch { counts, meter: meter_scratch, histogram, tile_statistics, codes, results } =
+            scratch;
+        // SAFETY: the caller's promise; a tile has room for the codes of 4 bytes or fewer that float32 holds.
         unsafe {
-            if scratch.counts {
-                return scratch.histogram.count(source, count);
+            if *counts {
+                return histogram.count(source, count);
             }
-            if let Some(tile_statistics) = &self.tile_statistics
-                && tile_statistics.add_tile(
-                    level,
-                    (source, target),
-                    count,
-                    &mut scratch.tile_statistics,
-                    report,
-                )
-            {
-                return;
+            let (mut rest, mut rests) = (source, count);
+            if let Some(statistics) = &self.tile_statistics {
+                let ends = (source, target);
+                let outside = statistics.add_tile(level, ends, count, tile_statistics, report);
+                (rest, rests) = (codes.0.as_ptr().cast(), outside.len());
+                match size {
+                    1 => copy_some::<u8>(source, outside, codes),
+                    2 => copy_some::<u16>(source, outside, codes),
+                    _ => copy_some::<u32>(source, outside, codes),
+                }
             }
-            self.count_exactly(meter, source, count, work, scratch, report);
-        }
-    }
-
-    /// Casts a tile again, with flags, and measures it by these.
-    ///
-    /// # Safety
-    /// `count` elements are readable at the source, at most [`crate::cast::TILE`].
-    unsafe fn count_exactly(
-        &self,
-        meter: &Meter,
-        source: *const u8,
-        count: usize,
-        work: &mut Work,
-        scratch: &mut CollectorScratch,
-        report: &mut CastReport,
-    ) {
-        let target = scratch.results.0.as_mut_ptr().cast::<u8>();
-        // SAFETY: the caller's promise; the tile has room for as many results.
-        unsafe {
-            self.close.convert((source, target), count, work);
-            let ends = (source, target.cast_const());
-            let flags = &work.flags.0[..count];
-            meter.measure(self.close.level, ends, None, flags, &mut scratch.meter, report);
+            if rests > 0 {
+                // Cast again, with flags, and measured by these.
+                let target = results.0.as_mut_ptr().cast::<u8>();
+                self.close.convert((rest, target), rests, work);
+                let (ends, flags) = ((rest, target.cast_const()), &work.flags.0[..rests]);
+                meter.measure(level, ends, None, flags, meter_scratch, report);
+            }
         }
     }
 
@@ -158,6 +142,20 @@ impl FlagFree {
     }
 }
 
+/// Copies the elements at some indices.
+///
+/// # Safety
+/// They are readable.
+unsafe fn copy_some<T>(source: *const u8, indices: &[u16], codes: &mut Tile<u32>) {
+    const { assert!(size_of::<T>() <= size_of::<u32>(), "a tile has room") };
+    let (source, codes) = (source.cast::<T>(), codes.0.as_mut_ptr().cast::<T>());
+    assert!(indices.len() <= TILE);
+    for (place, &index) in indices.iter().enumerate() {
+        // SAFETY: the caller's promise; the place is within the tile.
+        unsafe { codes.add(place).write(source.add(usize::from(index)).read_unaligned()) };
+    }
+}
+
 /// The buffers of a collector, kept between tiles.
 #[derive(Default)]
 pub(crate) struct CollectorScratch {
@@ -165,6 +163,7 @@ pub(crate) struct CollectorScratch {
     pub(crate) meter: MeterScratch,
     histogram: Histogram,
     tile_statistics: TileScratch,
+    codes: Tile<u32>,
     results: Tile<u64>,
 }
 

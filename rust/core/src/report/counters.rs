@@ -1,8 +1,7 @@
 //! Counters and extremes of a tile, from the values before and after the cast.
 //!
 //! Magnitudes are compared as the bits of their floats, whose order is the same, and counts are integers: so the order
-//! of elements does not matter. Most tiles have no infinity, NaN or overflow; the others are also counted element by
-//! element.
+//! of elements does not matter. Every loop is one that compilers vectorise: nothing in them depends on a branch.
 
 #![deny(unsafe_code)]
 
@@ -13,14 +12,16 @@ use crate::cpu::Kernel;
 /// Parallel columns of one tile.
 pub(super) struct Columns<'a> {
     /// The values before, as float64.
-    pub(super) sources: &'a mut [f64],
+    pub(super) sources: &'a [f64],
     /// The values after, as float64.
     pub(super) results: &'a [f64],
     /// The remainders that float64 does not hold of either.
     pub(super) rests: Option<(&'a [f64], &'a [f64])>,
-    /// Room for the differences.
+    /// Room for the sources that are finite with a finite result, and zeros for the others.
+    pub(super) roots: &'a mut [f64],
+    /// Room for the magnitudes of their errors.
     pub(super) errors: &'a mut [f64],
-    /// Room for the differences relative to the sources.
+    /// Room for all differences, and then for errors relative to the sources.
     pub(super) quotients: &'a mut [f64],
     /// The encoder's flags.
     pub(super) flags: &'a [u8],
@@ -36,112 +37,110 @@ pub(super) struct Counters<'a> {
     pub(super) wraps: bool,
 }
 
-/// The range of nonzero magnitudes in a column; both ends are 0 if there are none.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
-    pub(super) largest: f64,
-    pub(super) smallest_nonzero: f64,
-}
+/// The bits of infinity, above which NaN are.
+const INFINITY: i64 = f64::INFINITY.to_bits() as i64;
 
-impl Range {
-    #[inline(always)]
-    fn of(column: &[f64]) -> Self {
-        // One is subtracted, so that zero wraps to the largest number.
-        let below = column.iter().fold(u64::MAX, |least, &value| least.min(bits(value).wrapping_sub(1)));
-        Self {
-            largest: f64::from_bits(largest(column)),
-            smallest_nonzero: f64::from_bits(below.wrapping_add(1)),
-        }
-    }
-}
-
-const INFINITY: u64 = f64::INFINITY.to_bits();
-
-/// Returns the bits of a magnitude.
+/// Returns the bits of a magnitude: as integers with a sign, which vectors compare in one instruction.
 #[inline(always)]
-fn bits(value: f64) -> u64 {
-    value.abs().to_bits()
+fn bits(value: f64) -> i64 {
+    value.abs().to_bits() as i64
 }
 
-/// Returns the largest magnitude of a column, as bits.
-#[inline(always)]
-fn largest(column: &[f64]) -> u64 {
-    column.iter().fold(0, |most, &value| most.max(bits(value)))
+fn number(bits: i64) -> f64 {
+    f64::from_bits(bits as u64)
 }
 
 impl Kernel for Counters<'_> {
-    /// The ranges of sources and of errors, over elements whose source and result are finite.
-    type Output = [Range; 2];
+    /// The largest root and the largest error.
+    type Output = [f64; 2];
 
     #[inline(always)]
-    fn run(self) -> [Range; 2] {
+    fn run(self) -> [f64; 2] {
         let Self { columns, report, smallest_normal, wraps } = self;
-        let Columns { sources, results, rests, errors, quotients, flags } = columns;
-        let count = sources.len();
-        for ((error, &x), &y) in errors.iter_mut().zip(&*sources).zip(results) {
-            *error = (y - x).abs();
+        let Columns { sources, results, rests, roots, errors, quotients, flags } = columns;
+        report.count += sources.len() as u64;
+        count_sources(report, sources);
+        count_results(report, sources, results, flags, smallest_normal, wraps);
+        for ((difference, &x), &y) in quotients.iter_mut().zip(sources).zip(results) {
+            *difference = y - x;
         }
         if let Some((before, after)) = rests {
-            for i in 0..count {
-                errors[i] = ((results[i] - sources[i]) + (after[i] - before[i])).abs();
+            for ((difference, &before), &after) in quotients.iter_mut().zip(before).zip(after) {
+                *difference += after - before;
             }
         }
-        report.count += count as u64;
-        // Before those that are not finite become zero.
-        report.zero_in += sources.iter().map(|&x| u64::from(bits(x) == 0)).sum::<u64>();
-        let subnormals = bits(smallest_normal);
-        report.subnormal +=
-            results.iter().map(|&y| u64::from((bits(y) != 0) & (bits(y) < subnormals))).sum::<u64>();
-        report.exact += count as u64 - flags.iter().map(|flag| u64::from(flag & INEXACT)).sum::<u64>();
-        let beyond = flags.iter().fold(0, |all, flag| all | flag) & OVERFLOW != 0;
-        if beyond || largest(sources) >= INFINITY || largest(results) >= INFINITY {
-            count_special(report, sources, results, errors, flags, wraps);
-        } else {
-            let vanished = |(&x, &y): (&f64, &f64)| u64::from((bits(x) != 0) & (bits(y) == 0));
-            report.underflowed += sources.iter().zip(results).map(vanished).sum::<u64>();
+        let columns = roots.iter_mut().zip(&mut *errors).zip(&*quotients).zip(sources).zip(results);
+        let (mut most_root, mut most_error) = (0, 0);
+        for ((((root, error), &difference), &x), &y) in columns {
+            let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
+            *root = if is_finite { x } else { 0.0 };
+            *error = if is_finite { difference.abs() } else { 0.0 };
+            most_root = bits(*root).max(most_root);
+            most_error = bits(*error).max(most_error);
         }
-        let [roots, lost] = [Range::of(sources), Range::of(errors)];
-        // Elements that are not finite are zero by now; finite sources with results that are not were counted there.
-        report.amax = report.amax.max(roots.largest);
-        report.amin_nonzero = smallest_nonzero(report.amin_nonzero, roots.smallest_nonzero);
-        if lost.largest != 0.0 {
-            report.max_abs_error = report.max_abs_error.max(lost.largest);
+        if most_error != 0 {
+            report.max_abs_error = report.max_abs_error.max(number(most_error));
             // Through a column of its own: the compiler does not vectorise quotients and their maximum in one loop.
-            for ((quotient, &x), &error) in quotients.iter_mut().zip(&*sources).zip(&*errors) {
+            for ((quotient, &x), &error) in quotients.iter_mut().zip(&*roots).zip(&*errors) {
                 *quotient = if x == 0.0 { 0.0 } else { error / x };
             }
-            report.max_rel_error = report.max_rel_error.max(f64::from_bits(largest(quotients)));
+            let most = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
+            report.max_rel_error = report.max_rel_error.max(number(most));
         }
-        [roots, lost]
+        [most_root, most_error].map(number)
     }
 }
 
-/// Counts infinities, NaN and overflows element by element, and clears the columns where source or result is not
-/// finite, so that they do not enter errors and sums.
-fn count_special(
+#[inline(always)]
+fn count_sources(report: &mut CastReport, sources: &[f64]) {
+    let (mut nan, mut infinite, mut zeros) = (0, 0, 0);
+    for &x in sources {
+        let x = bits(x);
+        nan += u64::from(x > INFINITY);
+        infinite += u64::from(x == INFINITY);
+        zeros += u64::from(x == 0);
+    }
+    report.nan_in += nan;
+    report.inf_in += infinite;
+    report.zero_in += zeros;
+    // Subtracted so that zero wraps to the largest number, and finite ones to above all others: compilers do not
+    // vectorise the extremes of a choice.
+    let less = |less: i64| sources.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
+    let least = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
+    let most = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;
+    let [least, most] = [least, most].map(|x| if x < INFINITY { number(x) } else { 0.0 });
+    report.amax = report.amax.max(most);
+    report.amin_nonzero = smallest_nonzero(report.amin_nonzero, least);
+}
+
+#[inline(always)]
+fn count_results(
     report: &mut CastReport,
-    sources: &mut [f64],
+    sources: &[f64],
     results: &[f64],
-    errors: &mut [f64],
     flags: &[u8],
+    smallest_normal: f64,
     wraps: bool,
 ) {
-    for (i, (source, error)) in sources.iter_mut().zip(errors).enumerate() {
-        let (x, y) = (*source, results[i]);
-        let beyond = flags[i] & OVERFLOW != 0;
-        let limited = y.is_finite() && !wraps && flags[i] & WRAPPED == 0;
-        report.overflowed += u64::from(beyond && !limited);
-        report.saturated += u64::from(beyond && limited);
-        report.underflowed += u64::from(x.is_finite() && x != 0.0 && y == 0.0 && !beyond);
-        report.nan_in += u64::from(x.is_nan());
-        report.nan_out += u64::from(y.is_nan());
-        report.inf_in += u64::from(x.is_infinite());
-        if !(x.is_finite() && y.is_finite()) {
-            if x.is_finite() && x != 0.0 {
-                report.amax = report.amax.max(x.abs());
-                report.amin_nonzero = smallest_nonzero(report.amin_nonzero, x.abs());
-            }
-            (*source, *error) = (0.0, 0.0);
-        }
+    let normal = bits(smallest_normal);
+    let (mut inexact, mut nan, mut subnormal) = (0, 0, 0);
+    let (mut underflowed, mut beyond, mut saturated) = (0, 0, 0);
+    for ((&x, &y), &flag) in sources.iter().zip(results).zip(flags) {
+        let (x, y, flag) = (bits(x), bits(y), u64::from(flag));
+        let overflows = flag & u64::from(OVERFLOW) != 0;
+        let stops = flag & u64::from(OVERFLOW | WRAPPED) == u64::from(OVERFLOW);
+        inexact += flag & u64::from(INEXACT);
+        nan += u64::from(y > INFINITY);
+        subnormal += u64::from((y != 0) & (y < normal));
+        underflowed += u64::from((x != 0) & (x < INFINITY) & (y == 0) & !overflows);
+        beyond += u64::from(overflows);
+        saturated += u64::from(stops & (y < INFINITY));
     }
+    report.exact += sources.len() as u64 - inexact;
+    report.nan_out += nan;
+    report.subnormal += subnormal;
+    report.underflowed += underflowed;
+    let saturated = if wraps { 0 } else { saturated };
+    report.saturated += saturated;
+    report.overflowed += beyond - saturated;
 }

@@ -1,13 +1,17 @@
 //! The range of the sources of a tile.
 
-use super::squares::Values;
+use super::squares::{LANES, Values};
 use crate::cpu::{Kernel, Level};
+use crate::kernels::tile::Tile;
 
-/// The smallest and the largest magnitude of the sources, as bits of float32, whose order is the same.
+/// The smallest nonzero and the largest magnitude of sources, as bits of float32, whose order is the same; 0 if there is
+/// none. Where signs count, they are the top bits of magnitudes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extremes {
     pub(super) smallest: u32,
     pub(super) largest: u32,
+    /// How many sources are zero.
+    pub(super) zeros: u32,
 }
 
 #[inline(always)]
@@ -16,19 +20,35 @@ pub(super) fn bits(value: f32) -> u32 {
 }
 
 impl Extremes {
-    pub(super) fn of(level: Level, sources: Values) -> Self {
-        level.run(Both(sources))
+    pub(super) fn of(level: Level, sources: Values, range: Within) -> Self {
+        let both = level.run(Both { sources, range });
+        // Most tiles have no zero, and need no second pass for that.
+        if both.smallest > 0 {
+            return both;
+        }
+        Self { largest: both.largest, ..level.run(Zeros { sources, range }) }
     }
 
-    /// Returns the smallest nonzero magnitude of the sources, 0 if there is none, and how many of them are zero. Most
-    /// tiles have no zero, and need no second pass for that.
-    pub(super) fn smallest_nonzero_and_zeros(&self, level: Level, sources: Values) -> [u32; 2] {
-        if self.smallest == 0 { level.run(Zeros(sources)) } else { [self.smallest, 0] }
+    /// Returns whether all sources are zero or within a range.
+    pub(super) fn are_within(&self, range: Within) -> bool {
+        self.largest <= range.largest && (self.smallest == 0 || self.smallest >= range.smallest)
     }
 }
 
+/// A range of nonzero magnitudes, as bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within {
+    pub(super) smallest: u32,
+    pub(super) largest: u32,
+    /// The bits of a magnitude. With the sign among them, negative numbers are outside the range.
+    pub(super) mask: u32,
+}
+
 /// Finds both.
-struct Both(Values);
+struct Both {
+    sources: Values,
+    range: Within,
+}
 
 impl Kernel for Both {
     type Output = Extremes;
@@ -36,32 +56,69 @@ impl Kernel for Both {
     #[inline(always)]
     fn run(self) -> Extremes {
         let (mut smallest, mut largest) = (u32::MAX, 0);
-        for i in 0..self.0.count() {
+        for i in 0..self.sources.count() {
             // SAFETY: `i` is below the count.
-            let magnitude = bits(unsafe { self.0.get(i) });
+            let magnitude = unsafe { self.sources.get(i) }.to_bits() & self.range.mask;
             smallest = magnitude.min(smallest);
             largest = magnitude.max(largest);
         }
-        Extremes { smallest, largest }
+        Extremes { smallest, largest, zeros: 0 }
     }
 }
 
-/// Returns the smallest nonzero magnitude, and how many sources are zero.
-struct Zeros(Values);
+/// Finds the smallest nonzero magnitude, and how many sources are zero.
+struct Zeros {
+    sources: Values,
+    range: Within,
+}
 
 impl Kernel for Zeros {
-    type Output = [u32; 2];
+    type Output = Extremes;
 
     #[inline(always)]
-    fn run(self) -> [u32; 2] {
+    fn run(self) -> Extremes {
         let (mut below, mut zeros) = (u32::MAX, 0);
-        for i in 0..self.0.count() {
+        for i in 0..self.sources.count() {
             // SAFETY: `i` is below the count.
-            let magnitude = bits(unsafe { self.0.get(i) });
+            let magnitude = unsafe { self.sources.get(i) }.to_bits() & self.range.mask;
             // One is subtracted, so that zero wraps to the largest number.
             below = magnitude.wrapping_sub(1).min(below);
             zeros += u32::from(magnitude == 0);
         }
-        [below.wrapping_add(1), zeros]
+        Extremes { smallest: below.wrapping_add(1), largest: 0, zeros }
+    }
+}
+
+/// Finds the indices of sources that are neither zero nor within a range. Returns how many there are.
+pub(super) struct Outside<'a> {
+    pub(super) sources: Values,
+    pub(super) range: Within,
+    pub(super) indices: &'a mut Tile<u16>,
+}
+
+impl Kernel for Outside<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let Self { sources, range: Within { smallest, largest, mask }, indices } = self;
+        let mut found = 0;
+        for start in (0..sources.count()).step_by(LANES) {
+            let is_outside = |lane| {
+                // SAFETY: the count is a multiple of LANES.
+                let magnitude = (unsafe { sources.get(start + lane) }.to_bits() & mask) as i32;
+                // As integers with a sign, which compilers compare in one instruction: negative ones are below.
+                (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0))
+            };
+            let any = (0..LANES).fold(0, |any, lane| any | u32::from(is_outside(lane)));
+            if any == 0 {
+                continue;
+            }
+            for lane in 0..LANES {
+                indices.0[found] = (start + lane) as u16;
+                found += usize::from(is_outside(lane));
+            }
+        }
+        found
     }
 }

@@ -127,19 +127,18 @@ impl Meter {
                 };
             }
         }
-        let errors = &mut scratch.errors.0[..count];
-        let quotients = &mut scratch.quotients.0[..count];
+        let room = [&mut scratch.roots, &mut scratch.errors, &mut scratch.quotients];
+        let [roots, errors, quotients] = room.map(|tile| &mut tile.0[..count]);
         let rests = (!exact).then_some((&*rest, &*result_rest));
-        let columns =
-            Columns { sources: &mut *near, results: result, rests, errors: &mut *errors, quotients, flags };
+        let columns = Columns { sources: near, results: result, rests, roots, errors, quotients, flags };
         let (smallest_normal, wraps) = (self.smallest_normal, self.wraps);
-        let [roots, lost] = level.run(Counters { columns, report, smallest_normal, wraps });
+        let most = level.run(Counters { columns, report, smallest_normal, wraps });
         let full = count.next_multiple_of(squares::LANES);
-        let filled_up = |tile: &'_ mut Tile<f64>| tile.0[count..full].fill(0.0);
-        [&mut scratch.near, &mut scratch.errors].into_iter().for_each(filled_up);
-        let (near, errors) = (&scratch.near.0[..full], &scratch.errors.0[..full]);
-        squares::add_f64s(&mut report.signal, level, near, roots.largest, roots.smallest_nonzero);
-        squares::add_f64s(&mut report.noise, level, errors, lost.largest, lost.smallest_nonzero);
+        let sums = [&mut report.signal, &mut report.noise];
+        for ((sum, tile), most) in sums.into_iter().zip([&mut scratch.roots, &mut scratch.errors]).zip(most) {
+            tile.0[count..full].fill(0.0);
+            squares::add_f64s(sum, level, &tile.0[..full], most);
+        }
     }
 }
 
@@ -150,6 +149,7 @@ pub(crate) struct MeterScratch {
     rest: Tile<f64>,
     result: Tile<f64>,
     result_rest: Tile<f64>,
+    roots: Tile<f64>,
     errors: Tile<f64>,
     quotients: Tile<f64>,
 }

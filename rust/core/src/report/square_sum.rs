@@ -11,9 +11,6 @@ const WORDS: usize = 67;
 /// The lowest bit is worth two to this: the square of the smallest float64.
 pub(crate) const LOWEST: i32 = 2 * -1074;
 
-/// Bits of the significand of float64.
-const PRECISION: u32 = f64::MANTISSA_DIGITS;
-
 /// An exact sum of squares of float64, each of them rounded to the precision of float64, but not to its range.
 ///
 /// A fixed-point number of more than 4,000 bits: addition is exact, hence associative and commutative.
@@ -74,7 +71,10 @@ impl SquareSum {
     }
 
     /// Adds the square of a finite number.
+    #[cfg(test)]
     pub(crate) fn add_square_of(&mut self, root: f64) {
+        /// Bits of the significand of float64.
+        const PRECISION: u32 = f64::MANTISSA_DIGITS;
         let bits = root.abs().to_bits();
         let field = (bits >> (PRECISION - 1)) as i32;
         let fraction = bits & ((1 << (PRECISION - 1)) - 1);

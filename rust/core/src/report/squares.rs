@@ -3,7 +3,7 @@
 //! Squares are added to two float64 sums per lane. The first starts at a power of two large enough that its exponent
 //! never changes, so it absorbs each square rounded to its last place; the second takes the remainders. If the roots of
 //! a tile differ by no more than a factor of about 2^20, no bit is lost; where squares have few bits, the second sum is
-//! enough. (Otherwise the larger and the smaller roots are added apart.) As no exponent changes, the bits of a sum less
+//! enough. (Otherwise each band of that many binades is added apart.) As no exponent changes, the bits of a sum less
 //! those of its start are its increase in units of its last place.
 
 use super::square_sum::{LOWEST, SquareSum};
@@ -28,6 +28,9 @@ const FRACTION: i32 = f64::MANTISSA_DIGITS as i32 - 1;
 
 /// Bits by which a second sum may differ from its start, in the middle between two powers of two.
 const EXACT: i32 = FRACTION - 1;
+
+/// Binades of a band: squares of its roots, rounded to float64's precision, are as many as are [wide](Bounds::is_wide).
+const BINADES: i32 = (EXACT + 1) / 2 - DEPTH;
 
 /// Bounds of all roots of a tile.
 #[derive(Clone, Copy, Debug)]
@@ -86,51 +89,10 @@ impl Bounds {
         let first = i128::from(first);
         (if distance < 0 { first >> -distance } else { first << distance }) + i128::from(second)
     }
-
-    /// Returns whether squares and sums are far within the range of float64.
-    fn is_near_one(self) -> bool {
-        self.above < 400 && self.unit > -800
-    }
 }
 
-/// A column of numbers, padded with zeros to a multiple of [`LANES`]: a remainder loop would keep the compiler from
+/// Float32 in memory, padded with zeros to a multiple of [`LANES`]: a remainder loop would keep the compiler from
 /// holding sums in registers.
-///
-/// # Safety
-/// The count is a multiple of [`LANES`].
-pub(super) unsafe trait Column: Copy {
-    fn count(&self) -> usize;
-    /// # Safety
-    /// The index is below the count: a check would keep vectors from the loop.
-    unsafe fn at(&self, index: usize) -> f64;
-}
-
-/// float64 numbers, multiplied by two powers of two.
-#[derive(Clone, Copy)]
-struct F64Column<'a>(&'a [f64], [f64; 2]);
-
-impl<'a> F64Column<'a> {
-    fn new(column: &'a [f64], factors: [f64; 2]) -> Self {
-        assert!(column.len().is_multiple_of(LANES));
-        Self(column, factors)
-    }
-}
-
-// SAFETY: `new` checks the count.
-unsafe impl Column for F64Column<'_> {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.0.len()
-    }
-    #[inline(always)]
-    unsafe fn at(&self, index: usize) -> f64 {
-        debug_assert!(index < self.0.len());
-        // SAFETY: the caller's promise.
-        unsafe { self.0.get_unchecked(index) * self.1[0] * self.1[1] }
-    }
-}
-
-/// Float32 in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Values {
     pointer: *const f32,
@@ -149,6 +111,10 @@ impl Values {
         self.count
     }
 
+    pub(super) fn pointer(&self) -> *const f32 {
+        self.pointer
+    }
+
     /// # Safety
     /// The index is below the count.
     #[inline(always)]
@@ -159,69 +125,39 @@ impl Values {
     }
 }
 
-// SAFETY: the promise of `new`'s caller.
-unsafe impl Column for Values {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.count
-    }
-    #[inline(always)]
-    unsafe fn at(&self, index: usize) -> f64 {
-        // SAFETY: the caller's promise.
-        f64::from(unsafe { self.get(index) })
-    }
-}
-
-/// Adds the squares of a column of float32, not all of them zero, to a sum.
-pub(super) fn add_f32s(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
+/// Adds the squares of a column of float32 to a sum; `largest` is the largest magnitude, not zero.
+pub(super) fn add_f32s(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds, largest: f64) {
     if bounds.is_narrow() {
         add_up::<false>(sum, level, column, bounds);
     } else if bounds.is_wide() {
         add_up::<true>(sum, level, column, bounds);
     } else {
-        add_apart(sum, level, column, bounds);
-    }
-}
-
-/// Adds the larger roots, and then the smaller ones.
-#[cold]
-fn add_apart(sum: &mut SquareSum, level: Level, column: Values, Bounds { above, unit }: Bounds) {
-    /// Binades of the larger roots: with the bits of the smallest of them, as many as are [wide](Bounds::is_wide).
-    const BINADES: i32 = 16;
-    let from = above - BINADES;
-    let mut parts = [Tile::<f32>::default(); 2];
-    for i in 0..column.count() {
-        // SAFETY: `i` is below the count.
-        let root = unsafe { column.get(i) };
-        parts[usize::from(f64::from(root.abs()) < power_of_two(from))].0[i] = root;
-    }
-    let [large, small] = &parts;
-    let large_unit = unit.max(2 * (from - (f32::MANTISSA_DIGITS as i32 - 1)));
-    for (part, bounds) in [(large, Bounds { above, unit: large_unit }), (small, Bounds { above: from, unit })]
-    {
-        // SAFETY: a tile is as long as the longest column.
-        add_f32s(sum, level, unsafe { Values::new(part.0.as_ptr(), column.count()) }, bounds);
-    }
-}
-
-/// Adds the squares of a column of float64 to a sum; `largest` and `smallest` are the range of its nonzero numbers,
-/// both 0 if there are none.
-pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], largest: f64, smallest: f64) {
-    if largest == 0.0 {
-        return;
-    }
-    let bounds = Bounds::new(smallest, largest, LOWEST / 2);
-    // Roots are scaled close to 1, where squares are within the range of float64.
-    let shift = if bounds.is_near_one() { 0 } else { -bounds.above };
-    let near = Bounds { above: bounds.above + shift, unit: bounds.unit + 2 * shift };
-    if near.is_wide() {
-        let factors = [shift / 2, shift - shift / 2].map(power_of_two);
-        let squares = Squares::<_, true> { column: F64Column::new(column, factors), starts: near.starts() };
-        sum.add(near.join(level.run(squares)) as u128, near.unit - 2 * shift);
-    } else {
-        for &root in column {
-            sum.add_square_of(root);
+        let mut wide = Tile::default();
+        for (i, wide) in wide.0[..column.count()].iter_mut().enumerate() {
+            // SAFETY: `i` is below the count.
+            *wide = f64::from(unsafe { column.get(i) });
         }
+        add_f64s(sum, level, &wide.0[..column.count()], largest);
+    }
+}
+
+/// Adds the squares of a column of float64, padded with zeros to a multiple of [`LANES`], to a sum; `largest` is the
+/// largest magnitude. From there on down, a band is added at a time.
+pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], mut largest: f64) {
+    let (column, rest) = column.as_chunks();
+    assert!(rest.is_empty(), "a column is padded");
+    while largest != 0.0 {
+        let bits = largest.to_bits();
+        let field = (bits >> FRACTION) as i32;
+        let subnormal = u64::BITS as i32 - bits.leading_zeros() as i32 - 1023 - (FRACTION - 1);
+        let above = if field == 0 { subnormal } else { field - 1022 };
+        // Roots are scaled to below 1, where squares are far within the range of float64.
+        let unit = (-2 * BINADES - FRACTION).max(LOWEST - 2 * above);
+        let bounds = Bounds { above: 0, unit };
+        let factors = [-(above / 2), above / 2 - above].map(power_of_two);
+        let (sums, rest) = level.run(Band { column, factors, starts: bounds.starts() });
+        sum.add(bounds.join(sums) as u128, unit + 2 * above);
+        largest = rest;
     }
 }
 
@@ -231,14 +167,8 @@ fn add_up<const TWO: bool>(sum: &mut SquareSum, level: Level, column: Values, bo
     let sums = with_vectors!(level, vectors: V => unsafe {
         vectors.run(VectorSquares::<V, TWO> { column, starts, _vectors: vectors })
     });
-    let sums = sums.unwrap_or_else(|| level.run(Squares::<Values, TWO> { column, starts }));
+    let sums = sums.unwrap_or_else(|| level.run(Squares::<TWO> { column, starts }));
     sum.add(bounds.join(sums) as u128, bounds.unit);
-}
-
-/// Computes by how much the two sums of a tile increase, in units of their last places; without `TWO`, the second only.
-struct Squares<C, const TWO: bool> {
-    column: C,
-    starts: [f64; 2],
 }
 
 /// Returns the total increase of sums from their start, in units of their last place.
@@ -247,7 +177,54 @@ fn increase(sums: &[f64], start: f64) -> i64 {
     sums.iter().fold(0, |all, sum| all + (sum.to_bits() as i64 - start.to_bits() as i64))
 }
 
-impl<C: Column, const TWO: bool> Kernel for Squares<C, TWO> {
+/// Adds a square to two sums.
+#[inline(always)]
+fn add_square(root: f64, first: &mut f64, second: &mut f64) {
+    // Products are exact or rounded before the addition: a fused one is slow where there is none.
+    let next = *first + root * root;
+    *second += root * root + (*first - next);
+    *first = next;
+}
+
+/// Computes by how much the two sums increase by the roots of a band: those that the factors bring below 1, and not
+/// below two to minus [`BINADES`]. Returns the largest root below the band too.
+struct Band<'a> {
+    column: &'a [[f64; PAIRS]],
+    factors: [f64; 2],
+    starts: [f64; 2],
+}
+
+impl Kernel for Band<'_> {
+    type Output = ([i64; 2], f64);
+
+    #[inline(always)]
+    fn run(self) -> ([i64; 2], f64) {
+        const FROM: f64 = 1.0 / (1u64 << BINADES) as f64;
+        let Self { column, factors, starts } = self;
+        let ([mut first, mut second], mut rest) = (starts.map(|start| [start; PAIRS]), [0f64; PAIRS]);
+        for roots in column {
+            for lane in 0..PAIRS {
+                let root = roots[lane].abs();
+                let scaled = root * factors[0] * factors[1];
+                let below = if scaled < FROM { root } else { 0.0 };
+                rest[lane] = if below > rest[lane] { below } else { rest[lane] };
+                let root = if scaled < 1.0 { scaled } else { 0.0 };
+                let root = if scaled < FROM { 0.0 } else { root };
+                add_square(root, &mut first[lane], &mut second[lane]);
+            }
+        }
+        let sums = [increase(&first, starts[0]), increase(&second, starts[1])];
+        (sums, rest.into_iter().fold(0.0, f64::max))
+    }
+}
+
+/// Computes by how much the two sums of a tile increase, in units of their last places; without `TWO`, the second only.
+struct Squares<const TWO: bool> {
+    column: Values,
+    starts: [f64; 2],
+}
+
+impl<const TWO: bool> Kernel for Squares<TWO> {
     type Output = [i64; 2];
 
     #[inline(always)]
@@ -256,12 +233,9 @@ impl<C: Column, const TWO: bool> Kernel for Squares<C, TWO> {
         for i in (0..self.column.count()).step_by(PAIRS) {
             for lane in 0..PAIRS {
                 // SAFETY: the count is a multiple of LANES, hence of PAIRS.
-                let root = unsafe { self.column.at(i + lane) };
+                let root = f64::from(unsafe { self.column.get(i + lane) });
                 if TWO {
-                    // Products are exact or rounded before the addition: a fused one is slow where there is none.
-                    let next = first[lane] + root * root;
-                    second[lane] += root * root + (first[lane] - next);
-                    first[lane] = next;
+                    add_square(root, &mut first[lane], &mut second[lane]);
                 } else {
                     second[lane] += root * root;
                 }
@@ -324,6 +298,34 @@ impl<V: Conversions, const TWO: bool> RawKernel for VectorSquares<V, TWO> {
                 sums = [0, sums[0] + sums[1]];
             }
             sums
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_add_up_every_square() {
+        let spread = |step: u64| (0..TILE as u64).map(move |i| f64::from_bits((i * step) & (u64::MAX >> 1)));
+        let is_finite = |root: &f64| root.is_finite();
+        let mut columns: Vec<Vec<f64>> = [1, 0x3_ffff_ffff, 0x001f_ffff_ffff_fff1, 0x9e37_79b9_7f4a_7c15]
+            .map(|step| spread(step).filter(is_finite).collect())
+            .to_vec();
+        columns.push(vec![-f64::MAX, f64::MAX, 5e-324, -1.0, 1.0 - f64::EPSILON, 2f64.powi(-19)]);
+        for mut column in columns {
+            let mut expected = SquareSum::default();
+            for &root in &column {
+                expected.add_square_of(root);
+            }
+            column.resize(column.len().next_multiple_of(LANES), 0.0);
+            let largest = column.iter().fold(0.0, |most: f64, root| most.max(root.abs()));
+            for level in Level::available() {
+                let mut sum = SquareSum::default();
+                add_f64s(&mut sum, level, &column, largest);
+                assert_eq!(sum, expected, "{level:?}, up to {largest}");
+            }
         }
     }
 }

@@ -1,15 +1,14 @@
-//! What a tile lost, from its values before and after as float32, if all sources lie within the target's range.
+//! What a tile lost, from its values before and after as float32, where sources lie within the target's range.
 //!
-//! In such a tile nothing overflows, and every result is a neighbour of its source. Their difference is exact in
-//! float32:
+//! Such sources do not overflow, and every result is a neighbour of its source. Their difference is exact in float32:
 //! * both not zero: neighbours of one sign are within a factor of two of each other (Sterbenz);
 //! * a result of zero: the difference is the source;
 //! * a source of zero has a result of zero.
 //!
-//! Other tiles are measured by flags ([`super::measure`]).
+//! Sources outside the range count as padding here, and are measured by flags ([`super::measure`]).
 
 use super::cast_report::{CastReport, smallest_nonzero};
-use super::extremes::Extremes;
+use super::extremes::{Extremes, Outside, Within};
 use super::max_relative_error::{ErrorSummary, MaxRelativeError, TINY};
 use super::squares::{self, Bounds, LANES, Values, exponent_of};
 use super::subnormal_count::SubnormalCount;
@@ -34,12 +33,9 @@ pub(super) struct TileStatistics {
     lossless: bool,
     /// Whether results are the sources as float32.
     widens: bool,
-    /// The target's largest value.
-    largest: f32,
+    /// The magnitudes that do not overflow, and whose results are their neighbours.
+    range: Within,
     smallest_normal: f32,
-    smallest: f32,
-    /// Whether nonzero sources below the target's smallest value may become that value, however small they are.
-    rises: bool,
     /// Bits of a source's significand after the leading one, and the exponent of the smallest source.
     precision: i32,
     lowest: i32,
@@ -97,15 +93,15 @@ impl TileStatistics {
     pub(super) fn new(request: &Request, level: Level) -> Option<Self> {
         let Request { source, target, scaled, .. } = *request;
         let held = holds_exactly::<Binary32>(source) && holds_exactly::<Binary32>(target);
-        let rounding = request.rounding();
+        let (rounding, target_kind) = (request.rounding(), target.kind());
         let bits = target.row().bits;
         // The largest value, the smallest normal one and the smallest one.
-        let [largest, smallest_normal, smallest] = match target.kind() {
+        let [largest, smallest_normal, smallest] = match target_kind {
             Kind::Float(spec) if spec.signed && spec.specials != Specials::ExponentOnly => {
                 let codes = [spec.max_code(), 1 << spec.mantissa_bits, 1];
                 codes.map(|code| reference::value_of(&spec, code) as f32)
             }
-            Kind::Integer { signed: true } => [((1u64 << (bits - 1)) - 1) as f32, 1.0, 1.0],
+            Kind::Integer { signed } => [((1u128 << (bits - u32::from(signed))) - 1) as f32, 1.0, 1.0],
             _ => return None,
         };
         if scaled || !held || rounding == Rounding::Stochastic {
@@ -125,6 +121,10 @@ impl TileStatistics {
             }
             (_, None) => false,
         };
+        // Nonzero sources below the target's smallest value may become that value, however small they are.
+        let rises = matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative);
+        let is_unsigned = target_kind == Kind::Integer { signed: false };
+        let mask = if is_unsigned { u32::MAX } else { u32::MAX >> 1 };
         let reader = |format| reader(format, level);
         let (source, target) = (reader(source), reader(target));
         Some(Self {
@@ -132,28 +132,31 @@ impl TileStatistics {
             source,
             target,
             lossless,
-            largest,
+            range: Within {
+                smallest: if rises { smallest.to_bits() } else { 0 },
+                largest: largest.to_bits(),
+                mask,
+            },
             smallest_normal,
-            smallest,
-            rises: matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative),
             precision,
             lowest,
         })
     }
 
-    /// Adds a tile to the report, if its sources lie within the range. Returns whether they do.
+    /// Adds those elements of a tile to the report whose sources lie within the range. Returns the indices of the
+    /// others, which are in the scratch.
     ///
     /// # Safety
     /// `source` and `target` are valid for `count` elements of their formats, `count` at most [`crate::cast::TILE`].
-    pub(super) unsafe fn add_tile(
+    pub(super) unsafe fn add_tile<'a>(
         &self,
         level: Level,
         (source, target): (*const u8, *const u8),
         count: usize,
-        scratch: &mut TileScratch,
+        scratch: &'a mut TileScratch,
         report: &mut CastReport,
-    ) -> bool {
-        let TileScratch { source: before, target: after, max_relative_error } = scratch;
+    ) -> &'a [u16] {
+        let TileScratch { source: before, target: after, max_relative_error, outside: indices } = scratch;
         let full = count.next_multiple_of(LANES);
         let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| match stage {
             None => codes.cast::<f32>(),
@@ -165,60 +168,76 @@ impl TileStatistics {
                 values.cast_const()
             }
         };
-        let x = if self.widens { target.cast() } else { read(&self.source, source, before) };
+        let values = if self.widens { target.cast() } else { read(&self.source, source, before) };
         // SAFETY: the caller's promise; the tiles hold that many, and are not touched while the columns are in use.
-        let (x, errors, summary) = unsafe {
-            let x = if full == count { x } else { filled_up(x, count, full, before) };
-            let x = Values::new(x, full);
+        let mut x = unsafe {
+            let values = if full == count { values } else { filled_up(values, count, full, before) };
+            Values::new(values, full)
+        };
+        let mut extremes = Extremes::of(level, x, self.range);
+        let mut outside = 0;
+        if !extremes.are_within(self.range) {
+            outside = level.run(Outside { sources: x, range: self.range, indices });
+            // SAFETY: the tile holds as many as the column.
+            x = unsafe { Values::new(filled_up(x.pointer(), full, full, before), full) };
+            clear(before, &indices.0[..outside]);
+            extremes = Extremes::of(level, x, self.range);
+        }
+        let outside = &indices.0[..outside];
+        // SAFETY: as above.
+        let (errors, summary) = unsafe {
             if self.lossless {
-                (x, x, ErrorSummary::of_zeros(full))
+                (x, ErrorSummary::of_zeros(full))
             } else {
                 let y = read(&self.target, target, after);
                 filled_up(y, count, full, after);
+                clear(after, outside);
                 let errors = after.0.as_mut_ptr();
                 let summary = max_relative_error.subtract(level, x, errors);
-                (x, Values::new(errors, full), summary)
+                (Values::new(errors, full), summary)
             }
         };
-        let extremes = Extremes::of(level, x);
-        let [lowest, zeros] = extremes.smallest_nonzero_and_zeros(level, x);
-        let [smallest, largest] = [lowest, extremes.largest].map(f32::from_bits);
-        let is_within = |limit: f32| smallest == 0.0 || smallest >= limit;
-        if extremes.largest > self.largest.to_bits() || (self.rises && !is_within(self.smallest)) {
-            return false;
-        }
-        report.count += count as u64;
-        // Those that fill up do not count.
-        let padding = (full - count) as u64;
+        let [smallest, largest] = [extremes.smallest, extremes.largest].map(f32::from_bits);
+        // Those that fill up, and those outside the range, do not count.
+        let measured = count - outside.len();
+        let padding = (full - measured) as u64;
+        report.count += measured as u64;
         report.exact += u64::from(summary.zeros) - padding;
-        report.zero_in += u64::from(zeros) - padding;
+        report.zero_in += u64::from(extremes.zeros) - padding;
         report.amax = report.amax.max(f64::from(largest));
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, f64::from(smallest));
-        if !is_within(self.smallest_normal) {
+        if largest == 0.0 {
+            return outside;
+        }
+        let [smallest, largest] = [smallest, largest].map(f64::from);
+        if smallest < f64::from(self.smallest_normal) {
             let normal = self.smallest_normal.to_bits();
             let errors = (!self.lossless).then_some(errors);
             let [below, zero_results] = level.run(SubnormalCount { sources: x, errors, normal });
             report.subnormal += u64::from(below - zero_results);
-            report.underflowed += u64::from(zero_results.saturating_sub(zeros));
+            report.underflowed += u64::from(zero_results.saturating_sub(extremes.zeros));
         }
-        if largest == 0.0 {
-            return true;
-        }
-        let exponent = exponent_of(f64::from(smallest));
-        let grid = (exponent - self.precision).max(self.lowest);
-        let bounds = Bounds::new(f64::from(smallest), f64::from(largest), grid);
-        squares::add_f32s(&mut report.signal, level, x, bounds);
+        let grid = (exponent_of(smallest) - self.precision).max(self.lowest);
+        let bounds = Bounds::new(smallest, largest, grid);
+        squares::add_f32s(&mut report.signal, level, x, bounds, largest);
         if summary.largest == 0 {
-            return true;
+            return outside;
         }
         let error = f64::from(f32::from_bits(summary.largest));
-        squares::add_f32s(&mut report.noise, level, errors, Bounds::new(0.0, error, grid));
+        squares::add_f32s(&mut report.noise, level, errors, Bounds::new(0.0, error, grid), error);
         report.max_abs_error = report.max_abs_error.max(error);
-        let may_exceed = summary.may_exceed || smallest < TINY;
+        let may_exceed = summary.may_exceed || smallest < f64::from(TINY);
         if may_exceed && max_relative_error.rise(level, x, errors) {
             report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
         }
-        true
+        outside
+    }
+}
+
+/// Clears some values of a column.
+fn clear(column: &mut Tile<f32>, indices: &[u16]) {
+    for &index in indices {
+        column.0[usize::from(index)] = 0.0;
     }
 }
 
@@ -228,6 +247,8 @@ pub(super) struct TileScratch {
     source: Tile<f32>,
     target: Tile<f32>,
     max_relative_error: MaxRelativeError,
+    /// The indices of sources outside the range.
+    outside: Tile<u16>,
 }
 
 impl TileScratch {

@@ -150,7 +150,7 @@ impl Route {
         if target.kind() == Kind::Bool && !request.keeps_specials() {
             return false;
         }
-        self.encode = native::stage(source, target, self.level);
+        self.encode = native::stage(source, target, options.overflow, self.level);
         if self.encode.is_some() {
             return true;
         }
@@ -170,8 +170,10 @@ impl Route {
             && source.float().is_some_and(|_| source.row().bits < 32)
             && target.float().is_none()
         {
-            self.encode = from_float::from_float32(target, options.overflow);
             // Narrower floats pass through float32, which holds them exactly.
+            self.encode = pivot_format::<Binary32>()
+                .and_then(|single| native::stage(single, target, options.overflow, self.level))
+                .or_else(|| from_float::from_float32(target, options.overflow));
             self.decode = assemble::decoder::<Binary32>(source);
             self.lane_size = size_of::<f32>();
         }

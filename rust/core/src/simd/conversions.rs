@@ -7,18 +7,37 @@ use super::vector::Vector;
 /// # Safety
 /// As for [`Vector`].
 pub(crate) trait Conversions: Vector {
+    /// Whether [`Conversions::any_doubtful`] says so wherever a number is NaN or outside the range.
+    const DOUBTS: bool = false;
     /// Truncates float32 to 32-bit integers, clamped; NaN gives 0.
     unsafe fn truncated(a: Self::F32s) -> Self::Integers;
-    /// Does the same for clamping to 16 bits or fewer: other values too large for these may come out as any. Not for NaN.
+    /// Does the same in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
     #[inline(always)]
-    unsafe fn truncated_narrow(a: Self::F32s) -> Self::Integers {
+    unsafe fn truncated_quickly(a: Self::F32s) -> Self::Integers {
         // SAFETY: the trait's contract.
         unsafe { Self::truncated(a) }
     }
+    /// Truncates float32 to unsigned 32-bit integers, clamped; NaN gives 0.
+    unsafe fn truncated_unsigned(a: Self::F32s) -> Self::Integers;
     /// Loads two registers of float64 and truncates them.
     unsafe fn truncated_f64(source: *const u8) -> Self::Integers;
+    /// Does the same in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
+    #[inline(always)]
+    unsafe fn truncated_quickly_f64(source: *const u8) -> Self::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { Self::truncated_f64(source) }
+    }
+    /// Returns whether any integer may come from NaN or a number outside the range.
+    #[inline(always)]
+    unsafe fn any_doubtful(_a: [Self::Integers; 4]) -> bool {
+        false
+    }
+    /// Loads two registers of float64 and truncates them to unsigned integers.
+    unsafe fn truncated_unsigned_f64(source: *const u8) -> Self::Integers;
     /// Truncates float64 to 64-bit integers, clamped; NaN gives 0.
     unsafe fn truncated64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
+    /// Does the same to unsigned integers.
+    unsafe fn truncated_unsigned64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Clamps 32-bit integers to 16 bits, signed or unsigned.
     unsafe fn clamp_to_16<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
     /// Clamps 32-bit integers to 8 bits, signed or unsigned.
@@ -39,7 +58,3 @@ pub(crate) trait Conversions: Vector {
 /// The smallest float that is too large for a 32-bit integer.
 #[cfg(target_arch = "x86_64")]
 pub(super) const TOO_LARGE: f32 = -(i32::MIN as f32);
-
-/// The smallest float that is too large for an integer of 16 bits, signed or not.
-#[cfg(target_arch = "x86_64")]
-pub(super) const ABOVE_16_BITS: f32 = 65_536.0;

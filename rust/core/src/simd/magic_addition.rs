@@ -24,8 +24,6 @@ pub(crate) trait MagicAddition: Vector {
     unsafe fn signs(a: [Self::F32s; 4]) -> Self::Integers;
     /// Returns which float32 are NaN, in that order.
     unsafe fn nan8(a: [Self::F32s; 4]) -> Self::Mask8;
-    /// Returns whether any float32 is NaN.
-    unsafe fn any_nan_of_four(a: [Self::F32s; 4]) -> bool;
     /// Moves bytes from that order to memory order.
     unsafe fn in_sequence(a: Self::Integers) -> Self::Integers;
 }

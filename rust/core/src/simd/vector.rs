@@ -239,6 +239,12 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn any16(mask: Self::Mask16) -> bool;
     /// Returns whether any float32 of two registers is NaN.
     unsafe fn any_nan(a: Self::F32s, b: Self::F32s) -> bool;
+    /// Returns whether any float32 of four registers is NaN.
+    #[inline(always)]
+    unsafe fn any_nan_of_four([a, b, c, d]: [Self::F32s; 4]) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe { Self::any_nan(a, b) | Self::any_nan(c, d) }
+    }
     /// Returns whether any float32 differs between two registers, neither being NaN.
     unsafe fn any_differ(a: Self::F32s, b: Self::F32s) -> bool;
     /// Returns whether any nonzero float32, after `added` is added to its bits, has all bits of `clear` zero.

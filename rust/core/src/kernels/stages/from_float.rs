@@ -9,6 +9,7 @@ use super::stage::{Span, Stage};
 use crate::codec::encode::unclamped_range;
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
+use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 use crate::plain::Plain;
@@ -119,30 +120,36 @@ impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
     }
 }
 
-struct Floats<S, T>(PhantomData<fn(S) -> T>);
+/// With `PORTABLE`, the loop is compiled for no other level: these have vectors for the pair.
+struct Floats<S, T, const PORTABLE: bool>(PhantomData<fn(S) -> T>);
 
 // SAFETY: the loop writes one result for each element.
-unsafe impl<S: Convert<T>, T> Stage for Floats<S, T> {
+unsafe impl<S: Convert<T>, T, const PORTABLE: bool> Stage for Floats<S, T, PORTABLE> {
     unsafe fn run(&self, level: Level, span: Span) {
+        let convert = ConvertLoop::<S, T>(span, PhantomData);
         // SAFETY: the caller's promise.
-        unsafe { level.run_raw(ConvertLoop::<S, T>(span, PhantomData)) };
+        unsafe { if PORTABLE { run_portable(convert) } else { level.run_raw(convert) } };
     }
 }
 
 fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
-    Box::new(Floats::<S, T>(PhantomData))
+    Box::new(Floats::<S, T, false>(PhantomData))
+}
+
+fn portable<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
+    Box::new(Floats::<S, T, true>(PhantomData))
 }
 
 /// Truncation into integers of fewer bits than the byte that they are stored in.
 #[derive(Clone, Copy)]
-struct ToByte<F> {
+pub(crate) struct ToByte<F> {
     /// Numbers strictly between the two are truncated to an i32 and keep its low bits.
     below: F,
     above: F,
     /// Other numbers become these limits of the format.
     low: i32,
     high: i32,
-    code_mask: i32,
+    pub(crate) code_mask: i32,
 }
 
 struct ToByteLoop<F>(ToByte<F>, Span);
@@ -154,20 +161,11 @@ macro_rules! to_byte {
 
             #[inline(always)]
             unsafe fn run(self) {
-                let Self(ToByte { below, above, low, high, code_mask }, span) = self;
-                let Span { source, target, count, .. } = span;
+                let Self(to_byte, Span { source, target, count, .. }) = self;
                 let source = source.cast::<$float>();
                 for i in 0..count {
                     // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
-                    let number = unsafe { source.add(i).read_unaligned() };
-                    let inside = if (number > below) & (number < above) { number } else { 0.0 };
-                    // SAFETY: it is 0, or its truncation is in the range of i32 (`boxed`).
-                    let whole = unsafe { inside.to_int_unchecked::<i32>() };
-                    let whole = if number <= below { low } else { whole };
-                    let whole = if number >= above { high } else { whole };
-                    let code = low_bits(whole & code_mask, 0, i8::MAX.into()) as u8;
-                    // SAFETY: as above.
-                    unsafe { target.add(i).write(code) };
+                    unsafe { target.add(i).write(to_byte.code(source.add(i).read_unaligned())) };
                 }
             }
         }
@@ -181,18 +179,31 @@ macro_rules! to_byte {
         }
 
         impl ToByte<$float> {
-            fn boxed(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
+            /// Returns the code of a number.
+            #[inline(always)]
+            pub(crate) fn code(self, number: $float) -> u8 {
+                let Self { below, above, low, high, code_mask } = self;
+                let inside = if (number > below) & (number < above) { number } else { 0.0 };
+                // SAFETY: it is 0, or its truncation is in the range of i32 (`new`).
+                let whole = unsafe { inside.to_int_unchecked::<i32>() };
+                let whole = if number <= below { low } else { whole };
+                let whole = if number >= above { high } else { whole };
+                low_bits(whole & code_mask, 0, i8::MAX.into()) as u8
+            }
+
+            /// Returns `None` if the target is not an integer.
+            pub(crate) fn new(target: Format, overflow: Overflow) -> Option<Self> {
                 let (low, high) = target.integer_range()?;
                 let (first, last) = unclamped_range(target, overflow)?;
                 // `last + 1` is a power of two, so exact; `first - 1` may round to `first`.
                 let (below, above) = ((first - 1) as $float, (last + 1) as $float);
-                Some(Box::new(Self {
+                Some(Self {
                     below: if below == first as $float { below.next_down() } else { below },
                     above,
                     low: low as i32,
                     high: high as i32,
                     code_mask: i32::from(u8::MAX >> (8 - target.row().bits)),
-                }))
+                })
             }
         }
     )*};
@@ -207,14 +218,14 @@ where
 {
     Some(match (target.kind(), target.row().bits) {
         (Kind::Bool, _) => boxed::<S, bool>(),
-        (Kind::Integer { signed: true }, 8) => boxed::<S, i8>(),
-        (Kind::Integer { signed: false }, 8) => boxed::<S, u8>(),
-        (Kind::Integer { signed: true }, 16) => boxed::<S, i16>(),
-        (Kind::Integer { signed: true }, 32) => boxed::<S, i32>(),
-        (Kind::Integer { signed: true }, 64) => boxed::<S, i64>(),
-        (Kind::Integer { signed: false }, 16) => boxed::<S, u16>(),
-        (Kind::Integer { signed: false }, 32) => boxed::<S, u32>(),
-        (Kind::Integer { signed: false }, 64) => boxed::<S, u64>(),
+        (Kind::Integer { signed: true }, 8) => portable::<S, i8>(),
+        (Kind::Integer { signed: false }, 8) => portable::<S, u8>(),
+        (Kind::Integer { signed: true }, 16) => portable::<S, i16>(),
+        (Kind::Integer { signed: true }, 32) => portable::<S, i32>(),
+        (Kind::Integer { signed: true }, 64) => portable::<S, i64>(),
+        (Kind::Integer { signed: false }, 16) => portable::<S, u16>(),
+        (Kind::Integer { signed: false }, 32) => portable::<S, u32>(),
+        (Kind::Integer { signed: false }, 64) => portable::<S, u64>(),
         _ => return None,
     })
 }
@@ -223,7 +234,7 @@ where
 pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f32>::boxed(target, overflow),
+        (..8, Kind::Integer { .. }) => Some(Box::new(ToByte::<f32>::new(target, overflow)?)),
         _ => to_integer::<f32>(target),
     }
 }
@@ -232,7 +243,7 @@ pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn
 pub(crate) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
-        (..8, Kind::Integer { .. }) => ToByte::<f64>::boxed(target, overflow),
+        (..8, Kind::Integer { .. }) => Some(Box::new(ToByte::<f64>::new(target, overflow)?)),
         _ => to_integer::<f64>(target),
     }
 }

@@ -50,11 +50,30 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
         // SAFETY: the trait's contract.
         unsafe { self.f32s::<V>(source) }
     }
-    /// Loads a register of 32-bit integers, as [`Conversions::truncated`] makes them.
+    /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range.
     #[inline(always)]
-    unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::truncated(self.f32s_to_truncate::<V>(source)) }
+    unsafe fn truncated_four<V: Conversions, const SIGNED: bool>(
+        &self,
+        source: [*const u8; 4],
+    ) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
+        unsafe {
+            let (a, b) = (self.f32s_to_truncate::<V>(source[0]), self.f32s_to_truncate::<V>(source[1]));
+            let (c, d) = (self.f32s_to_truncate::<V>(source[2]), self.f32s_to_truncate::<V>(source[3]));
+            if !SIGNED {
+                return [
+                    V::truncated_unsigned(a),
+                    V::truncated_unsigned(b),
+                    V::truncated_unsigned(c),
+                    V::truncated_unsigned(d),
+                ];
+            }
+            let quick = truncated_quickly::<V>([a, b, c, d]);
+            if V::any_doubtful(quick) {
+                return [V::truncated(a), V::truncated(b), V::truncated(c), V::truncated(d)];
+            }
+            quick
+        }
     }
     /// Loads two registers of float64.
     #[inline(always)]
@@ -67,6 +86,18 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe { odd_bf16::<V>(pair::<V, Self>(*self, source), one) }
+    }
+}
+
+/// Truncates four registers.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn truncated_quickly<V: Conversions>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        [V::truncated_quickly(a), V::truncated_quickly(b), V::truncated_quickly(c), V::truncated_quickly(d)]
     }
 }
 
@@ -189,9 +220,31 @@ impl Floats for F64Source {
     }
 
     #[inline(always)]
-    unsafe fn truncated<V: Conversions>(&self, source: *const u8) -> V::Integers {
+    unsafe fn truncated_four<V: Conversions, const SIGNED: bool>(
+        &self,
+        [a, b, c, d]: [*const u8; 4],
+    ) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
-        unsafe { V::truncated_f64(source) }
+        unsafe {
+            if !SIGNED {
+                return [
+                    V::truncated_unsigned_f64(a),
+                    V::truncated_unsigned_f64(b),
+                    V::truncated_unsigned_f64(c),
+                    V::truncated_unsigned_f64(d),
+                ];
+            }
+            let quick = [
+                V::truncated_quickly_f64(a),
+                V::truncated_quickly_f64(b),
+                V::truncated_quickly_f64(c),
+                V::truncated_quickly_f64(d),
+            ];
+            if V::any_doubtful(quick) {
+                return [V::truncated_f64(a), V::truncated_f64(b), V::truncated_f64(c), V::truncated_f64(d)];
+            }
+            quick
+        }
     }
 
     #[inline(always)]

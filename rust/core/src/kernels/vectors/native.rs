@@ -5,6 +5,7 @@
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::shapes::{Shape, shape_of};
 use super::{through_f32, to_f64, to_integer};
+use crate::codec::options::Overflow;
 use crate::codec::pivot::Binary64;
 use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind};
@@ -13,12 +14,17 @@ use crate::kernels::stages::stage::Stage;
 use crate::simd::{Conversions, with_vectors};
 
 /// Makes the stage from floats on a level, if there is one.
-pub(crate) fn stage(source: Format, target: Format, level: Level) -> Option<Box<dyn Stage>> {
+pub(crate) fn stage(
+    source: Format,
+    target: Format,
+    overflow: Overflow,
+    level: Level,
+) -> Option<Box<dyn Stage>> {
     let spec = source.float()?;
-    with_vectors!(level, vectors => on(vectors, &spec, target))?
+    with_vectors!(level, vectors => on(vectors, &spec, (target, overflow)))?
 }
 
-fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: Format) -> Option<Box<dyn Stage>> {
+fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: (Format, Overflow)) -> Option<Box<dyn Stage>> {
     if *source == pivot_spec::<Binary64>() {
         return to(vectors, F64Source, target);
     }
@@ -29,8 +35,15 @@ fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: Format) -> Option<
     }
 }
 
-fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
+fn to<V: Conversions, F: Floats>(
+    vectors: V,
+    source: F,
+    (target, overflow): (Format, Overflow),
+) -> Option<Box<dyn Stage>> {
     match (target.kind(), target.row().bits) {
+        (Kind::Integer { .. }, ..8) if F::SIZE == F32Source::SIZE => {
+            to_integer::low_bits(vectors, target, overflow)
+        }
         (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
         (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
             Some(to_f64::stage(vectors, source))
@@ -40,6 +53,10 @@ fn to<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Optio
 }
 
 /// Makes a stage through float32: these pairs are too rare for a loop of their own.
-fn through<V: Conversions, F: Floats>(vectors: V, source: F, target: Format) -> Option<Box<dyn Stage>> {
-    Some(through_f32::stage(vectors, source, to(vectors, F32Source, target)?, target))
+fn through<V: Conversions, F: Floats>(
+    vectors: V,
+    source: F,
+    target: (Format, Overflow),
+) -> Option<Box<dyn Stage>> {
+    Some(through_f32::stage(vectors, source, to(vectors, F32Source, target)?, target.0))
 }

@@ -53,7 +53,7 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     let [a, b, c, d] = f32s;
     // SAFETY: the caller's promise.
     unsafe {
-        if V::any_nan(a, b) || V::any_nan(c, d) {
+        if V::any_nan_of_four(f32s) {
             return [V::canonical(a, nan), V::canonical(b, nan), V::canonical(c, nan), V::canonical(d, nan)];
         }
         [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]

@@ -1,64 +1,22 @@
-//! Floats to integers of up to 64 bits, except uint64: truncated and clamped; NaN gives 0. To integers of 8 bits, in any
+//! Floats to integers of 8 to 64 bits: truncated and clamped; NaN gives 0. To integers of 8 bits, in any
 //! rounding that is not stochastic.
 
 use std::marker::PhantomData;
 
 use super::factor::Times;
-use super::float_source::{F32Source, Floats};
+use super::float_source::{F32Source, Floats, truncated_quickly};
+use super::to_f32::four;
 use super::vector_loop::{InSteps, Step, quarters};
-use crate::codec::options::Rounding;
+use crate::codec::options::{Overflow, Rounding};
+use crate::format::Format;
 use crate::kernels::request::Request;
+use crate::kernels::stages::from_float::ToByte;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Conversions, Vector, rounding};
+use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, rounding};
 
 /// Floats to integers, signed or unsigned.
 #[derive(Clone, Copy)]
 struct ToIntegers<F, const SIGNED: bool>(F);
-
-impl<F: Floats, const SIGNED: bool> ToIntegers<F, SIGNED> {
-    /// Returns four registers of 32-bit integers.
-    ///
-    /// # Safety
-    /// The level's features, and as many elements at the pointer.
-    #[inline(always)]
-    unsafe fn truncated_four<V: Conversions>(self, source: *const u8) -> [V::Integers; 4] {
-        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
-        // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            [
-                self.0.truncated::<V>(a),
-                self.0.truncated::<V>(b),
-                self.0.truncated::<V>(c),
-                self.0.truncated::<V>(d),
-            ]
-        }
-    }
-
-    /// Does the same for clamping to 16 bits or fewer.
-    ///
-    /// # Safety
-    /// As for [`ToIntegers::truncated_four`].
-    #[inline(always)]
-    unsafe fn narrow_four<V: Conversions>(self, source: *const u8) -> [V::Integers; 4] {
-        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if F::SIZE <= 4 {
-                let (a, b) = (self.0.f32s_to_truncate::<V>(a), self.0.f32s_to_truncate::<V>(b));
-                let (c, d) = (self.0.f32s_to_truncate::<V>(c), self.0.f32s_to_truncate::<V>(d));
-                if !V::any_nan(a, b) && !V::any_nan(c, d) {
-                    return [
-                        V::truncated_narrow(a),
-                        V::truncated_narrow(b),
-                        V::truncated_narrow(c),
-                        V::truncated_narrow(d),
-                    ];
-                }
-            }
-            self.truncated_four::<V>(source)
-        }
-    }
-}
 
 impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
@@ -70,9 +28,9 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F,
     }
 
     #[inline(always)]
-    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract.
-        unsafe { [V::clamp_to_8::<SIGNED>(this.narrow_four::<V>(source))] }
+        unsafe { [V::clamp_to_8::<SIGNED>(floats.truncated_four::<V, true>(quarters::<V>(source, F::SIZE)))] }
     }
 }
 
@@ -86,16 +44,16 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F,
     }
 
     #[inline(always)]
-    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 2] {
+    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = this.narrow_four::<V>(source);
+            let [a, b, c, d] = floats.truncated_four::<V, true>(quarters::<V>(source, F::SIZE));
             [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
         }
     }
 }
 
-impl<V: Conversions, F: Floats> Step<V, 4> for ToIntegers<F, true> {
+impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 4> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -105,13 +63,13 @@ impl<V: Conversions, F: Floats> Step<V, 4> for ToIntegers<F, true> {
     }
 
     #[inline(always)]
-    unsafe fn step(this: Self, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
-        unsafe { this.truncated_four::<V>(source) }
+        unsafe { floats.truncated_four::<V, SIGNED>(quarters::<V>(source, F::SIZE)) }
     }
 }
 
-impl<V: Conversions, F: Floats> Step<V, 8> for ToIntegers<F, true> {
+impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 8> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -127,8 +85,12 @@ impl<V: Conversions, F: Floats> Step<V, 8> for ToIntegers<F, true> {
         unsafe {
             let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
             let (c, d) = (floats.f64s::<V>(c), floats.f64s::<V>(d));
-            let first = V::truncated64([a[0], a[1], b[0], b[1]]);
-            let second = V::truncated64([c[0], c[1], d[0], d[1]]);
+            let (first, second) = ([a[0], a[1], b[0], b[1]], [c[0], c[1], d[0], d[1]]);
+            let [first, second] = if SIGNED {
+                [V::truncated64(first), V::truncated64(second)]
+            } else {
+                [V::truncated_unsigned64(first), V::truncated_unsigned64(second)]
+            };
             [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
         }
     }
@@ -146,9 +108,14 @@ pub(super) fn stage<V: Conversions, F: Floats>(
         (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
         (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),
         (32, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, true>(source))),
-        // Sources of 16 bits reach wider integers through float32.
-        _ if F::SIZE == 2 => None,
-        (64, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (32, false) if F::SIZE != 2 || F::SHIFTED => {
+            Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, false>(source)))
+        }
+        // Other sources of 16 bits reach wider integers through float32.
+        (64, true) if F::SIZE != 2 => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (64, false) if F::SIZE != 2 => {
+            Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, false>(source)))
+        }
         _ => None,
     }
 }
@@ -159,6 +126,49 @@ fn to_8<V: Conversions, F: Floats>(vectors: V, source: F, signed: bool) -> Box<d
     } else {
         InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))
     }
+}
+
+/// float32 to integers of fewer than 8 bits, which keep the low bits of an i32.
+#[derive(Clone, Copy)]
+struct ToLowBits(ToByte<f32>);
+
+impl<V: Conversions> Step<V, 1> for ToLowBits {
+    const FROM: usize = F32Source::SIZE;
+    type Ready = (ToByte<f32>, V::Integers);
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        (self.0, unsafe { V::splat32(self.0.code_mask as u32) })
+    }
+
+    #[inline(always)]
+    unsafe fn step((to_byte, mask): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let whole = truncated_quickly::<V>(four::<V, _>(F32Source, source));
+            if V::any_doubtful(whole) {
+                let mut codes = Rest::<MOST_BYTES>::new();
+                for (i, code) in codes.0[..V::BYTES].iter_mut().enumerate() {
+                    *code = to_byte.code(source.cast::<f32>().add(i).read_unaligned());
+                }
+                return [V::load(codes.0.as_ptr())];
+            }
+            let [a, b, c, d] = whole;
+            [V::clamp_to_8::<true>([V::and(a, mask), V::and(b, mask), V::and(c, mask), V::and(d, mask)])]
+        }
+    }
+}
+
+/// Makes the stage from float32 to an integer format of fewer than 8 bits, unless it is clamped.
+pub(super) fn low_bits<V: Conversions>(
+    vectors: V,
+    target: Format,
+    overflow: Overflow,
+) -> Option<Box<dyn Stage>> {
+    let wraps = V::DOUBTS && overflow != Overflow::Saturate;
+    let to_byte = ToByte::<f32>::new(target, overflow).filter(|_| wraps)?;
+    Some(InSteps::<V, _, 1>::boxed(vectors, ToLowBits(to_byte)))
 }
 
 /// A rounding to whole numbers.

@@ -3,10 +3,12 @@
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx2;
-use crate::simd::conversions::{ABOVE_16_BITS, Conversions, TOO_LARGE};
+use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
 
 impl Conversions for Avx2 {
+    const DOUBTS: bool = true;
+
     operations! {
         fn truncated(a: arch::__m256) -> arch::__m256i {
             let number = arch::_mm256_and_ps(a, arch::_mm256_cmp_ps::<{ arch::_CMP_ORD_Q }>(a, a));
@@ -15,25 +17,61 @@ impl Conversions for Avx2 {
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
             arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
         }
-        fn truncated_narrow(a: arch::__m256) -> arch::__m256i {
-            // Below the range the instruction gives the smallest integer.
-            arch::_mm256_cvttps_epi32(arch::_mm256_min_ps(a, arch::_mm256_set1_ps(ABOVE_16_BITS)))
+        fn truncated_quickly(a: arch::__m256) -> arch::__m256i { arch::_mm256_cvttps_epi32(a) }
+        fn truncated_quickly_f64(source: *const u8) -> arch::__m256i {
+            let low = arch::_mm256_cvttpd_epi32(arch::_mm256_loadu_pd(source.cast()));
+            let high = arch::_mm256_cvttpd_epi32(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast()));
+            arch::_mm256_set_m128i(high, low)
+        }
+        fn any_doubtful(a: [arch::__m256i; 4]) -> bool {
+            let least = arch::_mm256_min_epi32(arch::_mm256_min_epi32(a[0], a[1]), arch::_mm256_min_epi32(a[2], a[3]));
+            // For NaN and out of range the instructions give the smallest integer.
+            let is_least = arch::_mm256_cmpeq_epi32(least, arch::_mm256_set1_epi32(i32::MIN));
+            arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)) != 0
         }
         fn truncated_f64(source: *const u8) -> arch::__m256i {
             let low = truncated_f64(source);
             arch::_mm256_set_m128i(truncated_f64(source.add(Self::BYTES)), low)
         }
-        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
-            let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
-            let largest = arch::_mm256_max_epu32(first, second);
-            // Comparing the upper 32 bits is enough.
-            let bound = Self::splat32((HALF_WIDTH.to_bits() >> 32) as u32);
-            let small = arch::_mm256_cmpgt_epi32(bound, largest);
-            const UPPER: i32 = 0b1010_1010;
-            if arch::_mm256_movemask_ps(Self::from_bits(small)) & UPPER == UPPER {
+        fn truncated_unsigned(a: arch::__m256) -> arch::__m256i {
+            // The larger of NaN and 0 is 0.
+            let number = arch::_mm256_max_ps(a, arch::_mm256_setzero_ps());
+            let low = arch::_mm256_cvttps_epi32(number);
+            let high = arch::_mm256_cvttps_epi32(arch::_mm256_sub_ps(number, arch::_mm256_set1_ps(TOO_LARGE)));
+            // From 2^31 on the first has its top bit set, and the second the others.
+            let whole = arch::_mm256_or_si256(low, arch::_mm256_and_si256(high, arch::_mm256_srai_epi32::<31>(low)));
+            let limit = arch::_mm256_set1_ps(2.0 * TOO_LARGE);
+            let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, limit);
+            arch::_mm256_or_si256(whole, arch::_mm256_castps_si256(above))
+        }
+        fn truncated_unsigned_f64(source: *const u8) -> arch::__m256i {
+            const EVEN: i32 = 0b10_00_10_00;
+            const IN_ORDER: i32 = 0b11_01_10_00;
+            let limit = arch::_mm256_set1_pd(u32::MAX.into());
+            let low = arch::_mm256_castpd_si256(arch::_mm256_min_pd(positive(Self::load(source)), limit));
+            let high = positive(Self::load(source.add(Self::BYTES)));
+            let high = arch::_mm256_castpd_si256(arch::_mm256_min_pd(high, limit));
+            let (low, high) = (Self::from_bits(truncated_small(low)), Self::from_bits(truncated_small(high)));
+            let joined = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<EVEN>(low, high));
+            arch::_mm256_permute4x64_epi64::<IN_ORDER>(joined)
+        }
+        fn truncated_unsigned64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+            let a = [
+                arch::_mm256_castpd_si256(positive(a[0])),
+                arch::_mm256_castpd_si256(positive(a[1])),
+                arch::_mm256_castpd_si256(positive(a[2])),
+                arch::_mm256_castpd_si256(positive(a[3])),
+            ];
+            if are_small(a) {
                 return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
             }
-            [truncated_any(a[0]), truncated_any(a[1]), truncated_any(a[2]), truncated_any(a[3])]
+            any_four::<false>(a)
+        }
+        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+            if are_small(a) {
+                return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
+            }
+            any_four::<true>(a)
         }
         fn to_f64(a: arch::__m256) -> [arch::__m256i; 2] {
             let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
@@ -108,6 +146,68 @@ unsafe fn larger(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
     unsafe {
         let sign = arch::_mm256_set1_epi64x(i64::MIN);
         arch::_mm256_max_epu32(arch::_mm256_andnot_si256(sign, a), arch::_mm256_andnot_si256(sign, b))
+    }
+}
+
+/// Returns whether the magnitudes of all float64 are below [`HALF_WIDTH`].
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn are_small(a: [arch::__m256i; 4]) -> bool {
+    const UPPER: i32 = 0b1010_1010;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
+        let largest = arch::_mm256_max_epu32(first, second);
+        // Comparing the upper 32 bits is enough.
+        let bound = arch::_mm256_set1_epi32((HALF_WIDTH.to_bits() >> 32) as i32);
+        let small = arch::_mm256_castsi256_ps(arch::_mm256_cmpgt_epi32(bound, largest));
+        arch::_mm256_movemask_ps(small) & UPPER == UPPER
+    }
+}
+
+/// Replaces negative float64 and NaN by 0.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn positive(a: arch::__m256i) -> arch::__m256d {
+    // SAFETY: the caller's promise.
+    unsafe { arch::_mm256_max_pd(arch::_mm256_castsi256_pd(a), arch::_mm256_setzero_pd()) }
+}
+
+/// Truncates any float64 to 64-bit integers, clamped: [`truncated_any`], or [`unsigned_any`].
+///
+/// # Safety
+/// As for these.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn any_four<const SIGNED: bool>(mut a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+    for register in &mut a {
+        // SAFETY: the caller's promise.
+        *register = unsafe { if SIGNED { truncated_any(*register) } else { unsigned_any(*register) } };
+    }
+    a
+}
+
+/// Truncates float64 that are not negative to unsigned 64-bit integers, clamped.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn unsigned_any(a: arch::__m256i) -> arch::__m256i {
+    const HALF: f64 = -(i64::MIN as f64);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (number, half) = (arch::_mm256_castsi256_pd(a), arch::_mm256_set1_pd(HALF));
+        let upper = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, half);
+        let rest = arch::_mm256_sub_pd(number, arch::_mm256_and_pd(upper, half));
+        let lower = truncated_any(arch::_mm256_castpd_si256(rest));
+        let top = arch::_mm256_slli_epi64::<63>(arch::_mm256_castpd_si256(upper));
+        let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_pd(2.0 * HALF));
+        arch::_mm256_or_si256(arch::_mm256_or_si256(lower, top), arch::_mm256_castpd_si256(above))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::vector::Avx2;
+use super::vector::{Avx2, is_nan};
 use crate::simd::magic_addition::MagicAddition;
 use crate::simd::vector::{Vector, operations};
 
@@ -32,22 +32,8 @@ impl MagicAddition for Avx2 {
             let [a, b, c, d] = a;
             Self::signs([is_nan(a, a), is_nan(b, b), is_nan(c, c), is_nan(d, d)])
         }
-        fn any_nan_of_four(a: [F32s; 4]) -> bool {
-            let [a, b, c, d] = a;
-            arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))) != 0
-        }
         fn in_sequence(a: Integers) -> Integers {
             arch::_mm256_permutevar8x32_epi32(a, arch::_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
         }
     }
-}
-
-/// Returns which lanes of either register are NaN.
-///
-/// # Safety
-/// AVX2.
-#[inline(always)]
-unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
 }

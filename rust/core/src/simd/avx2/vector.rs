@@ -261,6 +261,10 @@ unsafe impl Vector for Avx2 {
         fn any_nan(a: F32s, b: F32s) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
         }
+        fn any_nan_of_four(a: [F32s; 4]) -> bool {
+            let [a, b, c, d] = a;
+            arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))) != 0
+        }
         fn any_differ(a: F32s, b: F32s) -> bool {
             arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
         }
@@ -395,6 +399,16 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
         let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
         arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
     }
+}
+
+/// Returns which lanes of either register are NaN.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+pub(super) unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
+    // SAFETY: the caller's promise.
+    unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
 }
 
 /// Converts two registers of float64 to float32, rounded to nearest.

@@ -3,10 +3,12 @@
 use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
-use crate::simd::conversions::{ABOVE_16_BITS, Conversions, TOO_LARGE};
+use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
 
 impl Conversions for Avx512 {
+    const DOUBTS: bool = true;
+
     operations! {
         fn truncated(a: arch::__m512) -> arch::__m512i {
             let is_number = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_ORD_Q }>(a, a);
@@ -14,13 +16,37 @@ impl Conversions for Avx512 {
             let above = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_GE_OQ }>(a, arch::_mm512_set1_ps(TOO_LARGE));
             arch::_mm512_mask_mov_epi32(whole, above, arch::_mm512_set1_epi32(i32::MAX))
         }
-        fn truncated_narrow(a: arch::__m512) -> arch::__m512i {
-            // Below the range the instruction gives the smallest integer.
-            arch::_mm512_cvttps_epi32(arch::_mm512_min_ps(a, arch::_mm512_set1_ps(ABOVE_16_BITS)))
+        fn truncated_quickly(a: arch::__m512) -> arch::__m512i { arch::_mm512_cvttps_epi32(a) }
+        fn truncated_quickly_f64(source: *const u8) -> arch::__m512i {
+            let low = arch::_mm512_cvttpd_epi32(arch::_mm512_loadu_pd(source.cast()));
+            let high = arch::_mm512_cvttpd_epi32(arch::_mm512_loadu_pd(source.add(Self::BYTES).cast()));
+            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
+        }
+        fn any_doubtful(a: [arch::__m512i; 4]) -> bool {
+            let least = arch::_mm512_min_epi32(arch::_mm512_min_epi32(a[0], a[1]), arch::_mm512_min_epi32(a[2], a[3]));
+            // For NaN and out of range the instructions give the smallest integer.
+            arch::_mm512_cmpeq_epi32_mask(least, arch::_mm512_set1_epi32(i32::MIN)) != 0
         }
         fn truncated_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_castsi256_si512(truncated_f64(source));
             arch::_mm512_inserti64x4::<1>(low, truncated_f64(source.add(Self::BYTES)))
+        }
+        fn truncated_unsigned(a: arch::__m512) -> arch::__m512i {
+            // The larger of NaN and 0 is 0; above the range the instruction gives the largest integer.
+            arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a, arch::_mm512_setzero_ps()))
+        }
+        fn truncated_unsigned_f64(source: *const u8) -> arch::__m512i {
+            let (low, high) = (Self::load(source), Self::load(source.add(Self::BYTES)));
+            let low = arch::_mm512_cvttpd_epu32(positive(low));
+            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), arch::_mm512_cvttpd_epu32(positive(high)))
+        }
+        fn truncated_unsigned64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
+            [
+                arch::_mm512_cvttpd_epu64(positive(a[0])),
+                arch::_mm512_cvttpd_epu64(positive(a[1])),
+                arch::_mm512_cvttpd_epu64(positive(a[2])),
+                arch::_mm512_cvttpd_epu64(positive(a[3])),
+            ]
         }
         fn truncated64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
             [truncated64(a[0]), truncated64(a[1]), truncated64(a[2]), truncated64(a[3])]
@@ -75,6 +101,16 @@ impl Conversions for Avx512 {
             Self::crosswise(packed)
         }
     }
+}
+
+/// Replaces negative float64 and NaN by 0.
+///
+/// # Safety
+/// AVX-512.
+#[inline(always)]
+unsafe fn positive(a: arch::__m512i) -> arch::__m512d {
+    // SAFETY: the caller's promise.
+    unsafe { arch::_mm512_max_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_setzero_pd()) }
 }
 
 /// Truncates one register of float64 to 64-bit integers.

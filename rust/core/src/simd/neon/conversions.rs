@@ -18,6 +18,16 @@ unsafe fn words(a: Integers) -> Integers {
     unsafe { arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(a))) }
 }
 
+/// Truncates float64 to unsigned 64-bit integers.
+///
+/// # Safety
+/// Part of aarch64.
+#[inline(always)]
+unsafe fn unsigned_words(a: Integers) -> Integers {
+    // SAFETY: the caller's promise.
+    unsafe { arch::vreinterpretq_u8_u64(arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(a))) }
+}
+
 // The instructions saturate, and give 0 for NaN. No `map`: the compiler calls functions for each part of an array.
 impl Conversions for Neon {
     operations! {
@@ -26,6 +36,16 @@ impl Conversions for Neon {
             let low = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
             let high = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
             arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
+        }
+        fn truncated_unsigned(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a)) }
+        fn truncated_unsigned_f64(source: *const u8) -> Integers {
+            let low = arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
+            let high = arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
+            arch::vreinterpretq_u8_u32(arch::vqmovn_high_u64(arch::vqmovn_u64(low), high))
+        }
+        fn truncated_unsigned64(a: [Integers; 4]) -> [Integers; 4] {
+            let [a, b, c, d] = a;
+            [unsigned_words(a), unsigned_words(b), unsigned_words(c), unsigned_words(d)]
         }
         fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
             let [a, b, c, d] = a;
