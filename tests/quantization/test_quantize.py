@@ -142,7 +142,13 @@ def test_blocks_in_columns_are_those_in_rows_of_the_transpose(
         grid = -(-x.shape[-2] // high), -(-x.shape[-1] // wide)
         codes, scale = np.empty(x.shape, np.int8), np.empty((*x.shape[:-2], *grid), np.float32)
         _core.encode_blocks(
-            x, codes, scale, scheme="int8_group", recipe="compressed-tensors", block=block, **options
+            x,
+            codes,
+            scale,
+            scheme="int8_group",
+            recipe="compressed-tensors",
+            block=block,
+            **options,
         )
         return codes, scale
 
