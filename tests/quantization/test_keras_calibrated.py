@@ -173,6 +173,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "no zero points": (without("zero"), "shapes do not tell"),
     "no scale": (without("scale"), "no weight in it is quantised"),
     "no groups": (without("groups", "awq"), "lacks .* the groups of inputs"),
+    "scale without axes": (put("scale", lambda x: x[0, 0]), "shapes do not tell"),
     "short scale": (put("scale", lambda x: x[:-1]), "'.*/1' has the shape .* needs"),
     "scale of other groups": (put("scale", lambda x: x[:, :-1]), "needs"),
     "zero points turned": (put("zero", np.transpose), "'.*/3' has the shape"),

@@ -210,7 +210,8 @@ def _alone(case: Case, path: str) -> Given:
         is_alone = list(case.weight.parts) == [scale] and shape[1] > 1
         if case.format == I8 and is_alone and outputs == (shape[1],):
             return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
-        if case.format == U8 and ZERO in case.weight.parts.values() and max(outputs) > 1:
+        has_groups = len(outputs) == MATRIX and max(outputs) > 1
+        if case.format == U8 and ZERO in case.weight.parts.values() and has_groups:
             mode = _CALIBRATED[len(_others(case)) - 1]
             bits = 8 if outputs[0] == shape[0] else 4
             layer = Layer("Dense", mode, None, bits, {}, {})
