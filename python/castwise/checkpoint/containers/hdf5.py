@@ -277,6 +277,7 @@ class Hdf5Writer(Writer):
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        properties.set_obj_track_times(False)  # the same file at any time, as of other containers
         links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
         links.set_create_intermediate_group(True)
         links.set_char_encoding(h5py.h5t.CSET_UTF8)
