@@ -275,13 +275,11 @@ class _Plain:
                     self.left_out[name] = "scales of inputs" if is_input else ""
         for one in self._weights.values():
             name = one.info.name
-            if name != one.payload and name in self._stored and name not in self.left_out:
-                if numbered_kernel(one.payload) == name and name not in self._weights:
-                    self._renamed[name] = (
-                        one.payload
-                    )  # the bias comes before codes, and after a kernel
-                    continue
+            if name == one.payload or name not in self._stored or name in self.left_out:
+                continue
+            if numbered_kernel(one.payload) != name or name in self._weights:
                 raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
+            self._renamed[name] = one.payload  # the bias comes before codes, and after a kernel
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
         names = {one.payload for one in chosen}
