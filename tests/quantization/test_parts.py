@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, _encoder, _executors
+from castwise.checkpoint._pieces import Conversion
 from castwise.cli import main
 from decodable_models import MODELS
 from test_checkpoint_executor import contents
@@ -288,6 +289,24 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], comman
     assert main([*given[0], alone, *given[1]]) == code
     assert capsys.readouterr().out == text.replace(new, alone)
     assert contents(Path(new)) == contents(Path(alone))
+
+
+def test_ranges_may_be_asked_for_at_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, here = write_plain(tmp_path / "model"), Conversion.here
+    expected = checkpoint.quantize_file(source, tmp_path / "alone", "nvfp4")
+
+    def asked(self: Conversion, *arguments: Any) -> Any:
+        assert self.is_placed
+        reports = here(self, *arguments)
+        assert self.is_placed
+        return reports
+
+    monkeypatch.setattr(Conversion, "here", asked)
+    made = checkpoint.quantize_file(source, tmp_path / "new", "nvfp4")
+    assert made.rows == expected.rows
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
 
 
 def test_what_a_worker_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
-        self._nbytes_after: list[int] = []  # of `ranges`, when these have been found
+        self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
         self._others: dict[str, CastReport | None] = {}
 
     @property
@@ -87,7 +87,7 @@ class Conversion:
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
-        """Return the tensors with places, which the engine converts, or which are made elsewhere.
+        """Return the tensors with places, which the engine converts or a `batch` makes.
 
         They are in the writer's order.
         """
@@ -96,15 +96,14 @@ class Conversion:
     def _found(self, *, made: bool) -> Iterator[TensorRange]:
         """Find tensors with places one by one, and what they will take; the others are `_others`.
 
-        With `made`, those that are made elsewhere are among the former.
+        Those that a `batch` makes are among the former if `made`, else among the latter.
         """
-        self._nbytes_after.clear()
         for name in self._order:
             one = self._range(name)
             if one is None or (one.made is not None and not made):
-                self._others[name] = None
+                self._others.setdefault(name)
             else:
-                self._nbytes_after.append(one.target_nbytes)
+                self._nbytes_after[name] = one.target_nbytes
                 yield one
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
@@ -114,10 +113,10 @@ class Conversion:
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
     def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
-        """Let the engine convert `ranges` in this process, then convert the others.
+        """Let the engine convert tensors with places in this process, then convert the others.
 
-        Returns the reports of the former. Temporary files are made in `folder`, or where the system
-        has them.
+        Returns the reports of the former, for `rows`; what a `batch` would make is of the latter.
+        Temporary files are made in `folder`, or where the system has them.
 
         Raises
         ------
@@ -174,12 +173,11 @@ class Conversion:
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors; `reports` are those of `ranges`, found before."""
-        nbytes_after = iter(self._nbytes_after)
+        """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
         return [
             self.row(name, self._others[name], shard)
             if name in self._others
-            else CastRow.of(self._plans[name], next(nbytes_after), next(reports), shard)
+            else CastRow.of(self._plans[name], self._nbytes_after[name], next(reports), shard)
             for name in self._order
         ]
 
