@@ -36,7 +36,7 @@ Codes and scales of quantised weights are not cast as if they were plain numbers
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the checkpoint was written, or it is a dry run
+  0  the checkpoint was written, or a part of it, or it is a dry run
   1  it was written, but values were lost as --fail-on says: numbers became infinite or
      NaN, integers wrapped, NaN became numbers without --nan zero, or more nonzero values
      of a tensor became zero than --max-zeros allows; each is said on standard error

@@ -32,7 +32,7 @@ contradicts itself is refused.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the checkpoint was written, or it is a dry run
+  0  the checkpoint was written, or a part of it, or it is a dry run
   2  an error, such as a weight without its scale; DST is as it was, unless the message
      says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete

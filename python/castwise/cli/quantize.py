@@ -31,7 +31,7 @@ twice. Scales of inputs, which need data, are not made.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the checkpoint was written, or it is a dry run
+  0  the checkpoint was written, or a part of it, or it is a dry run
   1  it was written, but of a tensor more nonzero values became zero than --max-zeros
      allows, or what else --fail-on names; each is said on standard error
   2  an error, such as a weight that is infinite; DST is as it was, unless the message

@@ -35,7 +35,7 @@ producers: castwise dequantize, then castwise quantize.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the checkpoint was written, or it is a dry run
+  0  the checkpoint was written, or a part of it, or it is a dry run
   2  an error, such as a part that the other producer has no place for; DST is as it
      was, unless the message says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
