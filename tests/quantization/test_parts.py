@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -149,17 +149,15 @@ def test_processes_plan_again(
     """Paths that hold only in the folder of this process are those of the others, too."""
     source = write_plain(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    Path("map.json").write_text(json.dumps({Q: "int8_channel", ".*": "keep"}))
+    given_map = {Q: "int8_channel", ".*": "keep"}
+    Path("map.json").write_text(json.dumps(given_map))
     with processes(2) as executor:
         for given in ("model", source):
-            for arguments in ({"scheme": "nvfp4"}, {"dtype_map": "map.json"}):
-                expected = checkpoint.quantize_file(given, "alone", overwrite=True, **arguments)  # type: ignore[arg-type]
+            maps: tuple[Any, ...] = ("map.json", MappingProxyType(given_map))
+            for arguments in ({"scheme": "nvfp4"}, *({"dtype_map": one} for one in maps)):
+                expected = checkpoint.quantize_file(given, "alone", overwrite=True, **arguments)
                 made = checkpoint.quantize_file(
-                    given,
-                    "new",
-                    overwrite=True,
-                    executor=executor,
-                    **arguments,  # type: ignore[arg-type]
+                    given, "new", overwrite=True, executor=executor, **arguments
                 )
                 assert made.rows == expected.rows
                 assert contents(Path("new")) == contents(Path("alone"))

@@ -103,7 +103,8 @@ def quantize_file(
         scheme=scheme,
         recipe=recipe,
         block=block,
-        dtype_map=dtype_map,
+        # A dict can be sent to other processes, whatever mapping was given.
+        dtype_map=dict(dtype_map) if isinstance(dtype_map, Mapping) else dtype_map,
         ignore=ignore,
         overwrite=overwrite,
         include=include,
