@@ -21,7 +21,7 @@ from keras import layers, ops, quantizers
 from keras.src.quantizers.awq import AWQ
 from keras.src.quantizers.gptq import GPTQ
 from numpy.typing import NDArray
-from test_keras_models import changed, leaves
+from test_keras_models import changed, leaves, put
 
 Array = NDArray[Any]
 
@@ -191,6 +191,14 @@ def test_what_this_keras_saves_lacks_zero_points(tmp_path: Path, mode: str) -> N
         checkpoint.dequantize_file(source, tmp_path / "out.keras")
     with pytest.raises(ValueError, match=r"expected \d variables"):
         keras.saving.load_model(source)
+
+
+def test_a_scale_without_axes_is_refused(tmp_path: Path) -> None:
+    source = saved(calibrated(dense, "gptq, 4 bits"), tmp_path)
+    change = put("layers/dense/vars/2", lambda scale: scale[0, 0])
+    source = changed(source, tmp_path / "no.keras", weights=change)
+    with pytest.raises(CheckpointError, match=r"vars/2' has the shape \(\), and .* two axes is"):
+        checkpoint.dequantize_file(source, tmp_path / "out.keras")
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {

@@ -210,8 +210,8 @@ def _alone(case: Case, path: str) -> Given:
         is_alone = list(case.weight.parts) == [scale] and shape[1] > 1
         if case.format == I8 and is_alone and outputs == (shape[1],):
             return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
-        has_groups = len(outputs) == MATRIX and max(outputs) > 1
-        if case.format == U8 and ZERO in case.weight.parts.values() and has_groups:
+        has_groups = ZERO in case.weight.parts.values() and max(outputs, default=0) > 1
+        if case.format == U8 and has_groups:
             mode = _CALIBRATED[len(_others(case)) - 1]
             bits = 8 if outputs[0] == shape[0] else 4
             layer = Layer("Dense", mode, None, bits, {}, {})
@@ -230,10 +230,11 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
     zero = next((name for name, role in case.weight.parts.items() if role == ZERO), None)
     if zero is None or len(others) != 1 + (layer.mode == _CALIBRATED[1]):
         raise Undecodable(_LACKS)
-    rows, columns = case.matrix()[1], case.shape(scale)[0]
+    if len(case.shape(scale)) != MATRIX:
+        raise case.wrong(scale, "a shape of two axes")
+    rows, (columns, groups) = case.matrix()[1], case.shape(scale)
     bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
     _check_split(case, plain, (rows, columns))
-    *_, groups = case.shape(scale)
     size = layer.block or -(-rows // max(groups, 1))
     wanted = {
         case.payload: (-(-columns * bits // _BYTE), rows),
