@@ -49,6 +49,9 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
     try:
         request = _REQUESTS[arguments.pop("command")](**arguments)
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"the parts of {new} are of another version of castwise") from error
+        raise CheckpointError(
+            f"the parts of {new} are of another version of castwise; finish them with that one, or "
+            "convert all parts again"
+        ) from error
     with request.planned(new) as planned:
         return planned.summary(parts.put_together(planned.run, planned.options))
