@@ -99,12 +99,12 @@ impl FlagFree {
             if let Some(statistics) = &self.tile_statistics {
                 let ends = (source, target);
                 let outside = statistics.add_tile(level, ends, count, tile_statistics, report);
-                (rest, rests) = (codes.0.as_ptr().cast(), outside.len());
                 match size {
                     1 => copy_some::<u8>(source, outside, codes),
                     2 => copy_some::<u16>(source, outside, codes),
                     _ => copy_some::<u32>(source, outside, codes),
                 }
+                (rest, rests) = (codes.0.as_ptr().cast(), outside.len());
             }
             if rests > 0 {
                 // Cast again, with flags, and measured by these.

@@ -76,7 +76,8 @@ unsafe fn filled_up(values: *const f32, count: usize, full: usize, tile: &mut Ti
     // SAFETY: the caller's promise.
     unsafe {
         if values != place.cast_const() {
-            values.copy_to_nonoverlapping(place, count);
+            // As bytes, because values of a host may not be aligned.
+            values.cast::<u8>().copy_to_nonoverlapping(place.cast(), count * size_of::<f32>());
         }
         place.add(count).write_bytes(0, full - count);
     }
@@ -178,9 +179,12 @@ impl TileStatistics {
         let mut outside = 0;
         if !extremes.are_within(self.range) {
             outside = level.run(Outside { sources: x, range: self.range, indices });
-            // SAFETY: the tile holds as many as the column.
-            x = unsafe { Values::new(filled_up(x.pointer(), full, full, before), full) };
-            clear(before, &indices.0[..outside]);
+            // SAFETY: the tile holds as many as the column, and is not touched from here on.
+            x = unsafe {
+                filled_up(x.pointer(), full, full, before);
+                clear(before, &indices.0[..outside]);
+                Values::new(before.0.as_ptr(), full)
+            };
             extremes = Extremes::of(level, x, self.range);
         }
         let outside = &indices.0[..outside];

@@ -245,8 +245,10 @@ unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
             let target = span.target.wrapping_add(start * self.size);
             let draws = span.draws.wrapping_add(start * lane);
             let span = Span { source, target, count, draws, flags, scales: std::ptr::null() };
-            let narrow = Span { source: codes.as_ptr().cast(), ..span };
-            let wide = Span { target: codes.as_mut_ptr().cast(), ..span };
+            // One pointer for both: it stays valid while the other is in use.
+            let codes = codes.as_mut_ptr().cast::<u8>();
+            let narrow = Span { source: codes.cast_const(), ..span };
+            let wide = Span { target: codes, ..span };
             // SAFETY: the caller's promise, for some of the elements; the buffers have room for as many.
             unsafe {
                 if self.size == lane {
