@@ -171,7 +171,7 @@ impl Run<'_> {
             locked(&self.reports).extend(jobs.iter().map(Job::report_without_pieces));
             for job in jobs {
                 pieces += job.pieces(self.piece_bytes);
-                // It is received as long as `self` lives.
+                // The receiver lives as long as `self`.
                 let _ = sender.send((count, job));
                 count += 1;
             }
