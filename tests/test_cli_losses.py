@@ -180,3 +180,14 @@ def test_the_json_of_the_command_is_that_of_the_summary(lossy: Path) -> None:
     assert json.loads(text) == json.loads(json.dumps(summary.to_dict(), allow_nan=False))
     text = run("cast", *files, "--dtype", "fp8", "--json", "--max-zeros", "1", code=1).stdout
     assert [one["kind"] for one in json.loads(text)["findings"]] == ["overflow", "nan"]
+
+
+def test_a_remedy_is_an_option_of_the_command(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    weight, large = np.ones((128, 128), np.float32), np.full(4, 1e30, np.float32)
+    checkpoint.save(source, {"up_proj.weight": weight, "large": large})
+    dtypes = tmp_path / "map.json"
+    dtypes.write_text(json.dumps({".*weight": "fp8_channel", "large": "float16"}))
+    said = run("quantize", source, out, "--map", dtypes, code=1).stderr
+    assert "4 values became infinite or NaN in 'large'" in said
+    assert said.endswith("To avoid it: a wider format\n")

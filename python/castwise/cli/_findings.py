@@ -18,24 +18,25 @@ _WORDS = {
     "overflow": (
         "value became infinite or NaN",
         "values became infinite or NaN",
-        f"--overflow saturate, {_WIDER}",
+        ("--overflow saturate", _WIDER),
     ),
-    "nan": ("value became NaN", "values became NaN", f"--overflow saturate, {_WIDER}"),
-    "wrapped": ("integer wrapped", "integers wrapped", f"--overflow saturate, {_WIDER}"),
-    "nan-lost": ("NaN became a number", "NaN became numbers", "--nan raise, a format with NaN"),
+    "nan": ("value became NaN", "values became NaN", ("--overflow saturate", _WIDER)),
+    "wrapped": ("integer wrapped", "integers wrapped", ("--overflow saturate", _WIDER)),
+    "nan-lost": ("NaN became a number", "NaN became numbers", ("--nan raise", "a format with NaN")),
     "underflow": (
         "nonzero value became zero",
         "nonzero values became zero",
-        f'{_WIDER}, or "keep" in a --map; to allow it: --max-zeros',
+        (_WIDER, 'or "keep" in a --map; to allow it: --max-zeros'),
     ),
     "saturated": (
         "value became the largest or smallest number",
         "values became the largest or smallest number",
-        _WIDER,
+        (_WIDER,),
     ),
-    "inexact": ("value changed", "values changed", _WIDER),
+    "inexact": ("value changed", "values changed", (_WIDER,)),
 }
-"""For each kind of finding: what one value did, what several did, and what to do about it."""
+"""For each kind of finding: what one value did, what several did, and what to do about it; options
+only of those runs that have them."""
 
 
 def add_arguments(
@@ -72,14 +73,21 @@ def say_findings(summary: CastSummary, options: argparse.Namespace) -> int:
         found["nan"] = []  # they are the same values
     for kind, here in found.items():
         if here:
-            one, many, remedy = _WORDS[kind]
+            one, many, remedies = _WORDS[kind]
+            known = (text for text in remedies if _is_known(text, summary))
             count = _count(here)
             say(
                 f"{count:,} {one if count == 1 else many}{_where(here)}; "
-                f"{summary.destination} was written. To avoid it: {remedy}"
+                f"{summary.destination} was written. To avoid it: {', '.join(known)}"
             )
     fails = not options.exit_zero and any(one.kind in options.fail_on for one in findings)
     return FINDINGS if fails else OK
+
+
+def _is_known(remedy: str, summary: CastSummary) -> bool:
+    """Return False for an option that the run has not: castwise quantize casts plainly."""
+    option = remedy.split(maxsplit=1)[0].removeprefix("--")
+    return not remedy.startswith("--") or option in summary.options
 
 
 def _count(findings: Sequence[Finding]) -> int:
