@@ -71,10 +71,10 @@ impl ElementCast {
         first: u64,
         data: &[u8],
     ) -> PyResult<(Bound<'py, PyBytes>, Option<CastReport>)> {
-        let mut scratch = Scratch::default();
-        let outcome = py.detach(|| self.core.convert(first, data, &mut scratch));
-        let (bytes, report) = outcome.map_err(to_python)?;
-        Ok((PyBytes::new(py, bytes), report.map(CastReport::new)))
+        let mut result = vec![0; self.core.target.bytes(self.core.source.count(data.len())) as usize];
+        let outcome = py.detach(|| self.core.convert(first, data, &mut result, &mut Scratch::default()));
+        let report = outcome.map_err(to_python)?;
+        Ok((PyBytes::new(py, &result), report.map(CastReport::new)))
     }
 }
 

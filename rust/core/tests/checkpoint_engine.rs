@@ -67,11 +67,11 @@ fn tunings() -> impl Iterator<Item = Tuning> {
         .map(|(workers, piece_bytes)| Tuning { workers: NonZero::new(workers).unwrap(), piece_bytes })
 }
 
-/// Tensors one after the other, with a gap before each in the target, and their source.
-fn tensors(cast: ElementCast) -> (Vec<u8>, Vec<Job>) {
+/// Tensors one after the other, with a gap of so many bytes before each in the target, and their source.
+fn tensors(cast: ElementCast, gap: u64) -> (Vec<u8>, Vec<Job>) {
     let (mut source, mut jobs, mut target) = (Vec::new(), Vec::new(), 0);
     for count in COUNTS {
-        target += 8;
+        target += gap;
         jobs.push(Job {
             source: source.len() as u64,
             target,
@@ -94,8 +94,8 @@ fn the_result_is_that_of_whole_tensors() {
         let options = Options { rounding, seed, ..Options::default() };
         let settings = Settings { options, report: true, threads: 1 };
         let cast = ElementCast { source: elements("float32"), target: elements("float8_e4m3fn"), settings };
-        let (source, jobs) = tensors(cast);
-        for tuning in tunings() {
+        for (gap, tuning) in [0, 8].into_iter().flat_map(|gap| tunings().map(move |tuning| (gap, tuning))) {
+            let (source, jobs) = tensors(cast, gap);
             let (result, reports) = folder.run(&source, &jobs, tuning);
             let reports = reports.unwrap();
             for (job, report) in jobs[..COUNTS.len()].iter().zip(&reports) {
@@ -118,7 +118,7 @@ fn the_first_refused_element_is_named_by_its_place_in_the_tensor() {
     let options = Options { overflow: Overflow::Raise, nan: NanRule::Raise, ..Options::default() };
     let settings = Settings { options, report: true, threads: 1 };
     let cast = ElementCast { source: elements("float32"), target: elements("float16"), settings };
-    let (mut source, jobs) = tensors(cast);
+    let (mut source, jobs) = tensors(cast, 0);
     for (element, wrong) in [(6000, f32::NAN), (5000, 1e30), (7000, 1e30)] {
         let place = jobs[2].source as usize + 4 * element;
         source[place..place + 4].copy_from_slice(&wrong.to_ne_bytes());
@@ -135,7 +135,7 @@ fn ranges_of_tensors_in_any_order() {
     let options = Options { rounding: Some(Rounding::Stochastic), seed: 5, ..Options::default() };
     let settings = Settings { options, report: true, threads: 1 };
     let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
-    let (source, jobs) = tensors(cast);
+    let (source, jobs) = tensors(cast, 0);
     let (expected, whole) = folder.run(&source, &jobs, Tuning::of(1));
     let mut ranges = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
@@ -183,11 +183,44 @@ fn packed_and_swapped_elements() {
 }
 
 #[test]
+fn neighbours_that_are_cast_copied_and_packed() {
+    let folder = Folder::new("neighbours");
+    let settings = Settings { options: Options::default(), report: true, threads: 1 };
+    let (single, narrow) = (elements("float32"), elements("float8_e5m2"));
+    let nibbles = Elements { packed: true, ..elements("float4_e2m1fn") };
+    let casts = [Some((single, narrow)), None, Some((single, nibbles)), None, None, Some((nibbles, narrow))];
+    let (mut jobs, mut source, mut target) = (Vec::new(), Vec::new(), 0);
+    for (index, sides) in casts.iter().cycle().take(60).enumerate() {
+        let cast = sides.map(|(source, target)| ElementCast { source, target, settings });
+        let count = 2 * (index * index) as u64;
+        jobs.push(Job { source: source.len() as u64, target, first: 0, count, cast });
+        let (read, written) = cast.map_or((count, count), |c| (c.source.bytes(count), c.target.bytes(count)));
+        source.extend(values(read as usize).iter().map(|value| *value as i8 as u8));
+        target += written;
+    }
+    // Backwards, no tensor lies behind the one before it.
+    let backwards: Vec<Job> = jobs.iter().rev().copied().collect();
+    let (expected, reports) = folder.run(&source, &backwards, Tuning::of(1));
+    let reports: Vec<_> = reports.unwrap().into_iter().rev().collect();
+    assert_eq!(expected.len() as u64, target);
+    for tuning in tunings() {
+        let (result, found) = folder.run(&source, &jobs, tuning);
+        assert_eq!(result, expected);
+        assert_eq!(found.unwrap(), reports);
+        // Each is named by its own position where the file ends within it.
+        for (index, job) in jobs.iter().enumerate().filter(|(_, job)| job.count > 0) {
+            let (_, outcome) = folder.run(&source[..=job.source as usize], &jobs, tuning);
+            assert!(matches!(outcome, Err(Failure::Read(found, _)) if found == index));
+        }
+    }
+}
+
+#[test]
 fn a_source_that_ends_early_and_a_caller_who_stops() {
     let folder = Folder::new("early");
     let settings = Settings { options: Options::default(), report: true, threads: 1 };
     let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
-    let (source, jobs) = tensors(cast);
+    let (source, jobs) = tensors(cast, 0);
     let (_, outcome) = folder.run(&source[..source.len() - 1], &jobs, Tuning::of(2));
     assert!(matches!(outcome, Err(Failure::Read(3, error)) if error.raw_os_error().is_none()));
     // Pieces of a tile each, which take longer than the first question.

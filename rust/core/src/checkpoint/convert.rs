@@ -33,9 +33,10 @@ impl Elements {
         count * self.bits() / 8
     }
 
-    /// Returns the bytes of so many elements while they are cast.
-    fn unpacked_bytes(self, count: usize) -> usize {
-        count * self.format.item_size()
+    /// Returns the number of elements in so many bytes of the file.
+    #[must_use]
+    pub fn count(self, bytes: usize) -> u64 {
+        bytes as u64 * 8 / self.bits()
     }
 }
 
@@ -57,47 +58,49 @@ impl ElementCast {
     }
 }
 
-/// The buffers that pieces pass through, reused for each.
+/// The buffers for elements that share bytes in a file, reused for each piece.
 #[derive(Debug, Default)]
 pub struct Scratch {
     codes: Vec<u8>,
     results: Vec<u8>,
-    packed: Vec<u8>,
 }
 
 impl ElementCast {
-    /// Casts a piece of a tensor, whose first element has the flat index `first`.
+    /// Casts a piece of a tensor, whose first element has the flat index `first`, into as many elements of `target`.
     ///
-    /// Returns the bytes to write, and what was lost if the settings ask for a report.
+    /// Returns what was lost, if the settings ask for a report.
     ///
     /// # Errors
     /// As for [`cast_piece`].
-    pub fn convert<'a>(
+    pub fn convert(
         &self,
         first: u64,
-        bytes: &[u8],
-        scratch: &'a mut Scratch,
-    ) -> Result<(&'a [u8], Option<CastReport>), Error> {
-        let Scratch { codes, results, packed } = scratch;
-        let count = (bytes.len() as u64 * 8 / self.source.bits()) as usize;
-        let mut given = bytes;
+        source: &[u8],
+        target: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<CastReport>, Error> {
+        let Scratch { codes, results } = scratch;
+        let count = self.source.count(source.len()) as usize;
+        let mut given = source;
         if self.source.packed {
             codes.resize(count, 0);
-            packing::unpack(bytes, self.source.format.row().bits, codes);
+            packing::unpack(source, self.source.format.row().bits, codes);
             given = codes;
         }
-        results.resize(self.target.unpacked_bytes(count), 0);
-        let report = cast_piece(
-            first,
-            (given, self.source.format, self.source.swapped),
-            (results, self.target.format, self.target.swapped),
-            &self.settings,
-        )?;
+        let cast = |results: &mut [u8]| {
+            cast_piece(
+                first,
+                (given, self.source.format, self.source.swapped),
+                (results, self.target.format, self.target.swapped),
+                &self.settings,
+            )
+        };
         if !self.target.packed {
-            return Ok((results, report));
+            return cast(target);
         }
-        packed.resize(self.target.bytes(count as u64) as usize, 0);
-        packing::pack_nibbles(results, packed);
-        Ok((packed, report))
+        results.resize(count * self.target.format.item_size(), 0);
+        let report = cast(results)?;
+        packing::pack_nibbles(results, target);
+        Ok(report)
     }
 }

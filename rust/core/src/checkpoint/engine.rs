@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! the caller:   hands over jobs, batch by batch; waits; is asked now and then whether to go on
-//! each worker:  from the first batch on, takes the next piece; reads it; casts it; writes it; adds up its report
+//! each worker:  from the first batch on, takes the next pieces; reads, casts and writes them; adds up their reports
 //! ```
 //!
-//! Pieces are of about a mebibyte, cut at whole tiles, and taken in order, so that the first one that fails is the same
-//! however many workers there are. Bytes and reports are the same for any batches, piece size and number of workers:
-//! draws belong to indices, and reports merge exactly.
+//! Pieces are of about a mebibyte, cut at whole tiles; smaller ones that lie behind one another in both files are read and
+//! written together. They are taken in order, so that the first one that fails is the same however many workers there
+//! are. Bytes and reports are the same for any batches, piece size and number of workers: draws belong to indices, and
+//! reports merge exactly.
 
 use std::fs::File;
 use std::io;
@@ -15,8 +16,8 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
+use std::{slice, thread};
 
 use super::convert::Scratch;
 use super::jobs::{Job, Queue};
@@ -60,6 +61,17 @@ impl Tuning {
         let workers = NonZero::new(threads.min(MAX_WORKERS)).unwrap_or(NonZero::<usize>::MIN);
         Self { workers, piece_bytes: PIECE_BYTES }
     }
+}
+
+/// A piece: the position of its job, and its first element.
+type Place = (usize, u64);
+
+/// The bytes of pieces, reused for each.
+#[derive(Default)]
+struct Buffers {
+    source: Vec<u8>,
+    target: Vec<u8>,
+    scratch: Scratch,
 }
 
 /// What each job lost, if that is asked for; in boxes, which the caller can keep without a copy.
@@ -108,8 +120,8 @@ struct Run<'a> {
     /// Bytes of the source in pieces that were taken.
     taken: AtomicU64,
     stopped: AtomicBool,
-    /// The first piece that failed, by its job and its first element.
-    failure: Mutex<Option<((usize, u64), Failure)>>,
+    /// The first piece that failed.
+    failure: Mutex<Option<(Place, Failure)>>,
     reports: Mutex<Reports>,
 }
 
@@ -188,53 +200,79 @@ impl Run<'_> {
 
     /// Takes pieces until there are no more.
     fn work(&self) {
-        let (mut bytes, mut scratch) = (Vec::new(), Scratch::default());
+        let (mut pieces, mut buffers) = (Vec::new(), Buffers::default());
         let (mut index, mut sum) = (0, None);
-        while let Some((next, piece)) = self.take() {
-            if next != index {
-                self.add(index, sum.take());
-                index = next;
-            }
-            match self.convert(index, &piece, &mut bytes, &mut scratch) {
-                Ok(Some(report)) => *sum.get_or_insert_with(CastReport::default) += &report,
-                Ok(None) => {}
-                Err(failure) => self.fail((index, piece.first), failure),
+        while self.take(&mut pieces) {
+            let outcome = self.convert(&pieces, &mut buffers, &mut |next, report| {
+                if next != index {
+                    self.add(index, sum.take());
+                    index = next;
+                }
+                *sum.get_or_insert_with(CastReport::default) += &report;
+            });
+            if let Err((piece, failure)) = outcome {
+                self.fail(piece, failure);
             }
         }
         self.add(index, sum);
     }
 
-    /// Takes the next piece: the position of its job, and the range. `None` at the end, or if the run is stopped.
-    fn take(&self) -> Option<(usize, Job)> {
+    /// Takes the next pieces, each with the position of its job. False at the end, or if the run is stopped.
+    fn take(&self, pieces: &mut Vec<(usize, Job)>) -> bool {
         if self.is_stopped() {
-            return None;
+            return false;
         }
-        let (index, piece) = locked(&self.queue).next_piece()?;
-        self.taken.fetch_add(piece.source_bytes(piece.count), Ordering::Relaxed);
-        Some((index, piece))
+        locked(&self.queue).next_pieces(pieces);
+        let bytes: usize = pieces.iter().map(|(_, piece)| piece.source_len()).sum();
+        self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        !pieces.is_empty()
     }
 
-    /// Reads, casts and writes one piece.
+    /// Reads, casts and writes pieces that lie behind one another in both files; hands over their reports.
     fn convert(
         &self,
-        index: usize,
-        piece: &Job,
-        bytes: &mut Vec<u8>,
-        scratch: &mut Scratch,
-    ) -> Result<Option<CastReport>, Failure> {
-        bytes.resize(piece.source_bytes(piece.count) as usize, 0);
-        read_exact_at(self.files.0, bytes, piece.source + piece.source_bytes(piece.first))
-            .map_err(|error| Failure::Read(index, error))?;
-        let (result, report) = match piece.cast {
-            None => (bytes.as_slice(), None),
-            Some(cast) => {
-                cast.convert(piece.first, bytes, scratch).map_err(|error| Failure::Cast(index, error))?
+        pieces: &[(usize, Job)],
+        buffers: &mut Buffers,
+        report: &mut impl FnMut(usize, CastReport),
+    ) -> Result<(), (Place, Failure)> {
+        let (index, first) = pieces[0];
+        let (from, to) = first.begins();
+        let Buffers { source, target, scratch } = buffers;
+        source.resize(pieces.iter().map(|(_, piece)| piece.source_len()).sum(), 0);
+        if let Err(error) = read_exact_at(self.files.0, source, from) {
+            return match pieces {
+                [_] => Err(((index, first.first), Failure::Read(index, error))),
+                // One by one, to find the one that cannot be read.
+                _ => {
+                    pieces.iter().try_for_each(|piece| self.convert(slice::from_ref(piece), buffers, report))
+                }
+            };
+        }
+        let is_copied = pieces.iter().all(|(_, piece)| piece.cast.is_none());
+        if !is_copied {
+            target.resize(pieces.iter().map(|(_, piece)| piece.target_len()).sum(), 0);
+            let (mut sources, mut targets) = (source.as_slice(), target.as_mut_slice());
+            for &(index, ref piece) in pieces {
+                let (given, result);
+                (given, sources) = sources.split_at(piece.source_len());
+                (result, targets) = targets.split_at_mut(piece.target_len());
+                let Some(cast) = piece.cast else {
+                    result.copy_from_slice(given);
+                    continue;
+                };
+                let lost = cast
+                    .convert(piece.first, given, result, scratch)
+                    .map_err(|error| ((index, piece.first), Failure::Cast(index, error)))?;
+                if let Some(lost) = lost {
+                    report(index, lost);
+                }
             }
-        };
-        let place = piece.target + piece.target_bytes(piece.first);
-        write_all_at(self.files.1, result, place).map_err(|error| Failure::Write(index, error))?;
-        begin_write_back(self.files.1, place..place + result.len() as u64);
-        Ok(report)
+        }
+        let result = if is_copied { source } else { target };
+        write_all_at(self.files.1, result, to)
+            .map_err(|error| ((index, first.first), Failure::Write(index, error)))?;
+        begin_write_back(self.files.1, to..to + result.len() as u64);
+        Ok(())
     }
 
     /// Adds a worker's share of a job's report.
@@ -248,7 +286,7 @@ impl Run<'_> {
     }
 
     /// Notes the failure of a piece, unless one of an earlier piece is known, and lets no other piece be taken.
-    fn fail(&self, piece: (usize, u64), failure: Failure) {
+    fn fail(&self, piece: Place, failure: Failure) {
         self.stop();
         let mut known = locked(&self.failure);
         if known.as_ref().is_none_or(|&(earlier, _)| piece < earlier) {

@@ -22,18 +22,44 @@ pub struct Job {
 }
 
 impl Job {
-    pub(super) fn source_bytes(&self, count: u64) -> u64 {
+    fn source_bytes(&self, count: u64) -> u64 {
         self.cast.map_or(count, |cast| cast.source.bytes(count))
     }
 
-    pub(super) fn target_bytes(&self, count: u64) -> u64 {
+    fn target_bytes(&self, count: u64) -> u64 {
         self.cast.map_or(count, |cast| cast.target.bytes(count))
+    }
+
+    /// The bytes of the range in the source.
+    pub(super) fn source_len(&self) -> usize {
+        self.source_bytes(self.count) as usize
+    }
+
+    /// The bytes of the range in the target.
+    pub(super) fn target_len(&self) -> usize {
+        self.target_bytes(self.count) as usize
+    }
+
+    /// The bytes of an element where it is largest: in the file or while it is cast.
+    fn widest(&self) -> u64 {
+        self.cast.map_or(1, |cast| cast.widest())
     }
 
     /// Elements per piece of so many bytes: whole tiles.
     fn piece(&self, bytes: u64) -> u64 {
         let tile = TILE as u64;
-        (bytes / self.cast.map_or(1, |cast| cast.widest()) / tile).max(1) * tile
+        (bytes / self.widest() / tile).max(1) * tile
+    }
+
+    /// Where the range begins in the source and in the target.
+    pub(super) fn begins(&self) -> (u64, u64) {
+        (self.source + self.source_bytes(self.first), self.target + self.target_bytes(self.first))
+    }
+
+    /// Where the range ends in the source and in the target.
+    fn ends(&self) -> (u64, u64) {
+        let end = self.first + self.count;
+        (self.source + self.source_bytes(end), self.target + self.target_bytes(end))
     }
 
     /// The number of pieces of so many bytes.
@@ -61,18 +87,37 @@ impl Queue {
         Self { jobs, piece_bytes, rest: None }
     }
 
-    /// Cuts the next piece: the position of its job, and the range. Waits for a job, or the end of all (`None`).
-    pub(super) fn next_piece(&mut self) -> Option<(usize, Job)> {
+    /// Cuts the next piece, and those after it that are small and lie behind one another in both files, so that they can
+    /// be read at once and written at once; each with the position of its job. Waits for a job; none: that was the last.
+    pub(super) fn next_pieces(&mut self, pieces: &mut Vec<(usize, Job)>) {
+        pieces.clear();
+        let mut room = self.piece_bytes;
         loop {
             match &mut self.rest {
                 Some((index, rest)) if rest.count > 0 => {
                     let count = rest.piece(self.piece_bytes).min(rest.count);
                     let piece = Job { count, ..*rest };
+                    let bytes = count * piece.widest();
+                    if let Some((_, before)) = pieces.last()
+                        && (bytes > room || before.ends() != piece.begins())
+                    {
+                        return;
+                    }
+                    pieces.push((*index, piece));
                     rest.first += count;
                     rest.count -= count;
-                    return Some((*index, piece));
+                    room = room.saturating_sub(bytes);
                 }
-                _ => self.rest = Some(self.jobs.recv().ok()?),
+                _ if pieces.is_empty() => {
+                    self.rest = self.jobs.recv().ok();
+                    if self.rest.is_none() {
+                        return;
+                    }
+                }
+                _ => match self.jobs.try_recv() {
+                    Ok(job) => self.rest = Some(job),
+                    Err(_) => return,
+                },
             }
         }
     }
