@@ -1,8 +1,9 @@
 //! From a path to the few patterns that can match it.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use aho_corasick::AhoCorasick;
+use daachorse::DoubleArrayAhoCorasick;
 
 use super::matching::Slot;
 use super::pattern::Pattern;
@@ -12,15 +13,20 @@ use super::regex_set::RegexSet;
 const MOST_BEHIND: usize = 16;
 
 /// An index of patterns.
-#[derive(Debug)]
 pub(super) struct Index {
-    /// Finds all literals in one pass over a path; none if there are none.
-    scanner: Option<AhoCorasick>,
+    /// Finds the places of all literals in one pass over a path in lower case; none if there are none.
+    scanner: Option<DoubleArrayAhoCorasick<u32>>,
     /// The patterns behind each literal of the scanner, and the last lookup that found it.
     behind: Vec<(Vec<Slot>, u64)>,
     lookups: u64,
     /// Patterns without a distinguishing literal.
     regex_set: RegexSet,
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Index").field("behind", &self.behind).finish_non_exhaustive()
+    }
 }
 
 impl Index {
@@ -51,11 +57,9 @@ impl Index {
                 behind[place].0.push(*slot);
             }
         }
-        match AhoCorasick::builder().ascii_case_insensitive(true).build(&texts) {
-            Ok(scanner) => {
-                let scanner = (!texts.is_empty()).then_some(scanner);
-                Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set) }
-            }
+        let scanner = (!texts.is_empty()).then(|| DoubleArrayAhoCorasick::new(&texts)).transpose();
+        match scanner {
+            Ok(scanner) => Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set) },
             // There are more literals than the scanner can number.
             Err(_) => {
                 Self { scanner: None, behind: Vec::new(), lookups: 0, regex_set: RegexSet::new(&patterns) }
@@ -69,8 +73,9 @@ impl Index {
         self.regex_set.candidates(path, &mut visit);
         let Some(scanner) = &self.scanner else { return };
         self.lookups += 1;
-        for hit in scanner.find_overlapping_iter(path) {
-            let (slots, found) = &mut self.behind[hit.pattern().as_usize()];
+        let lowered = path.bytes().map(|byte| byte.to_ascii_lowercase());
+        for hit in scanner.find_overlapping_iter_from_iter(lowered) {
+            let (slots, found) = &mut self.behind[hit.value() as usize];
             if std::mem::replace(found, self.lookups) != self.lookups {
                 for &slot in slots.iter() {
                     visit(slot, false);
