@@ -16,6 +16,7 @@ ROOMS = [
     "spelling",
     "error",
     "cached_once",
+    "sort_few",
     "parse",
     "plain",
     "cpu",

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::cached_once::CachedOnce;
 use crate::error::Error;
 use crate::format::Format;
+use crate::sort_few::sort_few;
 use crate::spelling::distance;
 
 /// Finds the format with a name: canonical, an alias, or the code in safetensors files. Case is ignored, except in
@@ -68,7 +69,7 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
             (strange, score, format.name())
         })
         .collect();
-    scored.sort_by_key(|&(strange, score, _)| (strange, score));
+    sort_few(&mut scored, |left, right| (left.0, left.1) <= (right.0, right.1));
     let limit = (wanted.chars().count() / 2).max(2);
     let has_family = scored.first().is_some_and(|&(strange, ..)| !strange);
     let close =

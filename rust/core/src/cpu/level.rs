@@ -198,6 +198,22 @@ impl Level {
             }
         }
     }
+
+    /// Runs a kernel that only moves bytes, compiled for 256-bit vectors at most: wider ones move them no faster.
+    ///
+    /// # Safety
+    /// As for the kernel's [`RawKernel::run`].
+    #[inline]
+    pub(crate) unsafe fn run_moves<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: as for `run_raw`; AVX-512 has the features of AVX2.
+        unsafe {
+            match self.0 {
+                #[cfg(target_arch = "x86_64")]
+                InstructionSet::Avx512 | InstructionSet::Avx2 => run_avx2(kernel),
+                _ => run_portable(kernel),
+            }
+        }
+    }
 }
 
 /// Not inlined, as its siblings are not, so that no floating-point operation can move out of a caller's

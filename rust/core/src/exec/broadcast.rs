@@ -13,6 +13,7 @@ use crate::layout::streaming::{self, STREAM_FROM};
 use crate::layout::transfer::copy_run;
 use crate::layout::{Axes, Run, SCALE, SOURCE, TARGET};
 use crate::plain::Plain;
+use crate::sort_few::sort_few;
 
 /// Bytes that are read again and again from the cache next to the core.
 const NEAR: usize = 1 << 17;
@@ -57,7 +58,7 @@ impl Broadcast {
             }
             !repeated
         });
-        broadcast.axes.sort_by_key(|axis| axis.stride);
+        sort_few(&mut broadcast.axes, |near, far| near.stride <= far.stride);
         broadcast.axes.dedup_by(|far, near| {
             let continues = far.stride == near.stride * near.length as isize;
             near.length *= if continues { far.length } else { 1 };
@@ -222,11 +223,11 @@ impl Copies<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match elements.size {
-                1 => level.run_raw(FillWith::<u8>(fill, PhantomData)),
-                2 => level.run_raw(FillWith::<u16>(fill, PhantomData)),
-                4 => level.run_raw(FillWith::<u32>(fill, PhantomData)),
-                8 => level.run_raw(FillWith::<u64>(fill, PhantomData)),
-                16 => level.run_raw(FillWith::<[u64; 2]>(fill, PhantomData)),
+                1 => level.run_moves(FillWith::<u8>(fill, PhantomData)),
+                2 => level.run_moves(FillWith::<u16>(fill, PhantomData)),
+                4 => level.run_moves(FillWith::<u32>(fill, PhantomData)),
+                8 => level.run_moves(FillWith::<u64>(fill, PhantomData)),
+                16 => level.run_moves(FillWith::<[u64; 2]>(fill, PhantomData)),
                 _ => unreachable!("elements take a power of two of bytes, 16 at most"),
             }
         }

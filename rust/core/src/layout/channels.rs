@@ -1,9 +1,6 @@
 //! Deinterleaves channels: the red, green and blue of pixels, to one plane each.
 
-use std::marker::PhantomData;
-
 use super::shuffle::{Shuffle, deinterleaved};
-use crate::cpu::{Level, RawKernel};
 
 /// Channels that are deinterleaved together, at most: three colours and transparency.
 pub(super) const CHANNELS: usize = 4;
@@ -27,14 +24,14 @@ pub(super) struct Groups {
 /// # Safety
 /// The groups are readable, except elements of the last one that are not taken; the places of taken elements are
 /// writable. The two do not overlap.
-pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
+pub(super) unsafe fn deinterleave(size: usize, groups: Groups) {
     // SAFETY: the caller's promise.
     unsafe {
         match size {
-            1 => groups.of_elements::<u8, 16>(level),
-            2 => groups.of_elements::<u16, 8>(level),
-            4 => groups.of_elements::<u32, 4>(level),
-            8 => groups.of_elements::<u64, 2>(level),
+            1 => groups.of_elements::<u8, 16>(),
+            2 => groups.of_elements::<u16, 8>(),
+            4 => groups.of_elements::<u32, 4>(),
+            8 => groups.of_elements::<u64, 2>(),
             _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
         }
     }
@@ -43,27 +40,22 @@ pub(super) unsafe fn deinterleave(level: Level, size: usize, groups: Groups) {
 impl Groups {
     /// # Safety
     /// As for [`deinterleave`]; elements have this size.
-    unsafe fn of_elements<T: Shuffle<N>, const N: usize>(self, level: Level) {
+    unsafe fn of_elements<T: Shuffle<N>, const N: usize>(self) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.elements {
-                2 => level.run_raw(Apart::<T, N, 2>(self, PhantomData)),
-                3 => level.run_raw(Apart::<T, N, 3>(self, PhantomData)),
-                CHANNELS => level.run_raw(Apart::<T, N, CHANNELS>(self, PhantomData)),
+                2 => self.apart::<T, N, 2>(),
+                3 => self.apart::<T, N, 3>(),
+                CHANNELS => self.apart::<T, N, CHANNELS>(),
                 _ => unreachable!("groups have 2 to {CHANNELS} elements"),
             }
         }
     }
-}
 
-struct Apart<T, const N: usize, const K: usize>(Groups, PhantomData<T>);
-
-impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run(self) {
-        let Groups { from, count, channels, to, to_stride, .. } = self.0;
+    /// # Safety
+    /// As for [`deinterleave`]; there are K elements, of this size.
+    unsafe fn apart<T: Shuffle<N>, const N: usize, const K: usize>(self) {
+        let Groups { from, count, channels, to, to_stride, .. } = self;
         let from = from.cast::<T>();
         let to = |channel: usize| to.wrapping_offset(channel as isize * to_stride).cast::<T>();
         // The last vectors overlap the ones before.
@@ -95,25 +87,23 @@ impl<T: Shuffle<N>, const N: usize, const K: usize> RawKernel for Apart<T, N, K>
 #[cfg(test)]
 mod tests {
     use super::{CHANNELS, Groups, deinterleave};
-    use crate::cpu::Level;
 
     #[test]
-    fn every_size_and_number_of_words_and_channels_at_every_level() {
-        for level in Level::available() {
-            for (size, elements) in
-                [1, 2, 4, 8].into_iter().flat_map(|size| (2..=CHANNELS).map(move |elements| (size, elements)))
+    fn every_size_and_number_of_words_and_channels() {
+        let sizes = [1, 2, 4, 8];
+        for (size, elements) in
+            sizes.into_iter().flat_map(|size| (2..=CHANNELS).map(move |most| (size, most)))
+        {
+            for (count, channels) in [0, 1, 2, 3, 7, 16, 17, 40, 341]
+                .into_iter()
+                .flat_map(|count| (1..=elements).map(move |channels| (count, channels)))
             {
-                for (count, channels) in [0, 1, 2, 3, 7, 16, 17, 40, 341]
-                    .into_iter()
-                    .flat_map(|count| (1..=elements).map(move |channels| (count, channels)))
-                {
-                    check(level, size, elements, count, channels);
-                }
+                check(size, elements, count, channels);
             }
         }
     }
 
-    fn check(level: Level, size: usize, elements: usize, count: usize, channels: usize) {
+    fn check(size: usize, elements: usize, count: usize, channels: usize) {
         // The buffer has no spare bytes, so that sanitizers see any read beyond it.
         let bytes = (count * elements).saturating_sub(elements - channels) * size;
         let memory: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
@@ -122,7 +112,7 @@ mod tests {
         let (to, stride) = (found.as_mut_ptr(), to_stride as isize);
         let groups = Groups { from: memory.as_ptr(), count, elements, channels, to, to_stride: stride };
         // SAFETY: the vectors have these sizes.
-        unsafe { deinterleave(level, size, groups) };
+        unsafe { deinterleave(size, groups) };
         let mut wanted = vec![0u8; channels * to_stride];
         for (place, element) in memory.chunks_exact(size).enumerate() {
             let (group, channel) = (place / elements, place % elements);
@@ -130,6 +120,6 @@ mod tests {
                 wanted[channel * to_stride + group * size..][..size].copy_from_slice(element);
             }
         }
-        assert_eq!(found, wanted, "{level:?} {size} {elements} {count} {channels}");
+        assert_eq!(found, wanted, "{size} {elements} {count} {channels}");
     }
 }

@@ -14,6 +14,7 @@ mod transpose;
 use smallvec::{SmallVec, smallvec};
 
 use crate::kernels::tile::TILE;
+use crate::sort_few::sort_few;
 
 /// Operands that are walked together.
 pub(crate) const OPERANDS: usize = 4;
@@ -78,7 +79,7 @@ impl Layout {
                 }
             }
         }
-        axes.sort_by_key(|axis| std::cmp::Reverse(axis.strides[TARGET]));
+        sort_few(&mut axes, |far, near| far.strides[TARGET] >= near.strides[TARGET]);
         Self { axes: merge(axes), origin, count, tile: TILE }
     }
 

@@ -44,14 +44,14 @@ pub(super) unsafe fn copy(
     // SAFETY: the caller's promise.
     unsafe {
         match (size, swapped) {
-            (1, _) => level.run_raw(Unchanged::<u8>(copy, PhantomData)),
-            (2, false) => level.run_raw(Unchanged::<u16>(copy, PhantomData)),
-            (2, true) => level.run_raw(Swapped::<u16>(copy, PhantomData)),
-            (4, false) => level.run_raw(Unchanged::<u32>(copy, PhantomData)),
-            (4, true) => level.run_raw(Swapped::<u32>(copy, PhantomData)),
-            (8, false) => level.run_raw(Unchanged::<u64>(copy, PhantomData)),
-            (8, true) => level.run_raw(Swapped::<u64>(copy, PhantomData)),
-            (16, false) => level.run_raw(Unchanged::<u128>(copy, PhantomData)),
+            (1, _) => level.run_moves(Unchanged::<u8>(copy, PhantomData)),
+            (2, false) => level.run_moves(Unchanged::<u16>(copy, PhantomData)),
+            (2, true) => level.run_moves(Swapped::<u16>(copy, PhantomData)),
+            (4, false) => level.run_moves(Unchanged::<u32>(copy, PhantomData)),
+            (4, true) => level.run_moves(Swapped::<u32>(copy, PhantomData)),
+            (8, false) => level.run_moves(Unchanged::<u64>(copy, PhantomData)),
+            (8, true) => level.run_moves(Swapped::<u64>(copy, PhantomData)),
+            (16, false) => level.run_moves(Unchanged::<u128>(copy, PhantomData)),
             _ => unreachable!("real formats take 1, 2, 4 or 8 bytes, complex ones twice as many"),
         }
     }

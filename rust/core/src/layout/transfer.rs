@@ -34,7 +34,7 @@ pub(crate) unsafe fn gather(
         unsafe {
             let (first, to) = (base.offset(run.offsets[operand]), tile.add(done * size));
             if let Some(groups) = shape.groups((first, gaps), to, swapped) {
-                deinterleave(level, shape.size, groups);
+                deinterleave(shape.size, groups);
             } else if shape.is_crosswise(swapped) {
                 let lines = (shape.count, shape.rows);
                 transpose(level, shape.size, (first, shape.stride), lines, (to, shape.row_size()));

@@ -21,10 +21,10 @@ pub(super) unsafe fn transpose(
     // SAFETY: the caller's promise.
     unsafe {
         match size {
-            1 => level.run_raw(Turn::<u8, 16>(block, PhantomData)),
-            2 => level.run_raw(Turn::<u16, 8>(block, PhantomData)),
-            4 => level.run_raw(Turn::<u32, 4>(block, PhantomData)),
-            8 => level.run_raw(Turn::<u64, 2>(block, PhantomData)),
+            1 => level.run_moves(Turn::<u8, 16>(block, PhantomData)),
+            2 => level.run_moves(Turn::<u16, 8>(block, PhantomData)),
+            4 => level.run_moves(Turn::<u32, 4>(block, PhantomData)),
+            8 => level.run_moves(Turn::<u64, 2>(block, PhantomData)),
             _ => unreachable!("real formats take 1, 2, 4 or 8 bytes"),
         }
     }

@@ -1,9 +1,11 @@
 //! Codes that the table of formats has no rounding for: of E2M1 with ties towards zero, and indices into a code map.
 
+use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 use super::real::Real;
 use crate::cpu::{Level, RawKernel};
+use crate::sort_few::sort_few;
 
 /// The middles between the magnitudes of E2M1.
 const MIDDLES: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
@@ -41,8 +43,8 @@ impl Bounds {
     pub(super) fn new(map: &[f32]) -> Self {
         let mut codes: Vec<u8> = (0..map.len()).map(|code| code as u8).collect();
         // Of equal values, as 0 and -0, the lower code comes first.
-        let order = |a: f32, b: f32| a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal);
-        codes.sort_by(|&a, &b| order(map[usize::from(a)], map[usize::from(b)]));
+        let order = |low: u8, high: u8| map[usize::from(low)].partial_cmp(&map[usize::from(high)]);
+        sort_few(&mut codes, |&low, &high| order(low, high) != Some(Ordering::Greater));
         let middle = |pair: &[u8]| f32::midpoint(map[usize::from(pair[0])], map[usize::from(pair[1])]);
         Self { middles: codes.windows(2).map(middle).collect(), codes }
     }

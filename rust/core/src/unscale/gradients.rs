@@ -252,7 +252,7 @@ impl Job<'_> {
         let next = AtomicUsize::new(0);
         // SAFETY: the caller's promise; each chunk is taken once.
         let take = || unsafe { self.take_chunks(&work, &next) };
-        let mut found = thread::scope(|scope| {
+        let found = thread::scope(|scope| {
             let start = |_| thread::Builder::new().spawn_scoped(scope, take);
             // If no thread can be started, this one does everything.
             let handles: Vec<_> = (1..useful).map(start).filter_map(Result::ok).collect();
@@ -262,8 +262,11 @@ impl Job<'_> {
             }
             found
         });
-        found.sort_unstable_by_key(|&(index, _)| index);
-        found.into_iter().map(|(_, chunk)| chunk).collect()
+        let mut chunks: Vec<_> = work.iter().map(|_| None).collect();
+        for (index, chunk) in found {
+            chunks[index] = Some(chunk);
+        }
+        chunks.into_iter().flatten().collect()
     }
 
     /// Works on chunks that no thread has taken yet, until there are none.
