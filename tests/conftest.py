@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections import Counter, defaultdict
@@ -33,6 +34,9 @@ settings.load_profile("exhaustive")
 
 # torch imports triton if it is installed, whose LLVM crashes a process that has TensorFlow's.
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+
+# The processes of tests compute little: OpenBLAS' threads would wait for work in a loop.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 FRAMEWORKS = {
     "distributed",
