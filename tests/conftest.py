@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import sys
@@ -74,6 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not exhaustive" in chosen:
         support.LEVELS, support.FEWER = support.LEVELS[-1:], 3
         settings.load_profile("default")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process of pytest-xdist whole files of tests, which share what they prepare."""
+    scheduling = importlib.import_module("xdist.scheduler").WorkStealingScheduling
+    return scheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @cache
