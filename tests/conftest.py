@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import re
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -38,6 +39,9 @@ sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 # The processes of tests compute little: OpenBLAS' threads would wait for work in a loop.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# By default tests write their files there, where creating and syncing them costs next to nothing.
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - in it pytest makes a folder for this user alone
 
 FRAMEWORKS = {
     "distributed",
@@ -75,6 +79,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not exhaustive" in chosen:
         support.LEVELS, support.FEWER = support.LEVELS[-1:], 3
         settings.load_profile("default")
+        if has_room(IN_MEMORY) and config.option.basetemp is None:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+def has_room(folder: Path) -> bool:
+    """Tell whether a folder may hold what the tests write at any time, and much more."""
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 << 30
 
 
 @pytest.hookimpl(optionalhook=True)
