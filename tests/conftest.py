@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import os
 import re
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -33,6 +36,12 @@ settings.load_profile("exhaustive")
 
 # torch imports triton if it is installed, whose LLVM crashes a process that has TensorFlow's.
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+
+# The processes of tests compute little: OpenBLAS' threads would wait for work in a loop.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# By default tests write their files there, where creating and syncing them costs next to nothing.
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - in it pytest makes a folder for this user alone
 
 FRAMEWORKS = {
     "distributed",
@@ -70,6 +79,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not exhaustive" in chosen:
         support.LEVELS, support.FEWER = support.LEVELS[-1:], 3
         settings.load_profile("default")
+        if has_room(IN_MEMORY) and config.option.basetemp is None:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+def has_room(folder: Path) -> bool:
+    """Tell whether a folder may hold what the tests write at any time, and much more."""
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 << 30
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process of pytest-xdist whole files of tests, which share what they prepare."""
+    scheduling = importlib.import_module("xdist.scheduler").WorkStealingScheduling
+    return scheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @cache

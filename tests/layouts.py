@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+import support
 from hypothesis import strategies as st
 from oracle import Array, Format
 from sources import random_codes
 from support import array_of
 
-shapes = st.lists(st.integers(0, 7) | st.sampled_from([16, 33, 70]), max_size=4).map(tuple)
+SIZE = 1 << 14  # elements by default: several of what a kernel is given at once
+shapes = (
+    st.lists(st.integers(0, 7) | st.sampled_from([16, 33, 70]), max_size=4)
+    .map(tuple)
+    .filter(lambda shape: support.FEWER == 1 or math.prod(shape) <= SIZE)
+)
 
 
 class Laid(NamedTuple):

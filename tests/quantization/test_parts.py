@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -45,9 +45,12 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_executors, "BATCH_BYTES", 50_000)
 
 
-def processes(count: int) -> ProcessPoolExecutor:
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    """Two others, for all tests here: each takes long to start."""
     # Not forked: this process has threads.
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+        yield executor
 
 
 def in_parts(run: Run, new: Path, count: int) -> checkpoint.CastSummary:
@@ -117,7 +120,9 @@ def test_transcoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf", "keras"])
-def test_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+def test_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: Executor, kind: str
+) -> None:
     """Other processes open a file by themselves, as often as they have batches of it."""
     source = tmp_path / f"source.{kind.replace('keras', 'safetensors')}"
     if kind == "gguf":
@@ -131,8 +136,7 @@ def test_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> N
         checkpoint.quantize_file(tmp_path / "plain.safetensors", source, "nvfp4")
     alone, new, divided = (tmp_path / f"{name}.safetensors" for name in ("alone", "new", "divided"))
     expected = checkpoint.dequantize_file(source, alone)
-    with processes(2) as executor:
-        made_by_others = checkpoint.dequantize_file(source, new, executor=executor)
+    made_by_others = checkpoint.dequantize_file(source, new, executor=processes)
 
     def run(to: Path, **more: Any) -> checkpoint.CastSummary:
         return checkpoint.dequantize_file(source, to, **more)
@@ -144,24 +148,26 @@ def test_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> N
 
 
 def test_processes_plan_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    processes: Executor,
 ) -> None:
     """Paths that hold only in the folder of this process are those of the others, too."""
     source = write_plain(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     given_map = {Q: "int8_channel", ".*": "keep"}
     Path("map.json").write_text(json.dumps(given_map))
-    with processes(2) as executor:
-        for given in ("model", source):
-            maps: tuple[Any, ...] = ("map.json", MappingProxyType(given_map))
-            for arguments in ({"scheme": "nvfp4"}, *({"dtype_map": one} for one in maps)):
-                expected = checkpoint.quantize_file(given, "alone", overwrite=True, **arguments)
-                made = checkpoint.quantize_file(
-                    given, "new", overwrite=True, executor=executor, **arguments
-                )
-                assert made.rows == expected.rows
-                assert contents(Path("new")) == contents(Path("alone"))
-        plain = checkpoint.dequantize_file("new", "plain", ml_dtypes.bfloat16, executor=executor)
+    for given in ("model", source):
+        maps: tuple[Any, ...] = ("map.json", MappingProxyType(given_map))
+        for arguments in ({"scheme": "nvfp4"}, *({"dtype_map": one} for one in maps)):
+            expected = checkpoint.quantize_file(given, "alone", overwrite=True, **arguments)
+            made = checkpoint.quantize_file(
+                given, "new", overwrite=True, executor=processes, **arguments
+            )
+            assert made.rows == expected.rows
+            assert contents(Path("new")) == contents(Path("alone"))
+    plain = checkpoint.dequantize_file("new", "plain", ml_dtypes.bfloat16, executor=processes)
     assert plain.rows == checkpoint.dequantize_file("new", "alone", overwrite=True).rows
     assert contents(Path("plain")) == contents(Path("alone"))
     assert "in this process" not in caplog.text

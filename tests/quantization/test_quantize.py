@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import castwise
@@ -29,8 +29,13 @@ NAMES = [row.name for row in schemes()]
 PLAIN = ("fp8_block", "mxfp4", "mxfp6_e2m3", "nvfp4", "int4_group", "int3_channel", "mxint8")
 
 
+@cache
+def drawn(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(3).standard_normal(shape)
+
+
 def normal(*shape: int, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(3).standard_normal(shape).astype(dtype)
+    return drawn(shape).astype(dtype)
 
 
 def same(one: QuantizedArray, other: QuantizedArray) -> None:

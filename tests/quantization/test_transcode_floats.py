@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -223,28 +225,43 @@ def test_float8_of_comfy(tmp_path: Path, recipe: str) -> None:
         assert section(out)["quant_algo"] == "FP8"
 
 
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Give the same model by a scheme and a recipe; it is to be read only."""
+    folder = tmp_path_factory.mktemp("quantised")
+    plain = write(folder / "plain")
+
+    @cache
+    def made(scheme: str, recipe: str) -> Path:
+        out = folder / f"{scheme} {recipe}"
+        checkpoint.quantize_file(plain, out, scheme, recipe=recipe)
+        return out
+
+    return made
+
+
 @pytest.mark.parametrize("scheme", ["nvfp4", "mxfp8_e4m3", "fp8_tensor", "fp8_channel"])
 @pytest.mark.parametrize("old", [CT, MODELOPT, COMFY])
 @pytest.mark.parametrize("new", [CT, MODELOPT, COMFY])
-def test_from_each_to_each(tmp_path: Path, scheme: str, old: str, new: str) -> None:
+def test_from_each_to_each(
+    tmp_path: Path, quantised: Callable[[str, str], Path], scheme: str, old: str, new: str
+) -> None:
     """What is written is what the new producer would state of such weights."""
     if old == new or (scheme == "fp8_channel" and COMFY in (old, new)):
         return
-    plain, source, out = write(tmp_path / "plain"), tmp_path / "model", tmp_path / "out"
-    checkpoint.quantize_file(plain, source, scheme, recipe=old)
-    checkpoint.quantize_file(plain, tmp_path / "there", scheme, recipe=new)
+    source, expected, out = quantised(scheme, old), quantised(scheme, new), tmp_path / "out"
     checkpoint.transcode_file(source, out, new)
     assert checkpoint.verify(source, out, arithmetic="exact").equal
     found, there = (
         {key: (array.shape, array.dtype) for key, array in checkpoint.load(one).items()}
-        for one in (out, tmp_path / "there")
+        for one in (out, expected)
     )
     if scheme.startswith("fp8"):  # those of compressed-tensors are in the weight's dtype
         found, there = ({key: one[0] for key, one in each.items()} for each in (found, there))
     assert found == there
-    names = [{one.name for one in each.iterdir()} for each in (out, tmp_path / "there")]
+    names = [{one.name for one in each.iterdir()} for each in (out, expected)]
     assert names[0] == names[1]
-    texts = [json.loads((one / "config.json").read_text()) for one in (out, tmp_path / "there")]
+    texts = [json.loads((one / "config.json").read_text()) for one in (out, expected)]
     assert texts[0] == texts[1]
     back = tmp_path / "back"
     checkpoint.transcode_file(out, back, old)
