@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from castwise import _core
 from castwise._core import finfo, formats
+from castwise.quantization._cut import rows_of
 from castwise.quantization._schemes import Scheme
 from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes, views_of
 
@@ -51,9 +52,9 @@ def decoded(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    if "factor" in q.extras:
-        out[...] = _core.cast(_scaled(q, arithmetic, threads=threads), out.dtype)
-        return out
+    several = q.global_scale is not None and q.global_scale.size > 1
+    if several or "factor" in q.extras:
+        return _in_steps(q, out, several=several, arithmetic=arithmetic, threads=threads)
     ready = q._ready.get(arithmetic)
     if ready is not None:
         more: dict[str, Any] = {} if threads is None else {"threads": threads}
@@ -80,6 +81,18 @@ def decoded(
             if name not in _DEFAULTS or value != _DEFAULTS[name]
         }
         q._ready[arithmetic] = _Ready(data, scale, told)
+    return out
+
+
+def _in_steps(
+    q: Any, out: Array, *, several: bool, arithmetic: Arithmetic, threads: int | None
+) -> Array:
+    """Decode each matrix if several have global scales, and columns before they are multiplied."""
+    if not several:
+        out[...] = _core.cast(_scaled(q, arithmetic, threads=threads), out.dtype)
+    for place in np.ndindex(q.shape[:-2]) if several else ():
+        one = rows_of(q, 0, q.shape[-2], place)
+        decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     return out
 
 

@@ -46,6 +46,7 @@ from castwise.quantization._shared_layouts import (
     PACKED_WORDS,
     PLAIN,
     PRE,
+    experts,
     scale_part,
 )
 
@@ -125,6 +126,12 @@ RECIPES = (
                 ),
                 block=(1, 16),
             ),
+            experts(FP8_SCALE),
+            experts(MXFP8),
+            experts(MXFP4),
+            # Along the inputs, which come before the outputs; last of all in Megatron's order.
+            experts(NVFP4, "parts", (1, 1)),
+            experts(NVFP4, columns=(8, 1)),
         ),
         channels=1,
     ),

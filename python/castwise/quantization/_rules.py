@@ -32,17 +32,30 @@ def usual(case: Case) -> Given:
     if tail == "qweight" or not case.weight.recipes:
         raise case.unknown()
     if case.format in FLOAT8:
+        if scheme == "fp8_channel" and case.scale() == f"{case.payload}_weight_scale":
+            raise Undecodable(
+                f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
+                f"whether its scales are those of the rows or of the columns of {case.payload!r}"
+            )
         return _bytes(case, _of_float8(case))
     if tail.endswith("_packed") and "32" in case.format:
         return _words(case)
     if scheme in _FLOAT_BITS:
-        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[-1], 8)
-        return Given(scheme, case.block())
+        axis = _axis_of_codes(case)
+        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[axis], 8)
+        return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
     if case.format == U8 and scheme.startswith("int4_") and case.part("_scale_2") is None:
         return Given(scheme, case.block())
     raise case.unknown()
+
+
+def _axis_of_codes(case: Case) -> int:
+    """Return the axis that codes are packed along: their scales are fewer along it."""
+    payload, scale = case.shape(case.payload), case.shape(case.scale())
+    across = len(payload) > MATRIX and len(scale) == len(payload) and scale[-1] == payload[-1]
+    return -2 if across else -1
 
 
 def _of_float8(case: Case) -> str:
@@ -163,35 +176,52 @@ def comfy(case: Case) -> Given:
         form = state.get("format")
         if COMFY.get(str(form)) != scheme or state.get("convrot"):
             raise Undecodable(f"castwise cannot decode the format {form!r} of ComfyUI yet")
+        experts, shape = state.get("num_experts"), case.shape(case.payload)
+        if experts is not None and (len(shape) != MATRIX + 1 or shape[0] != experts):
+            raise Undecodable(
+                f"{marker!r} states num_experts={experts!r}, and {case.payload!r} has the shape "
+                f"{shape}"
+            )
     if scheme == "fp8_tensor":
         return usual(case)
     if scheme not in _COMFY_PADDING:
         raise case.unknown()
-    padding, (rows, width) = _COMFY_PADDING[scheme], case.matrix()
+    padding, (*experts, rows, width) = _COMFY_PADDING[scheme], _matrices(case)
     columns = width * 8 // _FLOAT_BITS.get(scheme, 8)
     if rows % padding or columns % padding:
         raise Undecodable(
             f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
             f"{padding}"
         )
-    shape = (_true_rows(case, padding), columns)
+    shape = (*experts, _true_rows(case, padding), columns)
     _check_columns(case, last=0x0F if columns > width else 0xFF)
     return Given(scheme, case.block(), shape)
 
 
+def _matrices(case: Case) -> tuple[int, ...]:
+    """Return the shape of a matrix, or of the matrices of experts, all of one shape."""
+    shape = case.shape(case.payload)
+    return shape if len(shape) == MATRIX + 1 else case.matrix()
+
+
 def _true_rows(case: Case, padding: int) -> int:
-    """Return the rows without padding: the bias tells, or the last one is not zeros."""
-    rows, _ = case.matrix()
+    """Return the rows without padding: the bias tells, or some last row is not zeros."""
+    *experts, rows, _ = _matrices(case)
     bias = case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
     if bias is not None:
-        count = math.prod(bias.shape)
+        if experts and bias.shape[:-1] != (*experts,):
+            raise case.wrong(bias.name, f"({experts[0]}, rows)")
+        count = bias.shape[-1] if experts else math.prod(bias.shape)
         if ceil_div(count, padding) * padding != rows:
             raise Undecodable(
                 f"its bias has {count} elements, and {case.payload!r} has {rows} rows, which are "
                 f"multiples of {padding}"
             )
         return count
-    if not case.lazy(case.payload)[rows - 1].view(np.uint8).any():
+    if not any(
+        case.lazy(case.payload)[*place, rows - 1].view(np.uint8).any()
+        for place in np.ndindex(*experts)
+    ):
         raise Undecodable(
             "its last row is zero, which may be padding, and no bias tells how many rows it has"
         )
@@ -200,11 +230,12 @@ def _true_rows(case: Case, padding: int) -> int:
 
 def _check_columns(case: Case, last: int) -> None:
     """Refuse a weight whose last column may be padding: nothing tells how many columns it has."""
-    payload, (rows, width) = case.lazy(case.payload), case.matrix()
-    for first in range(0, rows, _TILE_ROWS):
-        found = payload[first : first + _TILE_ROWS, width - 1 : width]
-        if (found.view(np.uint8) & last).any():
-            return
+    payload, (*experts, rows, width) = case.lazy(case.payload), _matrices(case)
+    for place in np.ndindex(*experts):
+        for first in range(0, rows, _TILE_ROWS):
+            found = payload[*place, first : first + _TILE_ROWS, width - 1 : width]
+            if (found.view(np.uint8) & last).any():
+                return
     raise Undecodable("its last column is zero, which may be padding")
 
 
