@@ -143,7 +143,10 @@ class QuantizedArray:
         Parameters
         ----------
         recipe : str, optional
-            The producer; by default the one in whose form the arrays are.
+            The producer; by default the one in whose form the arrays are. Another one gives its own
+            names, shapes and dtypes to the same bytes, if those are what it stores: MXFP4 of
+            "compressed-tensors" is that of "modelopt", and its float8 of a whole tensor that of
+            "comfy", which rounds their product otherwise.
 
         Returns
         -------
@@ -153,7 +156,16 @@ class QuantizedArray:
         Raises
         ------
         ValueError
-            The producer stores this scheme otherwise, or has no names for it.
+            The producer stores this scheme otherwise, or has no names for it. So does each that
+            multiplies by a global scale where the other one divides, as for NVFP4: the reciprocal
+            is rounded.
+
+        Examples
+        --------
+        >>> from castwise.quantization import quantize
+        >>> q = quantize(np.ones((2, 64), np.float32), "mxfp4", recipe="compressed-tensors")
+        >>> {name: part.shape for name, part in q.parts("modelopt").items()}
+        {'weight': (2, 32), 'weight_scale': (2, 2)}
 
         """
         return named_parts(self, recipe)
