@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise import _core
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._from_parts import json_of
 from castwise.quantization._layouts import ACTIVATION, SCALE, ZERO
 from castwise.quantization._lazy import LazyArray, Range
 from castwise.quantization._names import Described
-from castwise.quantization._views import dtype_of
+from castwise.quantization._views import TILE, ceil_div, dtype_of
 
 MATRIX = 2
 
@@ -32,7 +33,8 @@ class Given(NamedTuple):
 
     `plain` is its shape in a plain model, if that is another one with the same elements; `names`
     are those of its parts, where the checkpoint has others, and leave out what is not needed.
-    `groups` is the tensor that says which scale and zero point each row has, if not in order.
+    `groups` is the tensor that says which scale and zero point each row has, if not in order;
+    `tiled` says that scales are in tiles, and codes are not padded to them.
     """
 
     scheme: str
@@ -43,6 +45,7 @@ class Given(NamedTuple):
     plain: tuple[int, ...] | None = None
     names: Mapping[str, str] | None = None
     groups: str | None = None
+    tiled: bool = False
 
 
 class Case:
@@ -157,7 +160,7 @@ class Case:
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups = given
+        scheme, block, shape, axis, variant, plain, names, groups, tiled = given
         if names is None:
             needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *needed)}
@@ -171,11 +174,35 @@ class Case:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
             shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
             parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
+        if tiled and block is not None and shape is not None:
+            *stack, rows, columns = shape
+            grid = *stack, rows, columns // block[1]
+            parts[names[self.scale()]] = _untiled(self.lazy(self.scale()), grid)
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
         return QuantizedArray.from_parts(
             parts, recipe, shape, scheme=scheme, block=block, axis=axis, variant=variant
         )
+
+
+def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
+    """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
+    *_, rows, columns = grid
+    high, wide = TILE[0], ceil_div(columns, TILE[1]) * TILE[1]
+    stored_rows = stored.shape[-2] // ceil_div(rows, high)  # of a row of tiles
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *places, (begin, end), (first, last) = ranges
+        start, stop = begin // high, ceil_div(end, high)
+        where = (*places, (start * stored_rows, stop * stored_rows))
+        raw = np.ascontiguousarray(stored[tuple(slice(*one) for one in where)]).view(np.uint8)
+        stack = raw.shape[:-MATRIX]
+        out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
+        _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
+        found = out[..., begin - start * high : end - start * high, first:last]
+        return np.ascontiguousarray(found).view(stored.dtype)
+
+    return LazyArray(stored.name, grid, stored.dtype, grid, box)
 
 
 def _as_bytes(stored: LazyArray) -> LazyArray:

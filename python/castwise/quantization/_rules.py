@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._configs import COMFY, parsed
+from castwise.quantization._configs import COMFY, TORCHAO_MX, parsed, torchao_dtype
 from castwise.quantization._keras import keras
 from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
 from castwise.quantization._schemes import schemes
@@ -247,7 +247,7 @@ def torchao(case: Case) -> Given:
         raise Undecodable(
             f"no metadata state {case.weight.name!r}, so its block is not known; torchao reads it"
         )
-    if kind not in _TORCHAO:
+    if kind not in (*_TORCHAO, *_TORCHAO_BLOCKS):
         raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
     prefix = case.payload.removesuffix("qdata")
     stated, found = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
@@ -256,8 +256,11 @@ def torchao(case: Case) -> Given:
             f"its metadata state {', '.join(sorted(stated))}, and there are "
             f"{', '.join(sorted(found))}; save it with torchao again"
         )
-    if unused := sorted({str(name) for name in names} - _TORCHAO_PARTS):
+    known = _TORCHAO_PARTS if kind in _TORCHAO else _TORCHAO_BLOCKS[kind]
+    if unused := sorted({str(name) for name in names} - known):
         raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    if kind in _TORCHAO_BLOCKS:
+        return _torchao_blocks(case, kind, data)
     element = "fp8" if case.format in FLOAT8 else I8
     if (element == "fp8") != (kind == "Float8Tensor") or case.format not in (*FLOAT8, I8):
         raise Undecodable(f"its metadata state {kind}, and {case.payload!r} is {case.format}")
@@ -265,6 +268,41 @@ def torchao(case: Case) -> Given:
     several = "block" if element == "fp8" else "group"
     shape = case.shape(case.payload)
     return Given(f"{element}_{_GRANULARITY.get(block, several)}", block, shape)
+
+
+def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
+    """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
+    element, size = torchao_dtype(data.get("elem_dtype")), data.get("block_size")
+    scheme = "nvfp4" if kind == "NVFP4Tensor" else TORCHAO_MX.get(str(element), "")
+    tiled = data.get("is_swizzled_scales", False)
+    row = next((one for one in schemes() if one.name == scheme), None)
+    if row is None or row.bits not in (4, 8):
+        raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
+    if size != row.block[1] or not isinstance(tiled, bool):
+        raise Undecodable(
+            f"its metadata state block_size={size!r} and is_swizzled_scales={tiled!r}; blocks of "
+            f"{scheme} are of {row.block[1]}, and the other is true or false"
+        )
+    payload = row.element if row.bits == _BYTE else U8
+    for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
+        if case.tensors[name].format != expected:
+            raise Undecodable(
+                f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
+                f"has {expected}"
+            )
+    *stack, rows, width = case.shape(case.payload)
+    columns = case.whole(row.bits, width, _BYTE)
+    grid = *stack, rows, columns // size
+    if tiled:  # 128x4 of scales as 32x16
+        high, wide = TILE[0] // 4, TILE[1] * 4
+        grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
+    if columns % size or case.shape(case.scale()) != grid:
+        raise case.wrong(case.scale(), f"the shape {grid}")
+    if tiled and stack and rows % TILE[0]:
+        raise Undecodable(
+            f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
+        )
+    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled)
 
 
 def _torchao_block(case: Case, stated: Any) -> tuple[int, int]:
@@ -299,6 +337,12 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 _GRANULARITY = {(0, 0): "tensor", (1, 0): "channel"}
 _TORCHAO = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
 """The classes of tensors that are decoded."""
+
+_TORCHAO_BLOCKS = {
+    "MXTensor": frozenset(("qdata", "scale")),
+    "NVFP4Tensor": frozenset(("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")),
+}
+"""Those in blocks of rows, with their parts."""
 
 _TORCHAO_PARTS = frozenset(("qdata", "scale", "zero_point"))
 
