@@ -131,6 +131,30 @@ def modelopt_int4(*, scaled: bool) -> Callable[[], Decodable]:
     return make
 
 
+def modelopt_w4a8(*, scaled: bool) -> Callable[[], Decodable]:
+    """Integers times scales become bfloat16, then float8 times a scale, then bfloat16 again."""
+
+    def make() -> Decodable:
+        made, level = modelopt_int4(scaled=scaled)(), np.float32(0.0003)
+        factor = made.tensors.get("a.pre_quant_scale", np.ones(96, BF16)).astype(np.float32)
+        draw = Draw()
+        codes, scale = draw.codes(4, 26, 96), draw.scales(26, 3)
+        plain = decoded((codes.astype(np.int8) ^ 8) - 8, scale, (1, 32)).astype(np.float32)
+        # As torch divides a number by a tensor: with a reciprocal.
+        up = np.float32(1) / (np.float32(448) * level) * np.float32(448)
+        rounded = np.clip(plain * up, -448, 448).astype(E4M3).astype(np.float32)
+        twice = (rounded * (np.float32(1) / up)).astype(BF16).astype(np.float32)
+        assert (twice != plain).any()
+        assert (np.abs(plain * up) > 448).any()
+        made.tensors["a.weight_scale_2"] = level.reshape(())
+        made.tensors["a.input_scale"] = level.reshape(())
+        made.plain = {"a.weight": (twice * factor).astype(BF16)}
+        made.config["quantization_config"]["quant_algo"] = "W4A8_AWQ"
+        return made
+
+    return make
+
+
 def modelopt_int8() -> Decodable:
     """Inputs are multiplied by a factor each, and so are the columns of the plain weight."""
     draw = Draw()
@@ -642,6 +666,8 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "modelopt, nvfp4": nvfp4("modelopt"),
     "modelopt, int4": modelopt_int4(scaled=False),
     "modelopt, int4, scaled inputs": modelopt_int4(scaled=True),
+    "modelopt, w4a8": modelopt_w4a8(scaled=False),
+    "modelopt, w4a8, scaled inputs": modelopt_w4a8(scaled=True),
     "modelopt, int8, scaled inputs": modelopt_int8,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
     **{

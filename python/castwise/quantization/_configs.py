@@ -260,7 +260,8 @@ def _modelopt(section: Mapping[str, Any]) -> Describe:
         values = {**section, **own} if isinstance(own, dict) else section
         algorithm = values.get("quant_algo")
         scheme = _MODELOPT.get(algorithm) if isinstance(algorithm, str) else None
-        return Stated(scheme, _group(values.get("group_size")))
+        needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
+        return Stated(scheme, _group(values.get("group_size")), needs)
 
     return describe
 

@@ -25,6 +25,7 @@ from castwise.quantization._layouts import (
     OF_U8,
     OF_U32,
     OF_WORD,
+    OTHER,
     SCALE,
     U8,
     ZERO,
@@ -112,7 +113,12 @@ RECIPES = (
                 "int4_{}",
                 "",
                 OF_U8,
-                (scale_part("_scale"), PRE, Part("_scale_2", GLOBAL), *INPUTS),
+                (
+                    scale_part("_scale"),
+                    PRE,
+                    Part("_scale_2", OTHER, OF_F32, use="float8 scale"),
+                    *INPUTS,
+                ),
                 storage=Storage(np.uint8, transposed="pairs"),
             ),
             Layout(

@@ -46,7 +46,10 @@ def usual(case: Case) -> Given:
         return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
-    if case.format == U8 and scheme.startswith("int4_") and case.part("_scale_2") is None:
+    if case.format == U8 and scheme.startswith("int4_"):
+        second, algorithm = case.part("_scale_2"), case.section.get("quant_algo")
+        if second is not None and algorithm == "W4A16_AWQ":
+            raise Undecodable(f"{algorithm} is stated, and {second!r} is a scale of W4A8_AWQ")
         return Given(scheme, case.block())
     raise case.unknown()
 

@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415 - a library is imported by the tests that need it
-"""Experts in one tensor, of models that ModelOpt exports, and as comfy-kitchen quantises them."""
+"""Models that ModelOpt exports, with experts in one tensor, and experts of comfy-kitchen."""
 
 from __future__ import annotations
 
@@ -96,6 +96,39 @@ def test_modelopt(tmp_path: Path, model: str, config: str) -> None:
             found[name] = found[name] + found[name].dtype.type(0)
         assert_same(found[name], array(plain))
     assert not any(name.endswith(("_weight_scale", "_weight_scale_2")) for name in found)
+
+
+def test_w4a8(tmp_path: Path) -> None:
+    """Integers become float8 before products; all but ties of codes are what ModelOpt simulates."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from modelopt.torch.quantization.tensor_quant import fp8_eager
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
+    made = LlamaForCausalLM(LlamaConfig(**sizes)).to(torch.bfloat16)
+    made.config.architectures = ["LlamaForCausalLM"]
+    mtq.quantize(made, mtq.W4A8_AWQ_BETA_CFG, lambda one: one(torch.arange(32).reshape(4, 8)))
+    name = "model.layers.0.mlp.down_proj"
+    linear = made.get_submodule(name)
+    simulated = linear.weight_quantizer(linear.weight).detach().clone()
+    export_hf_checkpoint(made, export_dir=tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    checkpoint.dequantize_file(tmp_path / "model", tmp_path / "out")
+    found = checkpoint.load(tmp_path / "out")
+    for key in [key for key in tensors if key.endswith("weight_scale_2")]:
+        layer = key.removesuffix(".weight_scale_2")
+        packed, scale = tensors[f"{layer}.weight"], tensors[f"{layer}.weight_scale"]
+        codes = torch.stack([packed & 15, packed >> 4], 1).reshape(-1, packed.shape[1])
+        values = torch.where(codes > 7, codes.float() - 16, codes.float())
+        plain = (values * scale.repeat_interleave(values.shape[1] // scale.shape[1], 1)).bfloat16()
+        twice = fp8_eager(plain, tensors[key] * 448)
+        if layer == name:
+            assert (twice == simulated).float().mean() > 0.999
+        factor = tensors.get(f"{layer}.pre_quant_scale", torch.ones(1))
+        assert_same(found[f"{layer}.weight"], array((twice.float() * factor.float()).bfloat16()))
 
 
 @pytest.mark.parametrize("form", ["nvfp4", "mxfp8", "float8_e4m3fn"])
