@@ -45,6 +45,14 @@ FAULTS: dict[str, tuple[Decodable, tuple[str, ...]]] = {
         changed(NVFP4, **{f"{SCALE}_2": lambda one: np.repeat(one, 2)}),
         (f"{SCALE}_2", "(2,)"),
     ),
+    "one axis": (
+        changed("modelopt, experts of mxfp4", **{EXPERTS: np.ravel, SCALE: np.ravel}),
+        (EXPERTS, "(9216,), which is not a matrix"),
+    ),
+    "no JSON": (
+        changed("comfy, experts", **{"b.comfy_quant": lambda one: one[:-1]}),
+        ("'b.comfy_quant' is not JSON of an object", "model"),
+    ),
     "rows or columns": (
         changed("modelopt, experts of each", **{SCALE: lambda one: np.ones((3, 64), np.float32)}),
         (SCALE, "the rows or of the columns"),

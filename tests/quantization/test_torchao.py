@@ -249,6 +249,7 @@ FAULTS_OF_TILES: dict[str, tuple[Callable[[Saved], None], str]] = {
         part("qdata", lambda x: x.view(np.int8)),
         "the payload is int8|_qdata' is int8",
     ),
+    "one axis": (part("qdata", np.ravel), "which is not a matrix"),
     "a column too few": (part("qdata", lambda x: x[:, :-1]), "_scale' has the shape"),
     "elements of 6 bits": (
         lambda saved: saved.described.update(

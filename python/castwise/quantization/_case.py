@@ -145,7 +145,10 @@ class Case:
         return words * width // bits
 
     def json(self, name: str) -> dict[str, Any]:
-        return json_of(name, self.lazy(name))
+        try:
+            return json_of(name, self.lazy(name))
+        except ValueError as error:
+            raise Undecodable(str(error).removesuffix(".")) from error
 
     def lazy(self, name: str) -> LazyArray:
         """Return a tensor that is read where it is indexed."""

@@ -221,10 +221,9 @@ def _true_rows(case: Case, padding: int) -> int:
                 f"multiples of {padding}"
             )
         return count
-    if not any(
-        case.lazy(case.payload)[*place, rows - 1].view(np.uint8).any()
-        for place in np.ndindex(*experts)
-    ):
+    payload = case.lazy(case.payload)
+    lasts = (payload[*place, rows - 1] for place in np.ndindex(*experts) if rows)
+    if not any(one.view(np.uint8).any() for one in lasts):
         raise Undecodable(
             "its last row is zero, which may be padding, and no bias tells how many rows it has"
         )
@@ -293,7 +292,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
                 f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
                 f"has {expected}"
             )
-    *stack, rows, width = case.shape(case.payload)
+    *stack, rows, width = _matrices(case)
     columns = case.whole(row.bits, width, _BYTE)
     grid = *stack, rows, columns // size
     if tiled:  # 128x4 of scales as 32x16
