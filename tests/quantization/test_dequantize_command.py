@@ -14,7 +14,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw
+from decodable_models import MODELS, MORE, Decodable, Draw
 from test_dequantize import KEPT, two_weights, write
 from test_dequantize_refusals import INDEX, sharded
 
@@ -128,7 +128,7 @@ def test_exact_arithmetic_with_factors(tmp_path: Path) -> None:
 
 def test_exact_arithmetic_without_float8(tmp_path: Path) -> None:
     """Products of W4A8 are computed in float8, and exact arithmetic rounds none of them to it."""
-    model, plain = MODELS["modelopt, w4a8"](), MODELS["modelopt, int4"]()
+    model, plain = MORE["modelopt, w4a8"](), MODELS["modelopt, int4"]()
     for name, one in (("a", model), ("b", plain)):
         source = write(tmp_path / name, one)
         checkpoint.dequantize_file(source, tmp_path / f"{name}-out", arithmetic="exact")

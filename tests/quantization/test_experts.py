@@ -13,16 +13,16 @@ from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable
+from decodable_models import MODELS, MORE, Decodable
 from test_dequantize import write
 
 EXPERTS = "mlp.experts.gate_up_proj"
 SCALE = f"{EXPERTS}_weight_scale"
 NVFP4 = "modelopt, experts of nvfp4"
+ALL = MODELS | MORE
 
 
-def changed(name: str, **tensors: Any) -> Decodable:
-    model = MODELS[name]()
+def changed(model: Decodable, **tensors: Any) -> Decodable:
     for key, change in tensors.items():
         model.tensors[key] = np.ascontiguousarray(change(model.tensors[key]))
     return model
@@ -32,63 +32,83 @@ def marked(array: Any) -> Any:
     return np.frombuffer(array.tobytes().replace(b"3", b"4"), np.uint8)
 
 
-FAULTS: dict[str, tuple[Decodable, tuple[str, ...]]] = {
+FAULTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "transposed": (
-        changed(NVFP4, **{SCALE: lambda one: one.swapaxes(1, 2)}),
+        NVFP4,
+        {SCALE: lambda one: one.swapaxes(1, 2)},
         (EXPERTS, "need a scale of shape (3, 4, 96), and it has (3, 96, 4)"),
     ),
     "an expert fewer": (
-        changed(NVFP4, **{SCALE: lambda one: one[:2]}),
+        NVFP4,
+        {SCALE: lambda one: one[:2]},
         (EXPERTS, "need a scale of shape (3, 4, 96), and it has (2, 4, 96)"),
     ),
     "a global scale fewer": (
-        changed(NVFP4, **{f"{SCALE}_2": lambda one: np.repeat(one, 2)}),
+        NVFP4,
+        {f"{SCALE}_2": lambda one: np.repeat(one, 2)},
         (f"{SCALE}_2", "(2,)"),
     ),
     "one axis": (
-        changed("modelopt, experts of mxfp4", **{EXPERTS: np.ravel, SCALE: np.ravel}),
+        "modelopt, experts of mxfp4",
+        {EXPERTS: np.ravel, SCALE: np.ravel},
         (EXPERTS, "(9216,), which is not a matrix"),
     ),
     "no JSON": (
-        changed("comfy, experts", **{"b.comfy_quant": lambda one: one[:-1]}),
+        "comfy, experts",
+        {"b.comfy_quant": lambda one: one[:-1]},
         ("'b.comfy_quant' is not JSON of an object", "model"),
     ),
     "rows or columns": (
-        changed("modelopt, experts of each", **{SCALE: lambda one: np.ones((3, 64), np.float32)}),
+        "modelopt, experts of each",
+        {SCALE: lambda one: np.ones((3, 64), np.float32)},
         (SCALE, "the rows or of the columns"),
     ),
     "a scale fewer": (
-        changed("modelopt, experts of each", **{SCALE: lambda one: one[:2]}),
+        "modelopt, experts of each",
+        {SCALE: lambda one: one[:2]},
         (SCALE, "(2,)"),
     ),
     "experts of another number": (
-        changed("comfy, experts", **{"a.comfy_quant": marked}),
+        "comfy, experts",
+        {"a.comfy_quant": marked},
         ("a.comfy_quant", "num_experts=4", "(3, 144, 40)"),
     ),
     "biases of another number": (
-        changed("comfy, experts", **{"a.bias": lambda one: one[:2]}),
+        "comfy, experts",
+        {"a.bias": lambda one: one[:2]},
         ("a.bias", "(2, 136)"),
     ),
     "tiles of one expert fewer": (
-        changed("comfy, experts", **{"b.weight_scale": lambda one: one[:2]}),
+        "comfy, experts",
+        {"b.weight_scale": lambda one: one[:2]},
         ("b.weight_scale", "(2, 256, 4)"),
     ),
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    model, parts = FAULTS[name]
-    folder = write(tmp_path / "model", model)
+    kind, tensors, parts = FAULTS[name]
+    folder = write(tmp_path / "model", changed(ALL[kind](), **tensors))
     assert main(["dequantize", str(folder), str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert all(part in said for part in parts), said
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("name", MORE)
+def test_others_are_decoded(tmp_path: Path, name: str) -> None:
+    model = MORE[name]()
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    (plain,) = model.plain
+    assert_same(checkpoint.load(tmp_path / "out")[plain], model.plain[plain])
+
+
 def test_scales_of_a_name_without_codes_are_missed(tmp_path: Path) -> None:
     """Codes of 4 bits look like any other bytes, so that only their scales tell what they are."""
-    model = MODELS["modelopt, experts of mxfp4"]()
+    model = MORE["modelopt, experts of mxfp4"]()
     del model.tensors[EXPERTS]
     found = checkpoint.inspect(write(tmp_path / "model", model)).quantization
     assert found is not None
@@ -148,7 +168,7 @@ def test_transcode(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_transcoded(tmp_path: Path, name: str, match: str) -> None:
-    model = MODELS[name]()
+    model = ALL[name]()
     model.tensors.pop(f"{EXPERTS}_input_scale", None)
     source = write(tmp_path / "model", model)
     with pytest.raises(CheckpointError, match=match):

@@ -260,6 +260,7 @@ FAULTS_OF_TILES: dict[str, tuple[Callable[[Saved], None], str]] = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", FAULTS_OF_TILES)
 def test_a_fault_of_tiles_is_refused(tmp_path: Path, name: str) -> None:
     change, words = FAULTS_OF_TILES[name]
