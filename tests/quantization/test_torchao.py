@@ -78,6 +78,9 @@ class Blocks(Saved):
         if element.startswith("float8"):
             codes = draw.standard_normal(shape).astype(element)
             self.plain = codes.astype(np.float32)
+        elif element.startswith("fp6"):
+            codes = draw.integers(0, 64, shape, np.uint8)  # one in a byte
+            self.plain = codes.view(f"float6_{element[4:]}fn").astype(np.float32)
         else:
             codes = draw.integers(0, 16, shape, np.uint8)
             self.plain = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
@@ -97,7 +100,8 @@ class Blocks(Saved):
         data: dict[str, Any] = {"block_size": size, "is_swizzled_scales": tiled}
         if is_mx:
             name = "float4_e2m1fn_x2" if element == "float4" else element
-            data["elem_dtype"] = {"_type": "torch.dtype", "_data": name}
+            known = {"_type": "torch.dtype", "_data": name}
+            data["elem_dtype"] = name if element.startswith("fp6") else known
         self.described = {
             "_type": "MXTensor" if is_mx else "NVFP4Tensor",
             "_data": data,
@@ -135,6 +139,8 @@ SAVED: dict[str, Callable[[], Saved]] = {
     "mxfp4, tiles": lambda: Blocks("float4", (200, 160), tiled=True),
     "mxfp8, tiles": lambda: Blocks("float8_e4m3fn", (130, 64), tiled=True),
     "mxfp8 of e5m2, tiles of experts": lambda: Blocks("float8_e5m2", (2, 128, 160), tiled=True),
+    "mxfp6": lambda: Blocks("fp6_e2m3", (48, 64), tiled=False),
+    "mxfp6 of e3m2, tiles": lambda: Blocks("fp6_e3m2", (200, 160), tiled=True),
     "nvfp4": lambda: Blocks("nvfp4", (48, 80), tiled=False),
     "nvfp4, tiles": lambda: Blocks("nvfp4", (200, 80), tiled=True, level=1),
     "nvfp4, tiles of experts": lambda: Blocks("nvfp4", (2, 128, 80), tiled=True, level=2),
@@ -251,11 +257,11 @@ FAULTS_OF_TILES: dict[str, tuple[Callable[[Saved], None], str]] = {
     ),
     "one axis": (part("qdata", np.ravel), "which is not a matrix"),
     "a column too few": (part("qdata", lambda x: x[:, :-1]), "_scale' has the shape"),
-    "elements of 6 bits": (
+    "elements of 5 bits": (
         lambda saved: saved.described.update(
-            _type="MXTensor", _data={"elem_dtype": "fp6_e2m3", "block_size": 32}
+            _type="MXTensor", _data={"elem_dtype": "fp5", "block_size": 32}
         ),
-        "MXTensor of fp6_e2m3 yet|its per_tensor_scale",
+        "its per_tensor_scale|MXTensor of fp5 yet",
     ),
 }
 
@@ -269,6 +275,15 @@ def test_a_fault_of_tiles_is_refused(tmp_path: Path, name: str) -> None:
     source = saved.write(tmp_path / "in.safetensors")
     with pytest.raises(CheckpointError, match=words):
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+
+
+def test_codes_of_more_bits_are_refused(tmp_path: Path) -> None:
+    saved = SAVED["mxfp6"]()
+    saved.parts["qdata"][3, 5] |= 64
+    source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
+    with pytest.raises(ValueError, match="_weight_qdata' has codes of more than 6 bits"):
+        checkpoint.dequantize_file(source, out)
     assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
 
 

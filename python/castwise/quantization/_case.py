@@ -34,7 +34,8 @@ class Given(NamedTuple):
     `plain` is its shape in a plain model, if that is another one with the same elements; `names`
     are those of its parts, where the checkpoint has others, and leave out what is not needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;
-    `tiled` says that scales are in tiles, and codes are not padded to them.
+    `tiled` says that scales are in tiles, and codes are not padded to them; `loose` of how many
+    bits codes are that stand one in a byte, where others are packed.
     """
 
     scheme: str
@@ -46,6 +47,7 @@ class Given(NamedTuple):
     names: Mapping[str, str] | None = None
     groups: str | None = None
     tiled: bool = False
+    loose: int | None = None
 
 
 class Case:
@@ -163,7 +165,7 @@ class Case:
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups, tiled = given
+        scheme, block, shape, axis, variant, plain, names, groups, tiled, loose = given
         if names is None:
             needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *needed)}
@@ -177,6 +179,8 @@ class Case:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
             shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
             parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
+        if loose is not None:
+            parts[names[self.payload]] = _packed(payload, loose)
         if tiled and block is not None and shape is not None:
             *stack, rows, columns = shape
             grid = *stack, rows, columns // block[1]
@@ -206,6 +210,22 @@ def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
         return np.ascontiguousarray(found).view(stored.dtype)
 
     return LazyArray(stored.name, grid, stored.dtype, grid, box)
+
+
+def _packed(stored: LazyArray, bits: int) -> LazyArray:
+    """See codes that stand one in a byte as a stream of bits."""
+    shape = (*stored.shape[:-1], ceil_div(stored.shape[-1] * bits, 8))
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *others, (first, last) = ranges
+        codes = stored[tuple(slice(*one) for one in others)]
+        if (codes >> bits).any():
+            raise Undecodable(f"{stored.name!r} has codes of more than {bits} bits")
+        out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
+        _core.pack_codes(codes, out, bits=bits, layout="dense")
+        return out[..., first:last]
+
+    return LazyArray(stored.name, shape, stored.dtype, shape, box)
 
 
 def _as_bytes(stored: LazyArray) -> LazyArray:

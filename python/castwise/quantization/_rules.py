@@ -278,7 +278,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
     scheme = "nvfp4" if kind == "NVFP4Tensor" else TORCHAO_MX.get(str(element), "")
     tiled = data.get("is_swizzled_scales", False)
     row = next((one for one in schemes() if one.name == scheme), None)
-    if row is None or row.bits not in (4, 8):
+    if row is None:
         raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
     if size != row.block[1] or not isinstance(tiled, bool):
         raise Undecodable(
@@ -286,6 +286,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
             f"{scheme} are of {row.block[1]}, and the other is true or false"
         )
     payload = row.element if row.bits == _BYTE else U8
+    loose = row.bits if row.bits not in (4, _BYTE) else None
     for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
         if case.tensors[name].format != expected:
             raise Undecodable(
@@ -293,7 +294,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
                 f"has {expected}"
             )
     *stack, rows, width = _matrices(case)
-    columns = case.whole(row.bits, width, _BYTE)
+    columns = width if loose else case.whole(row.bits, width, _BYTE)
     grid = *stack, rows, columns // size
     if tiled:  # 128x4 of scales as 32x16
         high, wide = TILE[0] // 4, TILE[1] * 4
@@ -304,7 +305,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
         raise Undecodable(
             f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
         )
-    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled)
+    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled, loose=loose)
 
 
 def _torchao_block(case: Case, stated: Any) -> tuple[int, int]:
