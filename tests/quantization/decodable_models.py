@@ -131,6 +131,30 @@ def modelopt_int4(*, scaled: bool) -> Callable[[], Decodable]:
     return make
 
 
+def modelopt_w4a8(*, scaled: bool) -> Callable[[], Decodable]:
+    """Integers times scales become bfloat16, then float8 times a scale, then bfloat16 again."""
+
+    def make() -> Decodable:
+        made, level = modelopt_int4(scaled=scaled)(), np.float32(0.0003)
+        factor = made.tensors.get("a.pre_quant_scale", np.ones(96, BF16)).astype(np.float32)
+        draw = Draw()
+        codes, scale = draw.codes(4, 26, 96), draw.scales(26, 3)
+        plain = decoded((codes.astype(np.int8) ^ 8) - 8, scale, (1, 32)).astype(np.float32)
+        # As torch divides a number by a tensor: with a reciprocal.
+        up = np.float32(1) / (np.float32(448) * level) * np.float32(448)
+        rounded = np.clip(plain * up, -448, 448).astype(E4M3).astype(np.float32)
+        twice = (rounded * (np.float32(1) / up)).astype(BF16).astype(np.float32)
+        assert (twice != plain).any()
+        assert (np.abs(plain * up) > 448).any()
+        made.tensors["a.weight_scale_2"] = level.reshape(())
+        made.tensors["a.input_scale"] = level.reshape(())
+        made.plain = {"a.weight": (twice * factor).astype(BF16)}
+        made.config["quantization_config"]["quant_algo"] = "W4A8_AWQ"
+        return made
+
+    return make
+
+
 def modelopt_int8() -> Decodable:
     """Inputs are multiplied by a factor each, and so are the columns of the plain weight."""
     draw = Draw()
@@ -279,6 +303,49 @@ def nvfp4(recipe: str) -> Callable[[], Decodable]:
     return make
 
 
+def modelopt_experts(scheme: str, *, megatron: bool = False) -> Callable[[], Decodable]:
+    """Experts of Llama 4 and gpt-oss, (experts, in, out): NVFP4 alone lies along the inputs."""
+
+    def make() -> Decodable:
+        draw, shape, name = Draw(), (3, 64, 96), "mlp.experts.gate_up_proj"
+        second, more = np.float32(0.01).reshape(()), {}
+        algorithm, values = "FP8", draw.float8(*shape)
+        raw = scale = draw.scales() if scheme == "tensor" else draw.scales(3)
+        stored, block = values, (0, 0)
+        if scheme == "nvfp4":
+            turn = (0, 1, 2) if megatron else (0, 2, 1)
+            codes, raw = draw.codes(4, 3, 96, 64), np.abs(draw.float8(3, 96, 4).view(np.int8))
+            scale = raw.view(E4M3).astype(np.float32) * second
+            algorithm, raw = "NVFP4", np.ascontiguousarray(raw.view(E4M3).transpose(turn))
+            stored = np.ascontiguousarray(pack(codes, 4).transpose(turn))
+            values, block = codes.view(E2M1).astype(np.float32) + np.float32(0), (1, 16)
+            more[f"{name}_weight_scale_2"] = second
+        elif scheme in ("mxfp4", "mxfp8"):
+            raw, block = draw.powers(3, 64, 3), (1, 32)
+            algorithm, scale = {"mxfp4": "W4A8_MXFP4_FP8", "mxfp8": "MXFP8"}[scheme], powers_of(raw)
+            if scheme == "mxfp4":
+                codes = draw.codes(4, *shape)
+                stored, values = pack(codes, 4), codes.view(E2M1)
+        each = np.broadcast_to(scale.reshape(-1, 1, 1), (3, 1, 1)) if block == (0, 0) else scale
+        plain = decoded(values.astype(np.float32), each, block)
+        if scheme == "nvfp4" and not megatron:
+            plain = np.ascontiguousarray(plain.swapaxes(1, 2))
+        tensors = {name: stored, f"{name}_weight_scale": raw, f"{name}_input_scale": second, **more}
+        section: dict[str, Any] = {"quant_algo": algorithm}
+        if all(block):
+            section["group_size"] = block[1]
+        if scheme == "each":
+            section["quant_algo"] = "FP8_PER_CHANNEL_PER_TOKEN"
+        return Decodable(
+            tensors,
+            {name: plain},
+            stated(quant_method="modelopt", **section),
+            {"hf_quant_config.json": {"quantization": section}},
+        )
+
+    return make
+
+
 def mx(bits: int, **config: Any) -> Callable[[], Decodable]:
     def make() -> Decodable:
         draw = Draw()
@@ -397,6 +464,36 @@ def comfy_mxfp8() -> Decodable:
         },
         {"a.weight": decoded(weight, powers_of(scale), (1, 32))},
     )
+
+
+def comfy_experts() -> Decodable:
+    """Three banks of experts, each matrix padded and in tiles, with scales of its own."""
+    one = comfy_nvfp4(marker=True)()
+    made = Decodable(
+        *(
+            {name: np.stack([x] * 3) for name, x in some.items()}
+            for some in (one.tensors, one.plain)
+        )
+    )
+    # The second expert's global scale is twice the others, exactly.
+    made.tensors["a.weight_scale_2"] = made.tensors["a.weight_scale_2"] * np.float32([1, 2, 1])
+    made.plain["a.weight"][1] = (made.plain["a.weight"][1].astype(np.float32) * 2).astype(BF16)
+    mx = comfy_mxfp8()
+    scale = np.float32([0.5, 0.0118, 3])
+    weight = Draw(3).float8(3, 8, 16)
+    rounded = scale.astype(BF16).astype(np.float32).reshape(3, 1, 1)
+    made.tensors |= {
+        "b.weight": np.stack([mx.tensors["a.weight"]] * 3),
+        "b.weight_scale": np.stack([mx.tensors["a.weight_scale"]] * 3),
+        "c.weight": weight,
+        "c.weight_scale": scale,
+    }
+    made.plain["b.weight"] = np.stack([mx.plain["a.weight"]] * 3)
+    made.plain["c.weight"] = decoded(weight, rounded, (0, 0))
+    for name, form in {"a": "nvfp4", "b": "mxfp8", "c": "float8_e4m3fn"}.items():
+        text = json.dumps({"format": form, "num_experts": 3}).encode()
+        made.tensors[f"{name}.comfy_quant"] = np.frombuffer(text, np.uint8)
+    return made
 
 
 def awq() -> Decodable:
@@ -572,8 +669,10 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "modelopt, nvfp4": nvfp4("modelopt"),
     "modelopt, int4": modelopt_int4(scaled=False),
     "modelopt, int4, scaled inputs": modelopt_int4(scaled=True),
+    "modelopt, w4a8, scaled inputs": modelopt_w4a8(scaled=True),
     "modelopt, int8, scaled inputs": modelopt_int8,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
+    **{f"modelopt, experts of {one}": modelopt_experts(one) for one in ("nvfp4", "each")},
     "gpt-oss": gpt_oss(),
     "gpt-oss, of OpenAI": gpt_oss(of_openai=True),
     "deepseek-v4": deepseek_v4,
@@ -582,6 +681,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "comfy, nvfp4, marker": comfy_nvfp4(marker=True),
     "comfy, nvfp4, metadata": comfy_nvfp4(marker=False),
     "comfy, mxfp8": comfy_mxfp8,
+    "comfy, experts": comfy_experts,
     "awq": awq,
     **{f"gptq, {b} bits": gptq(b) for b in (2, 3, 4, 8)},
     "gptq, v2": gptq(4, "gptq_v2"),
@@ -595,3 +695,12 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "mlx, mxfp8": mlx(8, "mxfp8"),
     "mlx, nvfp4": mlx(4, "nvfp4"),
 }
+
+MORE: dict[str, Callable[[], Decodable]] = {
+    **{
+        f"modelopt, experts of {one}": modelopt_experts(one) for one in ("mxfp4", "mxfp8", "tensor")
+    },
+    "modelopt, experts of nvfp4, (out, in)": modelopt_experts("nvfp4", megatron=True),
+    "modelopt, w4a8": modelopt_w4a8(scaled=False),
+}
+"""Others that differ from one of these in little."""

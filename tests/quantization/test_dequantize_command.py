@@ -14,7 +14,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw
+from decodable_models import MODELS, MORE, Decodable, Draw
 from test_dequantize import KEPT, two_weights, write
 from test_dequantize_refusals import INDEX, sharded
 
@@ -124,6 +124,19 @@ def test_exact_arithmetic_with_factors(tmp_path: Path) -> None:
     source = write(tmp_path / "wide", MODELS["modelopt, int8, scaled inputs"]())
     with pytest.raises(CheckpointError, match=r"a\.weight.*factors of float32.*use 'peer'"):
         checkpoint.dequantize_file(source, tmp_path / "no", arithmetic="exact")
+
+
+def test_exact_arithmetic_without_float8(tmp_path: Path) -> None:
+    """Products of W4A8 are computed in float8, and exact arithmetic rounds none of them to it."""
+    model, plain = MORE["modelopt, w4a8"](), MODELS["modelopt, int4"]()
+    for name, one in (("a", model), ("b", plain)):
+        source = write(tmp_path / name, one)
+        checkpoint.dequantize_file(source, tmp_path / f"{name}-out", arithmetic="exact")
+    found, expected = (checkpoint.load(tmp_path / f"{name}-out")["a.weight"] for name in "ab")
+    assert_same(found, expected)
+    model.config["quantization_config"]["quant_algo"] = "W4A16_AWQ"
+    with pytest.raises(CheckpointError, match=r"'a\.weight_scale_2' is a scale of W4A8_AWQ"):
+        checkpoint.dequantize_file(write(tmp_path / "no", model), tmp_path / "no-out")
 
 
 def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

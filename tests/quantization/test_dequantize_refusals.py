@@ -267,9 +267,7 @@ def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], matc
     [
         ("keras int4", "shapes do not tell; save the model with it"),
         ("keras, by name", "shapes do not tell"),
-        ("torchao nvfp4", "torchao's NVFP4Tensor yet; torchao reads it"),
         ("transformer-engine", "transformer-engine"),
-        ("modelopt W4A8_AWQ_BETA", "int4_group of modelopt"),
         ("modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY", "nothing states how many elements"),
         ("modelopt, for ComfyUI", "modelopt or comfy"),
         ("gptq, by shapes", "put the configuration"),

@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError
+from castwise.checkpoint import CheckpointError, _plain
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
+from scheme_oracle import pack, swizzle
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
@@ -63,6 +64,52 @@ class Saved:
         return path
 
 
+class Blocks(Saved):
+    """One weight in blocks of rows, as `MXTensor` and `NVFP4Tensor` save it."""
+
+    def __init__(
+        self, element: str, shape: tuple[int, ...], *, tiled: bool, level: int | None = None
+    ) -> None:
+        draw, is_mx = np.random.default_rng([*shape, tiled]), element != "nvfp4"
+        size = 32 if is_mx else 16
+        grid = (*shape[:-1], shape[-1] // size)
+        raw = draw.integers(100, 140, grid, np.uint8)
+        scale = raw.view(ml_dtypes.float8_e8m0fnu if is_mx else ml_dtypes.float8_e4m3fn)
+        if element.startswith("float8"):
+            codes = draw.standard_normal(shape).astype(element)
+            self.plain = codes.astype(np.float32)
+        elif element.startswith("fp6"):
+            codes = draw.integers(0, 64, shape, np.uint8)  # one in a byte
+            self.plain = codes.view(f"float6_{element[4:]}fn").astype(np.float32)
+        else:
+            codes = draw.integers(0, 16, shape, np.uint8)
+            self.plain = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+            codes = pack(codes, 4)
+        self.parts = {"qdata": codes, "scale": scale}
+        wide = scale.astype(np.float32)
+        if level is not None:
+            levels = np.float32([0.01, 0.3])[:level].reshape((level, 1, 1) if level > 1 else ())
+            self.parts["per_tensor_scale"] = levels
+            wide = levels * wide
+        if tiled:
+            matrices = raw.reshape(-1, *grid[-2:])
+            tiles = np.stack([swizzle(one) for one in matrices]).view(scale.dtype)
+            rows, columns = tiles.shape[-2:]
+            self.parts["scale"] = tiles.reshape(*shape[:-2], rows // 4, columns * 4)
+        self.plain = self.plain * np.repeat(wide, size, axis=-1)
+        data: dict[str, Any] = {"block_size": size, "is_swizzled_scales": tiled}
+        if is_mx:
+            name = "float4_e2m1fn_x2" if element == "float4" else element
+            known = {"_type": "torch.dtype", "_data": name}
+            data["elem_dtype"] = name if element.startswith("fp6") else known
+        self.described = {
+            "_type": "MXTensor" if is_mx else "NVFP4Tensor",
+            "_data": data,
+            "_tensor_data_names": [*self.parts],
+        }
+        self.names = [NAME, *KEPT]
+
+
 def spread(values: Array, block: tuple[int, ...]) -> Array:
     """Repeat what each block has for its elements."""
     wide = values.astype(np.float32)
@@ -88,6 +135,15 @@ SAVED: dict[str, Callable[[], Saved]] = {
         scales=BF16,
         target_dtype={"_type": "torch.dtype", "_data": "int4"},
     ),
+    "mxfp4": lambda: Blocks("float4", (48, 64), tiled=False),
+    "mxfp4, tiles": lambda: Blocks("float4", (200, 160), tiled=True),
+    "mxfp8, tiles": lambda: Blocks("float8_e4m3fn", (130, 64), tiled=True),
+    "mxfp8 of e5m2, tiles of experts": lambda: Blocks("float8_e5m2", (2, 128, 160), tiled=True),
+    "mxfp6": lambda: Blocks("fp6_e2m3", (48, 64), tiled=False),
+    "mxfp6 of e3m2, tiles": lambda: Blocks("fp6_e3m2", (200, 160), tiled=True),
+    "nvfp4": lambda: Blocks("nvfp4", (48, 80), tiled=False),
+    "nvfp4, tiles": lambda: Blocks("nvfp4", (200, 80), tiled=True, level=1),
+    "nvfp4, tiles of experts": lambda: Blocks("nvfp4", (2, 128, 80), tiled=True, level=2),
 }
 
 
@@ -174,6 +230,70 @@ FAULTS: dict[str, tuple[Callable[[Saved], None], str]] = {
     "a block of text": (blocks("all"), "block_size='all'"),
     "a block of nothing": (blocks([1, 0]), r"block_size=\[1, 0\]"),
 }
+
+
+def stated(**data: Any) -> Callable[[Saved], None]:
+    return lambda saved: saved.described["_data"].update(data)  # type: ignore[attr-defined]
+
+
+FAULTS_OF_TILES: dict[str, tuple[Callable[[Saved], None], str]] = {
+    "no scale": (part("scale", None), "without its scale|metadata state"),
+    "no global scale": (part("per_tensor_scale", None), "metadata state .*per_tensor_scale"),
+    "a scale turned": (part("scale", np.transpose), r"\(32, 64\), and the shape \(64, 32\)"),
+    "a tile too few": (part("scale", lambda x: x[:32]), r"\(32, 32\), and the shape \(64, 32\)"),
+    "plain scales": (
+        stated(is_swizzled_scales=False),
+        r"\(64, 32\), and the shape \(200, 5\)",
+    ),
+    "no scales but tiles": (stated(is_swizzled_scales="yes"), "is_swizzled_scales='yes'"),
+    "blocks of another size": (stated(block_size=32), "block_size=32 .* nvfp4 are of 16"),
+    "scales of another format": (
+        part("scale", lambda x: x.view(np.uint8)),
+        "_scale' is uint8, and torchao's NVFP4Tensor of nvfp4 has float8_e4m3fn",
+    ),
+    "codes of another format": (
+        part("qdata", lambda x: x.view(np.int8)),
+        "the payload is int8|_qdata' is int8",
+    ),
+    "one axis": (part("qdata", np.ravel), "which is not a matrix"),
+    "a column too few": (part("qdata", lambda x: x[:, :-1]), "_scale' has the shape"),
+    "elements of 5 bits": (
+        lambda saved: saved.described.update(
+            _type="MXTensor", _data={"elem_dtype": "fp5", "block_size": 32}
+        ),
+        "its per_tensor_scale|MXTensor of fp5 yet",
+    ),
+}
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("name", FAULTS_OF_TILES)
+def test_a_fault_of_tiles_is_refused(tmp_path: Path, name: str) -> None:
+    change, words = FAULTS_OF_TILES[name]
+    saved = Blocks("nvfp4", (200, 80), tiled=True, level=1)
+    change(saved)
+    source = saved.write(tmp_path / "in.safetensors")
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+
+
+def test_codes_of_more_bits_are_refused(tmp_path: Path) -> None:
+    saved = SAVED["mxfp6"]()
+    saved.parts["qdata"][3, 5] |= 64
+    source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
+    with pytest.raises(ValueError, match="_weight_qdata' has codes of more than 6 bits"):
+        checkpoint.dequantize_file(source, out)
+    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+
+
+def test_tiles_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slab may begin and end inside a tile."""
+    monkeypatch.setattr(_plain, "_SLAB_ELEMENTS", 80 * 30)
+    saved = SAVED["nvfp4, tiles of experts"]()
+    source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
+    checkpoint.dequantize_file(source, out)
+    assert_same(checkpoint.load(out)[NAME], saved.plain.astype(BF16))
 
 
 @pytest.mark.parametrize("name", FAULTS)

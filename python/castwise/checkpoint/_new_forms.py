@@ -11,9 +11,10 @@ from castwise.checkpoint._global_scales import AGAIN
 from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
 from castwise.checkpoint._transcoded_weight import TranscodedWeight
 from castwise.checkpoint._written_schemes import encoding, padding_problem, written
+from castwise.quantization import QuantizedArray
 from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
 from castwise.quantization._schemes import find_recipe, find_scheme, written_layout
-from castwise.quantization._views import geometry
+from castwise.quantization._views import geometry, views_of
 
 COMPRESSED, DEEPSEEK_V4 = "compressed-tensors", "deepseek-v4"
 _GPT_OSS = "gpt-oss"
@@ -45,8 +46,18 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
             array = stored.read(name)
             if array.size != 1 or not np.isfinite(array).all() or not (array > 0).all():
                 raise ValueError(f"{name!r} is not one positive number")
+    if plan.whole is not None and plan.whole.block == (0, 0) and plan.whole.scale.size > 1:
+        raise ValueError(
+            f"{weight.scale!r} has a scale for each expert, and {recipe} stores one for all; "
+            f"{AGAIN}"
+        )
     info = stored[weight.payload]
     is_matrix, is_stack = (len(plan.cut) == axes for axes in (MATRIX, STACK))
+    if is_stack and plan.whole is not None and _has_inputs_as_rows(plan.whole):
+        raise ValueError(
+            f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
+            f"stores them as rows; {AGAIN}"
+        )
     fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and recipe == COMPRESSED)
     if plan.cut != plan.shape or not fits:
         how = "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
@@ -57,6 +68,13 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
         raise ValueError(
             f"{weight.payload!r} is {info.format}, and {recipe} stores others; {AGAIN}"
         )
+
+
+def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
+    """Return True for experts of ModelOpt whose blocks lie along the outputs."""
+    layout = views_of(whole).layout
+    of_experts = whole.recipe == "modelopt" and bool(layout.parameters)
+    return of_experts and (layout.storage is None or not layout.storage.transposed)
 
 
 def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[str, Any]) -> None:

@@ -57,8 +57,8 @@ class QuantizedArray:
         the other axes. Any further axes are a stack.
     extras : mapping of str to ndarray
         What else decoding needs: "bias", "group index", "code map", "divisor" or "factor" (of each
-        column), and for nested scales "nested scale", "nested code map", "nested bias", "nested
-        block".
+        column), "float8 scale" (of ModelOpt's W4A8), and for nested scales "nested scale", "nested
+        code map", "nested bias", "nested block".
     variant : str, optional
         Of the producer's layout: "dense" or "padded" words of compressed-tensors, "gptq" or
         "gptq_v2" zero points. By default the one that is written today.
@@ -143,7 +143,10 @@ class QuantizedArray:
         Parameters
         ----------
         recipe : str, optional
-            The producer; by default the one in whose form the arrays are.
+            The producer; by default the one in whose form the arrays are. Another one gives its own
+            names, shapes and dtypes to the same bytes, if those are what it stores: MXFP4 of
+            "compressed-tensors" is that of "modelopt", and its float8 of a whole tensor that of
+            "comfy", which rounds their product otherwise.
 
         Returns
         -------
@@ -153,7 +156,16 @@ class QuantizedArray:
         Raises
         ------
         ValueError
-            The producer stores this scheme otherwise, or has no names for it.
+            The producer stores this scheme otherwise, or has no names for it. So does each that
+            multiplies by a global scale where the other one divides, as for NVFP4: the reciprocal
+            is rounded.
+
+        Examples
+        --------
+        >>> from castwise.quantization import quantize
+        >>> q = quantize(np.ones((2, 64), np.float32), "mxfp4", recipe="compressed-tensors")
+        >>> {name: part.shape for name, part in q.parts("modelopt").items()}
+        {'weight': (2, 32), 'weight_scale': (2, 2)}
 
         """
         return named_parts(self, recipe)
@@ -271,7 +283,8 @@ def dequantize(
     arithmetic : {"peer", "exact"}
         "peer" computes as the producer's library does: the float32 product, rounded once to `dtype`
         (into float32: the float32 product itself); of "comfy" and "mlx" with each step rounded to
-        `dtype`; of ModelOpt's NVFP4 without -0. "exact" rounds the real product once.
+        `dtype`; of ModelOpt's NVFP4 without -0, and of its W4A8 as multiples of float8, which its
+        products have. "exact" rounds the real product once.
     out : ndarray, optional
         Of the shape of the weight, any strides and real float dtype; written and returned.
     threads : int, optional

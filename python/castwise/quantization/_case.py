@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise import _core
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._from_parts import json_of
 from castwise.quantization._layouts import ACTIVATION, SCALE, ZERO
 from castwise.quantization._lazy import LazyArray, Range
 from castwise.quantization._names import Described
-from castwise.quantization._views import dtype_of
+from castwise.quantization._views import TILE, ceil_div, dtype_of
 
 MATRIX = 2
 
@@ -32,7 +33,9 @@ class Given(NamedTuple):
 
     `plain` is its shape in a plain model, if that is another one with the same elements; `names`
     are those of its parts, where the checkpoint has others, and leave out what is not needed.
-    `groups` is the tensor that says which scale and zero point each row has, if not in order.
+    `groups` is the tensor that says which scale and zero point each row has, if not in order;
+    `tiled` says that scales are in tiles, and codes are not padded to them; `loose` of how many
+    bits codes are that stand one in a byte, where others are packed.
     """
 
     scheme: str
@@ -43,6 +46,8 @@ class Given(NamedTuple):
     plain: tuple[int, ...] | None = None
     names: Mapping[str, str] | None = None
     groups: str | None = None
+    tiled: bool = False
+    loose: int | None = None
 
 
 class Case:
@@ -142,7 +147,10 @@ class Case:
         return words * width // bits
 
     def json(self, name: str) -> dict[str, Any]:
-        return json_of(name, self.lazy(name))
+        try:
+            return json_of(name, self.lazy(name))
+        except ValueError as error:
+            raise Undecodable(str(error).removesuffix(".")) from error
 
     def lazy(self, name: str) -> LazyArray:
         """Return a tensor that is read where it is indexed."""
@@ -157,7 +165,7 @@ class Case:
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups = given
+        scheme, block, shape, axis, variant, plain, names, groups, tiled, loose = given
         if names is None:
             needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *needed)}
@@ -171,11 +179,53 @@ class Case:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
             shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
             parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
+        if loose is not None:
+            parts[names[self.payload]] = _packed(payload, loose)
+        if tiled and block is not None and shape is not None:
+            *stack, rows, columns = shape
+            grid = *stack, rows, columns // block[1]
+            parts[names[self.scale()]] = _untiled(self.lazy(self.scale()), grid)
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
         return QuantizedArray.from_parts(
             parts, recipe, shape, scheme=scheme, block=block, axis=axis, variant=variant
         )
+
+
+def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
+    """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
+    *_, rows, columns = grid
+    high, wide = TILE[0], ceil_div(columns, TILE[1]) * TILE[1]
+    stored_rows = stored.shape[-2] // ceil_div(rows, high)  # of a row of tiles
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *places, (begin, end), (first, last) = ranges
+        start, stop = begin // high, ceil_div(end, high)
+        where = (*places, (start * stored_rows, stop * stored_rows))
+        raw = np.ascontiguousarray(stored[tuple(slice(*one) for one in where)]).view(np.uint8)
+        stack = raw.shape[:-MATRIX]
+        out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
+        _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
+        found = out[..., begin - start * high : end - start * high, first:last]
+        return np.ascontiguousarray(found).view(stored.dtype)
+
+    return LazyArray(stored.name, grid, stored.dtype, grid, box)
+
+
+def _packed(stored: LazyArray, bits: int) -> LazyArray:
+    """See codes that stand one in a byte as a stream of bits."""
+    shape = (*stored.shape[:-1], ceil_div(stored.shape[-1] * bits, 8))
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *others, (first, last) = ranges
+        codes = stored[tuple(slice(*one) for one in others)]
+        if (codes >> bits).any():
+            raise Undecodable(f"{stored.name!r} has codes of more than {bits} bits")
+        out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
+        _core.pack_codes(codes, out, bits=bits, layout="dense")
+        return out[..., first:last]
+
+    return LazyArray(stored.name, shape, stored.dtype, shape, box)
 
 
 def _as_bytes(stored: LazyArray) -> LazyArray:

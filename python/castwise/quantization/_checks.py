@@ -61,6 +61,7 @@ def _check_extras(q: Any, views: Views) -> None:
         "group index": (columns,),
         "divisor": (columns,),
         "factor": (columns,),
+        "float8 scale": (),
         "bias": views.scale_shape,
         "code map": (1 << views.scheme.bits,),
     }

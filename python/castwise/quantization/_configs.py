@@ -260,7 +260,8 @@ def _modelopt(section: Mapping[str, Any]) -> Describe:
         values = {**section, **own} if isinstance(own, dict) else section
         algorithm = values.get("quant_algo")
         scheme = _MODELOPT.get(algorithm) if isinstance(algorithm, str) else None
-        return Stated(scheme, _group(values.get("group_size")))
+        needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
+        return Stated(scheme, _group(values.get("group_size")), needs)
 
     return describe
 
@@ -388,6 +389,14 @@ _TORCHAO = {
     "Int4Tensor": "int4",
     "NVFP4Tensor": "nvfp4",
 }
+TORCHAO_MX = {
+    "float4_e2m1fn_x2": "mxfp4",
+    "fp6_e2m3": "mxfp6_e2m3",
+    "fp6_e3m2": "mxfp6_e3m2",
+    "float8_e4m3fn": "mxfp8_e4m3",
+    "float8_e5m2": "mxfp8_e5m2",
+}
+"""The schemes of torchao's `MXTensor`, by what it calls its elements."""
 
 
 def described_in(metadata: Mapping[str, str]) -> list[str]:
@@ -399,11 +408,19 @@ def described_in(metadata: Mapping[str, str]) -> list[str]:
     return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
 
 
+def torchao_dtype(value: Any) -> Any:
+    """Return the name of a dtype as torchao states it: torch's in an object, others by name."""
+    return value.get("_data") if isinstance(value, dict) else value
+
+
 def _torchao(metadata: Mapping[str, str]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         entry = parsed(metadata.get(f"{module}.weight"))
         data = entry.get("_data")
-        block = data.get("block_size") if isinstance(data, dict) else None
+        data = data if isinstance(data, dict) else {}
+        block = data.get("block_size")
+        if entry.get("_type") == "MXTensor":
+            return Stated(TORCHAO_MX.get(str(torchao_dtype(data.get("elem_dtype")))), _group(block))
         element = _TORCHAO.get(str(entry.get("_type")))
         if element == "nvfp4":
             return Stated(element, (1, 16))

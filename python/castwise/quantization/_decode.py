@@ -11,6 +11,8 @@ from numpy.typing import DTypeLike
 
 from castwise import _core
 from castwise._core import finfo, formats
+from castwise.quantization._cut import rows_of
+from castwise.quantization._layouts import E4M3
 from castwise.quantization._schemes import Scheme
 from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes, views_of
 
@@ -25,6 +27,10 @@ _DEFAULTS: dict[str, Any] = {
     "arithmetic": "peer",
 }
 """Of the core, which takes longer to be told them than a small array."""
+_STEPS = frozenset(("factor", "float8 scale"))
+"""Parts by which products are changed one by one."""
+
+_LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
@@ -51,9 +57,9 @@ def decoded(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    if "factor" in q.extras:
-        out[...] = _core.cast(_scaled(q, arithmetic, threads=threads), out.dtype)
-        return out
+    several = q.global_scale is not None and q.global_scale.size > 1
+    if several or not _STEPS.isdisjoint(q.extras):
+        return _in_steps(q, out, several=several, arithmetic=arithmetic, threads=threads)
     ready = q._ready.get(arithmetic)
     if ready is not None:
         more: dict[str, Any] = {} if threads is None else {"threads": threads}
@@ -83,6 +89,42 @@ def decoded(
     return out
 
 
+def _in_steps(
+    q: Any, out: Array, *, several: bool, arithmetic: Arithmetic, threads: int | None
+) -> Array:
+    """Decode each matrix if several have global scales; else what is done to products after it."""
+    for place in np.ndindex(q.shape[:-2]) if several else ():
+        one = rows_of(q, 0, q.shape[-2], place)
+        decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+    if several:
+        return out
+    check_factor(q, arithmetic)
+    extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
+    plain = replace(q, extras=extras)
+    level, factor = (q.extras.get(name) for name in ("float8 scale", "factor"))
+    wide = np.float64 if arithmetic == "exact" else np.float32
+    is_float8 = level is not None and arithmetic == "peer"
+    product = decoded(
+        plain, out.dtype if is_float8 else wide, arithmetic=arithmetic, threads=threads
+    )
+    if is_float8:
+        product = _core.cast(_as_float8(product, level), wide)
+    if factor is not None:
+        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor, wide)
+    out[...] = _core.cast(product, out.dtype)
+    return out
+
+
+def _as_float8(values: Array, level: Array) -> Array:
+    """Round values to multiples of float8, as ModelOpt does (`fp8_eager`), to their own dtype."""
+    amax = _LARGEST * level.astype(np.float32).reshape(())
+    # Its quotient is a product with a reciprocal.
+    scale = np.float32(1) / (np.float32(1) if amax <= _NO_AMAX else amax) * _LARGEST
+    scaled = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
+    codes = _core.cast(_core.cast(scaled, E4M3), np.float32)
+    return _core.cast(codes * (np.float32(1) / scale), values.dtype)
+
+
 def check_factor(q: Any, arithmetic: Arithmetic) -> None:
     """Refuse factors whose products cannot be rounded once.
 
@@ -100,18 +142,6 @@ def check_factor(q: Any, arithmetic: Arithmetic) -> None:
             f"arithmetic={arithmetic!r} is not valid with factors of {factor.dtype}: float64 has "
             "no room for the products; use 'peer'."
         )
-
-
-def _scaled(q: Any, arithmetic: Arithmetic, **options: Any) -> Array:
-    """Decode an array, and multiply its columns by what a model multiplies its inputs by."""
-    factor = q.extras["factor"]
-    extras = {name: part for name, part in q.extras.items() if name != "factor"}
-    check_factor(q, arithmetic)
-    wide = np.float64 if arithmetic == "exact" else np.float32
-    plain = replace(q, extras=extras)
-    product = decoded(plain, wide, arithmetic=arithmetic, **options)
-    np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor, wide)
-    return product
 
 
 @cache

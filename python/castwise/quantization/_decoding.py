@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._case import Case, Given, Read, Undecodable
+from castwise.quantization._case import MATRIX, Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
 from castwise.quantization._decode import check_factor
 from castwise.quantization._found import QuantizedWeight
@@ -129,6 +129,8 @@ def _of_array(q: Any, given: Given) -> Decoding:
     if given.scheme.startswith("bnb_"):
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
+    if len(q.shape) < MATRIX:
+        raise Undecodable(f"{q.data.name!r} has the shape {q.data.shape}, which is not a matrix")
     columns, size = q.shape[q.axis], q.block[1]
     parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
     names = [part.name for part in parts if isinstance(part, LazyArray)]

@@ -41,6 +41,7 @@ _EXTRAS = (
     "code map",
     "divisor",
     "factor",
+    "float8 scale",
     "nested scale",
     "nested code map",
 )

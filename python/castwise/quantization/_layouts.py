@@ -60,8 +60,9 @@ class Part:
         No tensor of another meaning is named so, whatever the parameter is called.
     use
         What decoding does with a part whose role is "other": "bias", "shape", "group index",
-        "code map", "state", "divisor", "factor" (of what inputs are multiplied by), or "nested "
-        before a use; "marker" if it tells how codes are stored, "inputs" if it is only for inputs.
+        "code map", "state", "divisor", "factor" (of what inputs are multiplied by), "float8 scale"
+        (of the float8 that values become before a product), or "nested " before a use; "marker" if
+        it tells how codes are stored, "inputs" if it is only for inputs.
         "" if castwise cannot decode with it.
 
     """

@@ -25,6 +25,7 @@ from castwise.quantization._layouts import (
     OF_U8,
     OF_U32,
     OF_WORD,
+    OTHER,
     SCALE,
     U8,
     ZERO,
@@ -46,6 +47,7 @@ from castwise.quantization._shared_layouts import (
     PACKED_WORDS,
     PLAIN,
     PRE,
+    experts,
     scale_part,
 )
 
@@ -111,7 +113,12 @@ RECIPES = (
                 "int4_{}",
                 "",
                 OF_U8,
-                (scale_part("_scale"), PRE, Part("_scale_2", GLOBAL), *INPUTS),
+                (
+                    scale_part("_scale"),
+                    PRE,
+                    Part("_scale_2", OTHER, OF_F32, use="float8 scale"),
+                    *INPUTS,
+                ),
                 storage=Storage(np.uint8, transposed="pairs"),
             ),
             Layout(
@@ -125,6 +132,12 @@ RECIPES = (
                 ),
                 block=(1, 16),
             ),
+            experts(FP8_SCALE),
+            experts(MXFP8),
+            experts(MXFP4),
+            # Along the inputs, which come before the outputs; last of all in Megatron's order.
+            experts(NVFP4, "parts", (1, 1)),
+            experts(NVFP4, columns=(8, 1)),
         ),
         channels=1,
     ),

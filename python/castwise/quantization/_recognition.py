@@ -213,6 +213,12 @@ def _scheme(one: Match[Described], stated: Stated, shape: tuple[int, ...]) -> st
     template = one.layout.scheme
     if stated.scheme is not None and may_hold(one.layout, stated.scheme):
         template = stated.scheme
+    if (
+        template == "fp8_channel"
+        and len(shape) > len(_scale(one)) + 1
+        and shape[:-2] == _scale(one)
+    ):
+        return "fp8_tensor"  # as ModelOpt calls one scale for each expert too
     if template.endswith("{}"):
         granularity = _granularity(template, shape, _scale(one), stated.block)
         return template.format(granularity).removesuffix("_")
@@ -271,6 +277,8 @@ def _grid(
     if codes is None or not is_in_bytes or len(info.shape) < len(block):
         return None
     *experts, rows, columns = info.shape
+    if one.layout.storage is not None and one.layout.storage.transposed == "parts":
+        return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
     return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
 
 

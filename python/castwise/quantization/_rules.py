@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._configs import COMFY, parsed
+from castwise.quantization._configs import COMFY, TORCHAO_MX, parsed, torchao_dtype
 from castwise.quantization._keras import keras
 from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
 from castwise.quantization._schemes import schemes
@@ -32,17 +32,33 @@ def usual(case: Case) -> Given:
     if tail == "qweight" or not case.weight.recipes:
         raise case.unknown()
     if case.format in FLOAT8:
+        if scheme == "fp8_channel" and case.scale() == f"{case.payload}_weight_scale":
+            raise Undecodable(
+                f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
+                f"whether its scales are those of the rows or of the columns of {case.payload!r}"
+            )
         return _bytes(case, _of_float8(case))
     if tail.endswith("_packed") and "32" in case.format:
         return _words(case)
     if scheme in _FLOAT_BITS:
-        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[-1], 8)
-        return Given(scheme, case.block())
+        axis = _axis_of_codes(case)
+        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[axis], 8)
+        return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
-    if case.format == U8 and scheme.startswith("int4_") and case.part("_scale_2") is None:
+    if case.format == U8 and scheme.startswith("int4_"):
+        second, algorithm = case.part("_scale_2"), case.section.get("quant_algo")
+        if second is not None and algorithm == "W4A16_AWQ":
+            raise Undecodable(f"{algorithm} is stated, and {second!r} is a scale of W4A8_AWQ")
         return Given(scheme, case.block())
     raise case.unknown()
+
+
+def _axis_of_codes(case: Case) -> int:
+    """Return the axis that codes are packed along: their scales are fewer along it."""
+    payload, scale = case.shape(case.payload), case.shape(case.scale())
+    across = len(payload) > MATRIX and len(scale) == len(payload) and scale[-1] == payload[-1]
+    return -2 if across else -1
 
 
 def _of_float8(case: Case) -> str:
@@ -163,35 +179,51 @@ def comfy(case: Case) -> Given:
         form = state.get("format")
         if COMFY.get(str(form)) != scheme or state.get("convrot"):
             raise Undecodable(f"castwise cannot decode the format {form!r} of ComfyUI yet")
+        experts, shape = state.get("num_experts"), case.shape(case.payload)
+        if experts is not None and (len(shape) != MATRIX + 1 or shape[0] != experts):
+            raise Undecodable(
+                f"{marker!r} states num_experts={experts!r}, and {case.payload!r} has the shape "
+                f"{shape}"
+            )
     if scheme == "fp8_tensor":
         return usual(case)
     if scheme not in _COMFY_PADDING:
         raise case.unknown()
-    padding, (rows, width) = _COMFY_PADDING[scheme], case.matrix()
+    padding, (*experts, rows, width) = _COMFY_PADDING[scheme], _matrices(case)
     columns = width * 8 // _FLOAT_BITS.get(scheme, 8)
     if rows % padding or columns % padding:
         raise Undecodable(
             f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
             f"{padding}"
         )
-    shape = (_true_rows(case, padding), columns)
+    shape = (*experts, _true_rows(case, padding), columns)
     _check_columns(case, last=0x0F if columns > width else 0xFF)
     return Given(scheme, case.block(), shape)
 
 
+def _matrices(case: Case) -> tuple[int, ...]:
+    """Return the shape of a matrix, or of the matrices of experts, all of one shape."""
+    shape = case.shape(case.payload)
+    return shape if len(shape) == MATRIX + 1 else case.matrix()
+
+
 def _true_rows(case: Case, padding: int) -> int:
-    """Return the rows without padding: the bias tells, or the last one is not zeros."""
-    rows, _ = case.matrix()
+    """Return the rows without padding: the bias tells, or some last row is not zeros."""
+    *experts, rows, _ = _matrices(case)
     bias = case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
     if bias is not None:
-        count = math.prod(bias.shape)
+        if experts and bias.shape[:-1] != (*experts,):
+            raise case.wrong(bias.name, f"({experts[0]}, rows)")
+        count = bias.shape[-1] if experts else math.prod(bias.shape)
         if ceil_div(count, padding) * padding != rows:
             raise Undecodable(
                 f"its bias has {count} elements, and {case.payload!r} has {rows} rows, which are "
                 f"multiples of {padding}"
             )
         return count
-    if not case.lazy(case.payload)[rows - 1].view(np.uint8).any():
+    payload = case.lazy(case.payload)
+    lasts = (payload[*place, rows - 1] for place in np.ndindex(*experts) if rows)
+    if not any(one.view(np.uint8).any() for one in lasts):
         raise Undecodable(
             "its last row is zero, which may be padding, and no bias tells how many rows it has"
         )
@@ -200,11 +232,12 @@ def _true_rows(case: Case, padding: int) -> int:
 
 def _check_columns(case: Case, last: int) -> None:
     """Refuse a weight whose last column may be padding: nothing tells how many columns it has."""
-    payload, (rows, width) = case.lazy(case.payload), case.matrix()
-    for first in range(0, rows, _TILE_ROWS):
-        found = payload[first : first + _TILE_ROWS, width - 1 : width]
-        if (found.view(np.uint8) & last).any():
-            return
+    payload, (*experts, rows, width) = case.lazy(case.payload), _matrices(case)
+    for place in np.ndindex(*experts):
+        for first in range(0, rows, _TILE_ROWS):
+            found = payload[*place, first : first + _TILE_ROWS, width - 1 : width]
+            if (found.view(np.uint8) & last).any():
+                return
     raise Undecodable("its last column is zero, which may be padding")
 
 
@@ -216,7 +249,7 @@ def torchao(case: Case) -> Given:
         raise Undecodable(
             f"no metadata state {case.weight.name!r}, so its block is not known; torchao reads it"
         )
-    if kind not in _TORCHAO:
+    if kind not in (*_TORCHAO, *_TORCHAO_BLOCKS):
         raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
     prefix = case.payload.removesuffix("qdata")
     stated, found = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
@@ -225,8 +258,11 @@ def torchao(case: Case) -> Given:
             f"its metadata state {', '.join(sorted(stated))}, and there are "
             f"{', '.join(sorted(found))}; save it with torchao again"
         )
-    if unused := sorted({str(name) for name in names} - _TORCHAO_PARTS):
+    known = _TORCHAO_PARTS if kind in _TORCHAO else _TORCHAO_BLOCKS[kind]
+    if unused := sorted({str(name) for name in names} - known):
         raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    if kind in _TORCHAO_BLOCKS:
+        return _torchao_blocks(case, kind, data)
     element = "fp8" if case.format in FLOAT8 else I8
     if (element == "fp8") != (kind == "Float8Tensor") or case.format not in (*FLOAT8, I8):
         raise Undecodable(f"its metadata state {kind}, and {case.payload!r} is {case.format}")
@@ -234,6 +270,42 @@ def torchao(case: Case) -> Given:
     several = "block" if element == "fp8" else "group"
     shape = case.shape(case.payload)
     return Given(f"{element}_{_GRANULARITY.get(block, several)}", block, shape)
+
+
+def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
+    """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
+    element, size = torchao_dtype(data.get("elem_dtype")), data.get("block_size")
+    scheme = "nvfp4" if kind == "NVFP4Tensor" else TORCHAO_MX.get(str(element), "")
+    tiled = data.get("is_swizzled_scales", False)
+    row = next((one for one in schemes() if one.name == scheme), None)
+    if row is None:
+        raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
+    if size != row.block[1] or not isinstance(tiled, bool):
+        raise Undecodable(
+            f"its metadata state block_size={size!r} and is_swizzled_scales={tiled!r}; blocks of "
+            f"{scheme} are of {row.block[1]}, and the other is true or false"
+        )
+    payload = row.element if row.bits == _BYTE else U8
+    loose = row.bits if row.bits not in (4, _BYTE) else None
+    for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
+        if case.tensors[name].format != expected:
+            raise Undecodable(
+                f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
+                f"has {expected}"
+            )
+    *stack, rows, width = _matrices(case)
+    columns = width if loose else case.whole(row.bits, width, _BYTE)
+    grid = *stack, rows, columns // size
+    if tiled:  # 128x4 of scales as 32x16
+        high, wide = TILE[0] // 4, TILE[1] * 4
+        grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
+    if columns % size or case.shape(case.scale()) != grid:
+        raise case.wrong(case.scale(), f"the shape {grid}")
+    if tiled and stack and rows % TILE[0]:
+        raise Undecodable(
+            f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
+        )
+    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled, loose=loose)
 
 
 def _torchao_block(case: Case, stated: Any) -> tuple[int, int]:
@@ -268,6 +340,12 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 _GRANULARITY = {(0, 0): "tensor", (1, 0): "channel"}
 _TORCHAO = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
 """The classes of tensors that are decoded."""
+
+_TORCHAO_BLOCKS = {
+    "MXTensor": frozenset(("qdata", "scale")),
+    "NVFP4Tensor": frozenset(("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")),
+}
+"""Those in blocks of rows, with their parts."""
 
 _TORCHAO_PARTS = frozenset(("qdata", "scale", "zero_point"))
 

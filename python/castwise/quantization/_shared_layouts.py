@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 
 from castwise.quantization._layouts import (
@@ -90,6 +93,31 @@ MXFP4 = Layout(
     block=(1, 32),
     storage=BYTES_LOW,
 )
+_EXPERTS = {
+    "_scale": "_weight_scale",
+    SECOND.name: f"_weight{SECOND.name}",
+    "input_scale": "_input_scale",
+}
+
+
+def experts(
+    layout: Layout, transposed: Literal["", "parts"] = "", columns: tuple[int, int] | None = None
+) -> Layout:
+    """Describe experts that ModelOpt exports in one tensor, those of Llama 4 and gpt-oss.
+
+    Names of parts follow that of the parameter, which has no "weight" of its own.
+    """
+    storage = replace(layout.storage or Storage(), transposed=transposed, read_only=True)
+    parts = (replace(one, name=_EXPERTS[one.name]) for one in layout.parts if one.name in _EXPERTS)
+    return replace(
+        layout,
+        parts=tuple(parts),
+        parameters=("gate_up_proj", "down_proj"),
+        columns=columns,
+        storage=storage,
+    )
+
+
 PACKED_WORDS = Layout(
     "int_{}",
     "_packed",

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError
 from checkpoint_samples import assert_same
 from producers import array
 
@@ -77,9 +76,53 @@ def test_a_weight(tmp_path: Path, name: str, dtype: str) -> None:
     assert checkpoint.metadata(out) == {}
 
 
-def test_what_is_not_decoded(tmp_path: Path) -> None:
+KINDS = ("float4_e2m1fn_x2", "fp6_e2m3", "fp6_e3m2", "float8_e4m3fn", "float8_e5m2", "nvfp4")
+
+
+def in_blocks(kind: str, shape: tuple[int, ...], *, tiled: bool) -> Any:
+    """Make a tensor in blocks of rows, whose rows are of very different sizes."""
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+
+    torch.manual_seed(2)
+    sizes = torch.exp2(torch.randint(-60, 60, (*shape[:-1], 1)).float())
+    if kind == "nvfp4":
+        values = torch.randn(*shape).bfloat16()
+        level = values.abs().amax(dim=(-2, -1), keepdim=True).float() / 2688
+        level = level if len(shape) > 2 else level.reshape(())
+        return NVFP4Tensor.to_nvfp4(values, per_tensor_scale=level, is_swizzled_scales=tiled)
+    element = getattr(torch, kind, kind)
+    values = (torch.randn(*shape) * sizes).bfloat16()
+    return MXTensor.to_mx(values, element, 32, is_swizzled_scales=tiled)
+
+
+def written(path: Path, tensor: Any) -> Path:
+    from safetensors.torch import save_file
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+    tensors, metadata = flatten_tensor_state_dict({"0.weight": tensor})
+    save_file(tensors, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(48, 64), (200, 160), (2, 128, 160)])
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_rows(
+    tmp_path: Path, kind: str, tiled: bool, shape: tuple[int, ...], dtype: str
+) -> None:
+    tensor = in_blocks(kind, shape, tiled=tiled)
+    source, out = written(tmp_path / "in.safetensors", tensor), tmp_path / "out.safetensors"
+    checkpoint.dequantize_file(source, out, dtype)
+    expected = tensor.dequantize(getattr(torch, dtype))
+    assert_same(checkpoint.load(out)["0.weight"], array(expected))
+
+
+def test_nvfp4_of_a_layer(tmp_path: Path) -> None:
     from torchao.prototype.mx_formats import NVFP4WeightOnlyConfig
 
-    saved(source := tmp_path / "in.safetensors", NVFP4WeightOnlyConfig(), torch.bfloat16)
-    with pytest.raises(CheckpointError, match="cannot decode torchao's NVFP4Tensor yet"):
-        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    weight = saved(source, NVFP4WeightOnlyConfig(), torch.bfloat16)
+    checkpoint.dequantize_file(source, out)
+    assert_same(checkpoint.load(out)["0.weight"], array(weight.dequantize()))
