@@ -57,14 +57,14 @@ def decoded(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    several = q.global_scale is not None and q.global_scale.size > 1
-    if several or not _STEPS.isdisjoint(q.extras):
-        return _in_steps(q, out, several=several, arithmetic=arithmetic, threads=threads)
     ready = q._ready.get(arithmetic)
     if ready is not None:
         more: dict[str, Any] = {} if threads is None else {"threads": threads}
         _core.decode_blocks(ready.data, ready.scale, out, **ready.options, **more)
         return out
+    several = q.global_scale is not None and q.global_scale.size > 1
+    if several or not _STEPS.isdisjoint(q.extras):
+        return _in_steps(q, out, several=several, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
     is_peer = arithmetic == "peer"
     inner = views.storage.inner and is_peer
