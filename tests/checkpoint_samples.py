@@ -1,6 +1,7 @@
 """Arrays and files for the tests of checkpoints."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def byte_swapped(array: NDArray[Any]) -> NDArray[Any]:
 
 def floats(count: int, seed: int = 0) -> NDArray[np.float32]:
     """Draw floats as in models: normally distributed around zero."""
+    return _drawn(count, seed).copy()
+
+
+@cache
+def _drawn(count: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=count).astype(np.float32)
 
 

@@ -45,6 +45,13 @@ def tail(name: str) -> str:
     return name[max(name.rfind("."), name.rfind("/")) + 1 :]
 
 
+_PARTS = tuple(
+    {tail(part.name) for recipe in RECIPES for one in recipe.layouts for part in one.parts}
+    | {one.payload for recipe in RECIPES for one in recipe.layouts if one.payload}
+)
+"""The ends of the names that parts may have."""
+
+
 def beside(part: str, weight: str) -> str:
     """Name a part of a weight, as `Part.name` says."""
     if part[:1] in ("_", "."):
@@ -64,11 +71,7 @@ def owner(part: str, name: str) -> str | None:
 
 def lasts(names: Iterable[str]) -> set[str]:
     """Return the last components that may be those of parts."""
-    parts = tuple(
-        {tail(part.name) for recipe in RECIPES for one in recipe.layouts for part in one.parts}
-        | {one.payload for recipe in RECIPES for one in recipe.layouts if one.payload}
-    )
-    return {tail(name) for name in names if name.endswith(parts)}
+    return {tail(name) for name in names if name.endswith(_PARTS)}
 
 
 def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
