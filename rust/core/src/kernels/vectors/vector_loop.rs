@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage, short_name};
-use crate::simd::{MOST_BYTES, Rest, Vector};
+use crate::simd::{MOST_BYTES, Rest, Vector, rarely};
 
 /// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
@@ -116,15 +116,19 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S
             for i in 0..steps {
                 let target = target.add(i * V::BYTES * SIZE);
                 let source = source.add(i * V::BYTES * S::FROM);
-                if streams {
+                let codes = S::step(ready, source);
+                // One test for both: to fetch ahead after the step is as good.
+                if rarely(streams) {
                     for line in (0..V::BYTES * S::FROM).step_by(LINE) {
                         V::prefetch(source.wrapping_add(PREFETCH + line));
                     }
-                }
-                let codes = S::step(ready, source);
-                for (part, codes) in codes.into_iter().enumerate() {
-                    let target = target.add(part * V::BYTES);
-                    if streams { V::stream(target, codes) } else { V::store(target, codes) }
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        V::stream(target.add(part * V::BYTES), codes);
+                    }
+                } else {
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        V::store(target.add(part * V::BYTES), codes);
+                    }
                 }
             }
             if streams {

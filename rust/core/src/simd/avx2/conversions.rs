@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::vector::Avx2;
+use super::vector::{Avx2, any};
 use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
 
@@ -27,7 +27,7 @@ impl Conversions for Avx2 {
             let least = arch::_mm256_min_epi32(arch::_mm256_min_epi32(a[0], a[1]), arch::_mm256_min_epi32(a[2], a[3]));
             // For NaN and out of range the instructions give the smallest integer.
             let is_least = arch::_mm256_cmpeq_epi32(least, arch::_mm256_set1_epi32(i32::MIN));
-            arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)) != 0
+            any(arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)))
         }
         fn truncated_f64(source: *const u8) -> arch::__m256i {
             let low = truncated_f64(source);
