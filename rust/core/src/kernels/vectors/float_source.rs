@@ -61,12 +61,7 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
             let (a, b) = (self.f32s_to_truncate::<V>(source[0]), self.f32s_to_truncate::<V>(source[1]));
             let (c, d) = (self.f32s_to_truncate::<V>(source[2]), self.f32s_to_truncate::<V>(source[3]));
             if !SIGNED {
-                return [
-                    V::truncated_unsigned(a),
-                    V::truncated_unsigned(b),
-                    V::truncated_unsigned(c),
-                    V::truncated_unsigned(d),
-                ];
+                return V::truncated_unsigned_four([a, b, c, d]);
             }
             let quick = truncated_quickly::<V>([a, b, c, d]);
             if V::any_doubtful(quick) {
