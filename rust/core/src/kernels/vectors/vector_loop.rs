@@ -34,11 +34,14 @@ pub(super) fn quarters<V: Vector>(source: *const u8, size: usize) -> [*const u8;
     [source, source.wrapping_add(quarter), source.wrapping_add(2 * quarter), source.wrapping_add(3 * quarter)]
 }
 
-/// Converts as many elements as a register has bytes; results take `SIZE` bytes each.
+/// Converts as many elements as a register has bytes; results take `SIZE` bytes each. Every operation needs the level's
+/// features, and a step that many elements at the source.
 ///
 /// # Safety
-/// Every operation needs the level's features, and a step that many elements at the source.
-pub(crate) trait Step<V: Vector, const SIZE: usize>: Copy + Send + Sync + 'static {
+/// A step reads no other memory than elements of [`Step::FROM`] bytes, as many as a register has bytes.
+pub(crate) unsafe trait Step<V: Vector, const SIZE: usize>:
+    Copy + Send + Sync + 'static
+{
     /// Bytes of a source element.
     const FROM: usize;
     /// What the loop keeps in registers.
