@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::job::{Job, Outcome};
@@ -77,20 +78,35 @@ pub(super) fn share(
     outcome
 }
 
-/// Runs each part on a thread of its own, the first on this one, and passes the results to `take`.
-fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, mut take: impl FnMut(T)) {
-    let work = &work;
+/// Runs each part on a thread of its own, the first on this one, and passes the results to `take`, in order.
+fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, take: impl FnMut(T)) {
+    let results: Vec<_> = (0..parts).map(|_| Mutex::new(None)).collect();
+    on_threads(parts, &|part| {
+        let result = work(part);
+        *results[part].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    });
+    let results =
+        results.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner));
+    results.flatten().for_each(take);
+}
+
+/// Runs each part on a thread of its own, the first on this one. (One piece of code for all kinds of work: starting
+/// threads takes much.)
+///
+/// # Panics
+/// As a part does.
+fn on_threads(parts: usize, work: &(dyn Fn(usize) + Sync)) {
     thread::scope(|scope| {
         let start = |part| thread::Builder::new().spawn_scoped(scope, move || work(part));
         let handles: Vec<_> = (1..parts).map(|part| (part, start(part))).collect();
-        take(work(0));
+        work(0);
         for (part, handle) in handles {
-            take(match handle.map(thread::ScopedJoinHandle::join) {
-                Ok(Ok(more)) => more,
+            match handle.map(thread::ScopedJoinHandle::join) {
+                Ok(Ok(())) => {}
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
                 // No thread could be started: its part is done here.
                 Err(_) => work(part),
-            });
+            }
         }
     });
 }

@@ -163,6 +163,7 @@ impl Route {
             Some(spec) if spec == pivot_spec::<Binary32>() => {
                 from_float::from_float32(target, options.overflow)
             }
+            Some(_) if target.kind() == Kind::Bool => wrap::truth_stage(source),
             Some(_) => None,
         };
         // For float32 and narrower floats; decoding alone makes them float64.

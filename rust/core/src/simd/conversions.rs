@@ -19,6 +19,19 @@ pub(crate) trait Conversions: Vector {
     }
     /// Truncates float32 to unsigned 32-bit integers, clamped; NaN gives 0.
     unsafe fn truncated_unsigned(a: Self::F32s) -> Self::Integers;
+    /// Does the same for four registers.
+    #[inline(always)]
+    unsafe fn truncated_unsigned_four([a, b, c, d]: [Self::F32s; 4]) -> [Self::Integers; 4] {
+        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
+        unsafe {
+            [
+                Self::truncated_unsigned(a),
+                Self::truncated_unsigned(b),
+                Self::truncated_unsigned(c),
+                Self::truncated_unsigned(d),
+            ]
+        }
+    }
     /// Loads two registers of float64 and truncates them.
     unsafe fn truncated_f64(source: *const u8) -> Self::Integers;
     /// Does the same in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.

@@ -29,7 +29,7 @@ pub(crate) use neon::Neon;
 pub(crate) use nibble_tables::NibbleTables;
 pub(crate) use stochastic::StochasticOps;
 pub(crate) use vector::{
-    MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rounding, unknown_one,
+    MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rarely, rounding, unknown_one,
     up_above_middle,
 };
 

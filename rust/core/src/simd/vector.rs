@@ -243,7 +243,7 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     #[inline(always)]
     unsafe fn any_nan_of_four([a, b, c, d]: [Self::F32s; 4]) -> bool {
         // SAFETY: the trait's contract.
-        unsafe { Self::any_nan(a, b) | Self::any_nan(c, d) }
+        unsafe { rarely(Self::any_nan(a, b) | Self::any_nan(c, d)) }
     }
     /// Returns whether any float32 differs between two registers, neither being NaN.
     unsafe fn any_differ(a: Self::F32s, b: Self::F32s) -> bool;
@@ -334,6 +334,18 @@ pub(crate) const MOST_BYTES: usize = 64;
 #[inline(always)]
 pub(crate) fn unknown_one() -> u8 {
     std::hint::black_box(1)
+}
+
+/// Returns a condition that is rarely true, for which the compiler then keeps loops free of jumps where it is false.
+#[inline(always)]
+pub(crate) fn rarely(condition: bool) -> bool {
+    #[cold]
+    #[inline(never)]
+    fn rare() {}
+    if condition {
+        rare();
+    }
+    condition
 }
 
 /// A buffer of the size of a register, for elements that do not fill one.

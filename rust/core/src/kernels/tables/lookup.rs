@@ -61,7 +61,8 @@ struct ToMore([Bytes; 2]);
 #[derive(Clone, Copy)]
 struct ToFour([Bytes; 4]);
 
-impl<V: Tables> Step<V, 1> for ToByte {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Tables> Step<V, 1> for ToByte {
     const FROM: usize = 1;
     type Ready = V::Table;
 
@@ -78,7 +79,8 @@ impl<V: Tables> Step<V, 1> for ToByte {
     }
 }
 
-impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
     const FROM: usize = 1;
     type Ready = [V::Table; 2];
 
@@ -98,7 +100,8 @@ impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
     }
 }
 
-impl<V: Tables> Step<V, 4> for ToFour {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Tables> Step<V, 4> for ToFour {
     const FROM: usize = 1;
     type Ready = [V::Table; 4];
 

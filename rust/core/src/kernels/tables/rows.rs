@@ -119,7 +119,8 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     }
 }
 
-impl<V: Nibbles, const STEPS: usize> Step<V, 1> for Rows<Row, 1, STEPS> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 1> for Rows<Row, 1, STEPS> {
     const FROM: usize = 1;
     type Ready = Rows<V::Integers, 1, STEPS>;
 
@@ -136,7 +137,8 @@ impl<V: Nibbles, const STEPS: usize> Step<V, 1> for Rows<Row, 1, STEPS> {
     }
 }
 
-impl<V: Nibbles, const STEPS: usize> Step<V, 2> for Rows<Row, 2, STEPS> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 2> for Rows<Row, 2, STEPS> {
     const FROM: usize = 1;
     type Ready = Rows<V::Integers, 2, STEPS>;
 
@@ -157,7 +159,8 @@ impl<V: Nibbles, const STEPS: usize> Step<V, 2> for Rows<Row, 2, STEPS> {
 }
 
 /// To four bytes, of which only the last two are ever set.
-impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 2, STEPS> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 2, STEPS> {
     const FROM: usize = 1;
     type Ready = Rows<V::Integers, 2, STEPS>;
 

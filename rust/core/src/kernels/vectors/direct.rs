@@ -150,11 +150,6 @@ fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> 
 /// Makes one loop, or two through float32: for roundings that are not the default one, from float64 or to 16 bits; and
 /// for the default one, from 16 bits to 8 where no loop serves.
 fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
-    // bf16 to float32 is a shift, which the compiler vectorises best by itself.
-    let shifts = F::SHIFTED && request.keeps_specials();
-    if shifts && shape_of(&request.target.float()?) == Some(Shape::F32) {
-        return None;
-    }
     usual(vectors, request, source).or_else(|| match shape_of(&request.target.float()?) {
         // float32 has a faster way to nearest.
         None if F::SIZE <= F32Source::SIZE && request.rounding() != Rounding::NearestEven => {

@@ -80,7 +80,8 @@ pub(super) struct ErrorFreeProduct<F, const TRIED: bool> {
     pub(super) factor: Factor,
 }
 
-impl<F: Floats, const TRIED: bool> Floats for ErrorFreeProduct<F, TRIED> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats, const TRIED: bool> Floats for ErrorFreeProduct<F, TRIED> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]

@@ -10,7 +10,8 @@ pub(super) struct Rounded<F> {
     pub(super) factor: f32,
 }
 
-impl<F: Floats> Floats for Rounded<F> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats> Floats for Rounded<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
@@ -30,7 +31,8 @@ pub(super) struct RoundedNormal<F> {
     pub(super) exact: Times<F, true>,
 }
 
-impl<F: Floats> Floats for RoundedNormal<F> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats> Floats for RoundedNormal<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
@@ -50,7 +52,8 @@ pub(super) struct Wide<F> {
     pub(super) factor: f64,
 }
 
-impl<F: Floats> Floats for Wide<F> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats> Floats for Wide<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
@@ -113,7 +116,8 @@ impl<F: Floats> Decided<F> {
     }
 }
 
-impl<F: Floats> Floats for Decided<F> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats> Floats for Decided<F> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]
@@ -193,7 +197,8 @@ impl<F: Floats, const THROUGH_F64: bool> Times<F, THROUGH_F64> {
     }
 }
 
-impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64> {
     const SIZE: usize = F::SIZE;
 
     #[inline(always)]

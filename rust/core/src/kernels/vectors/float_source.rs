@@ -11,11 +11,12 @@ pub(super) struct OddBf16<I> {
     pub(super) odd: I,
 }
 
-/// A source of float32 or bf16 vectors.
+/// A source of float32 or bf16 vectors. Each operation needs the level's features, and as many elements at the pointer as
+/// it gives.
 ///
 /// # Safety
-/// Each operation needs the level's features, and as many elements at the pointer as it gives.
-pub(super) trait Floats: Copy + Send + Sync + 'static {
+/// An operation reads no other memory than elements of [`Floats::SIZE`] bytes, as many as it gives.
+pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
     /// Bytes of an element.
     const SIZE: usize;
     /// Whether a shift makes them float32.
@@ -61,12 +62,7 @@ pub(super) trait Floats: Copy + Send + Sync + 'static {
             let (a, b) = (self.f32s_to_truncate::<V>(source[0]), self.f32s_to_truncate::<V>(source[1]));
             let (c, d) = (self.f32s_to_truncate::<V>(source[2]), self.f32s_to_truncate::<V>(source[3]));
             if !SIGNED {
-                return [
-                    V::truncated_unsigned(a),
-                    V::truncated_unsigned(b),
-                    V::truncated_unsigned(c),
-                    V::truncated_unsigned(d),
-                ];
+                return V::truncated_unsigned_four([a, b, c, d]);
             }
             let quick = truncated_quickly::<V>([a, b, c, d]);
             if V::any_doubtful(quick) {
@@ -141,7 +137,8 @@ unsafe fn round_to_odd<V: Vector>(
 #[derive(Clone, Copy)]
 pub(super) struct F32Source;
 
-impl Floats for F32Source {
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl Floats for F32Source {
     const SIZE: usize = 4;
 
     #[inline(always)]
@@ -161,7 +158,8 @@ impl Floats for F32Source {
 #[derive(Clone, Copy)]
 pub(super) struct Bf16Source;
 
-impl Floats for Bf16Source {
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl Floats for Bf16Source {
     const SIZE: usize = 2;
     const SHIFTED: bool = true;
 
@@ -183,7 +181,8 @@ impl Floats for Bf16Source {
 #[derive(Clone, Copy)]
 pub(super) struct F16Source;
 
-impl Floats for F16Source {
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl Floats for F16Source {
     const SIZE: usize = 2;
     const TINY: bool = false;
 
@@ -198,7 +197,8 @@ impl Floats for F16Source {
 #[derive(Clone, Copy)]
 pub(super) struct F64Source;
 
-impl Floats for F64Source {
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl Floats for F64Source {
     const SIZE: usize = 8;
 
     #[inline(always)]

@@ -40,7 +40,8 @@ const BELOW_ROUNDED: u16 = 0x4b7f;
 /// The lower 16 bits of float32 in the middle of two bf16.
 const MIDDLE: u16 = 1 << 15;
 
-impl<const SIZE: usize, const SIGNED: bool> Floats for IntegerSource<SIZE, SIGNED> {
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl<const SIZE: usize, const SIGNED: bool> Floats for IntegerSource<SIZE, SIGNED> {
     const SIZE: usize = SIZE;
     const NAN: bool = false;
     const TINY: bool = false;

@@ -26,7 +26,8 @@ impl<const SIZE: usize> LowBytes<SIZE> {
     }
 }
 
-impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
     const FROM: usize = SIZE;
     type Ready = V::Integers;
 

@@ -65,7 +65,8 @@ struct MagicCodes<F, const TOP: bool> {
     rule: OddBf16Rule,
 }
 
-impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCodes<F, TOP> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCodes<F, TOP> {
     const FROM: usize = F::SIZE;
     type Ready = (Self, [V::Integers; 3]);
 

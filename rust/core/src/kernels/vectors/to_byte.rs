@@ -29,7 +29,8 @@ struct ToBytes<F, C> {
     codes: C,
 }
 
-impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     const FROM: usize = F::SIZE;
     type Ready = (F, C::Ready, [V::Integers; 2]);
 

@@ -16,7 +16,8 @@ struct ToF32<F> {
     nan: u32,
 }
 
-impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, V::Integers);
 
@@ -69,7 +70,8 @@ struct ToLimited<F> {
     nan_sign: u32,
 }
 
-impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, [V::Integers; 3], V::F32s);
 

@@ -11,7 +11,8 @@ use crate::simd::Conversions;
 #[derive(Clone, Copy)]
 struct ToF64<F>(F);
 
-impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
     const FROM: usize = F::SIZE;
     type Ready = (F, V::Integers);
 

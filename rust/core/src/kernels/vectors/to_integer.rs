@@ -18,7 +18,8 @@ use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, rounding};
 #[derive(Clone, Copy)]
 struct ToIntegers<F, const SIGNED: bool>(F);
 
-impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -34,7 +35,8 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F,
     }
 }
 
-impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -53,7 +55,8 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F,
     }
 }
 
-impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 4> for ToIntegers<F, SIGNED> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 4> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -69,7 +72,8 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 4> for ToIntegers<F,
     }
 }
 
-impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 8> for ToIntegers<F, SIGNED> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 8> for ToIntegers<F, SIGNED> {
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -132,7 +136,8 @@ fn to_8<V: Conversions, F: Floats>(vectors: V, source: F, signed: bool) -> Box<d
 #[derive(Clone, Copy)]
 struct ToLowBits(ToByte<f32>);
 
-impl<V: Conversions> Step<V, 1> for ToLowBits {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Conversions> Step<V, 1> for ToLowBits {
     const FROM: usize = F32Source::SIZE;
     type Ready = (ToByte<f32>, V::Integers);
 
@@ -213,7 +218,8 @@ impl ToWhole for Away {
 #[derive(Clone, Copy)]
 struct Whole<W>(PhantomData<W>);
 
-impl<W: ToWhole> Floats for Whole<W> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<W: ToWhole> Floats for Whole<W> {
     const SIZE: usize = F32Source::SIZE;
 
     #[inline(always)]
@@ -250,7 +256,8 @@ impl<W: ToWhole> WholeProduct<W> {
     }
 }
 
-impl<W: ToWhole> Floats for WholeProduct<W> {
+// SAFETY: elements are read by another source, of the same size.
+unsafe impl<W: ToWhole> Floats for WholeProduct<W> {
     const SIZE: usize = F32Source::SIZE;
 
     #[inline(always)]

@@ -19,7 +19,8 @@ struct ToU16<F, H, const CLAMP: bool> {
     halves: PhantomData<H>,
 }
 
-impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<F, H, CLAMP> {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<F, H, CLAMP> {
     const FROM: usize = F::SIZE;
     type Ready = (Self, V::Integers);
 
@@ -47,7 +48,8 @@ impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<
 #[derive(Clone, Copy)]
 struct Recoded(Specials);
 
-impl<V: Vector> Step<V, 2> for Recoded {
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Vector> Step<V, 2> for Recoded {
     const FROM: usize = 2;
     type Ready = Specials;
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage, short_name};
-use crate::simd::{MOST_BYTES, Rest, Vector};
+use crate::simd::{MOST_BYTES, Rest, Vector, rarely};
 
 /// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
@@ -34,11 +34,14 @@ pub(super) fn quarters<V: Vector>(source: *const u8, size: usize) -> [*const u8;
     [source, source.wrapping_add(quarter), source.wrapping_add(2 * quarter), source.wrapping_add(3 * quarter)]
 }
 
-/// Converts as many elements as a register has bytes; results take `SIZE` bytes each.
+/// Converts as many elements as a register has bytes; results take `SIZE` bytes each. Every operation needs the level's
+/// features, and a step that many elements at the source.
 ///
 /// # Safety
-/// Every operation needs the level's features, and a step that many elements at the source.
-pub(crate) trait Step<V: Vector, const SIZE: usize>: Copy + Send + Sync + 'static {
+/// A step reads no other memory than elements of [`Step::FROM`] bytes, as many as a register has bytes.
+pub(crate) unsafe trait Step<V: Vector, const SIZE: usize>:
+    Copy + Send + Sync + 'static
+{
     /// Bytes of a source element.
     const FROM: usize;
     /// What the loop keeps in registers.
@@ -116,15 +119,19 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S
             for i in 0..steps {
                 let target = target.add(i * V::BYTES * SIZE);
                 let source = source.add(i * V::BYTES * S::FROM);
-                if streams {
+                let codes = S::step(ready, source);
+                // One test for both: to fetch ahead after the step is as good.
+                if rarely(streams) {
                     for line in (0..V::BYTES * S::FROM).step_by(LINE) {
                         V::prefetch(source.wrapping_add(PREFETCH + line));
                     }
-                }
-                let codes = S::step(ready, source);
-                for (part, codes) in codes.into_iter().enumerate() {
-                    let target = target.add(part * V::BYTES);
-                    if streams { V::stream(target, codes) } else { V::store(target, codes) }
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        V::stream(target.add(part * V::BYTES), codes);
+                    }
+                } else {
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        V::store(target.add(part * V::BYTES), codes);
+                    }
                 }
             }
             if streams {

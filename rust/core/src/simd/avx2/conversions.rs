@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::vector::Avx2;
+use super::vector::{Avx2, any};
 use crate::simd::conversions::{Conversions, TOO_LARGE};
 use crate::simd::vector::{Vector, operations};
 
@@ -27,19 +27,31 @@ impl Conversions for Avx2 {
             let least = arch::_mm256_min_epi32(arch::_mm256_min_epi32(a[0], a[1]), arch::_mm256_min_epi32(a[2], a[3]));
             // For NaN and out of range the instructions give the smallest integer.
             let is_least = arch::_mm256_cmpeq_epi32(least, arch::_mm256_set1_epi32(i32::MIN));
-            arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)) != 0
+            any(arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)))
         }
         fn truncated_f64(source: *const u8) -> arch::__m256i {
             let low = truncated_f64(source);
             arch::_mm256_set_m128i(truncated_f64(source.add(Self::BYTES)), low)
         }
+        fn truncated_unsigned_four(a: [arch::__m256; 4]) -> [arch::__m256i; 4] {
+            let parts = [unsigned_parts(a[0]), unsigned_parts(a[1]), unsigned_parts(a[2]), unsigned_parts(a[3])];
+            // Both are negative for NaN and out of range.
+            let low = Self::or(Self::and(parts[0].0, parts[0].1), Self::and(parts[1].0, parts[1].1));
+            let high = Self::or(Self::and(parts[2].0, parts[2].1), Self::and(parts[3].0, parts[3].1));
+            if any(arch::_mm256_movemask_ps(Self::from_bits(Self::or(low, high)))) {
+                return [
+                    Self::truncated_unsigned(a[0]),
+                    Self::truncated_unsigned(a[1]),
+                    Self::truncated_unsigned(a[2]),
+                    Self::truncated_unsigned(a[3]),
+                ];
+            }
+            [of_parts(parts[0]), of_parts(parts[1]), of_parts(parts[2]), of_parts(parts[3])]
+        }
         fn truncated_unsigned(a: arch::__m256) -> arch::__m256i {
             // The larger of NaN and 0 is 0.
             let number = arch::_mm256_max_ps(a, arch::_mm256_setzero_ps());
-            let low = arch::_mm256_cvttps_epi32(number);
-            let high = arch::_mm256_cvttps_epi32(arch::_mm256_sub_ps(number, arch::_mm256_set1_ps(TOO_LARGE)));
-            // From 2^31 on the first has its top bit set, and the second the others.
-            let whole = arch::_mm256_or_si256(low, arch::_mm256_and_si256(high, arch::_mm256_srai_epi32::<31>(low)));
+            let whole = of_parts(unsigned_parts(number));
             let limit = arch::_mm256_set1_ps(2.0 * TOO_LARGE);
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, limit);
             arch::_mm256_or_si256(whole, arch::_mm256_castps_si256(above))
@@ -124,6 +136,34 @@ impl Conversions for Avx2 {
             };
             arch::_mm256_permutevar8x32_epi32(packed, arch::_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
         }
+    }
+}
+
+/// Truncates float32 as signed integers, and what is above 2^31 of them. Out of range the instruction gives the smallest
+/// integer: so the first is negative from 2^31 on, and the second up to there and from 2^32 on.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn unsigned_parts(a: arch::__m256) -> (arch::__m256i, arch::__m256i) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let above = arch::_mm256_sub_ps(a, arch::_mm256_set1_ps(TOO_LARGE));
+        (arch::_mm256_cvttps_epi32(a), arch::_mm256_cvttps_epi32(above))
+    }
+}
+
+/// Joins these to unsigned integers, if the numbers are in their range.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn of_parts((low, high): (arch::__m256i, arch::__m256i)) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let high = Avx2::from_bits(arch::_mm256_xor_si256(high, Avx2::splat32(1 << 31)));
+        let low = Avx2::from_bits(low);
+        Avx2::bits(arch::_mm256_blendv_ps(low, high, low))
     }
 }
 

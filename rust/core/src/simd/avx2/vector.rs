@@ -1,9 +1,10 @@
 //! Registers of 256 bits.
 
+use std::arch::asm;
 use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{Nibbles, Vector, operations, up_above_middle};
+use crate::simd::vector::{Nibbles, Vector, operations, rarely, up_above_middle};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
@@ -259,16 +260,16 @@ unsafe impl Vector for Avx2 {
             Some(Self::halves_in_order(up_above_middle::<Self>(low, high, one)))
         }
         fn any_nan(a: F32s, b: F32s) -> bool {
-            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)) != 0
+            any(arch::_mm256_movemask_ps(is_nan(a, b)))
         }
         fn any_nan_of_four(a: [F32s; 4]) -> bool {
             let [a, b, c, d] = a;
-            arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))) != 0
+            any(arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))))
         }
         fn any_differ(a: F32s, b: F32s) -> bool {
-            arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)) != 0
+            any(arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)))
         }
-        fn any16(mask: Integers) -> bool { arch::_mm256_movemask_epi8(mask) != 0 }
+        fn any16(mask: Integers) -> bool { any(arch::_mm256_movemask_epi8(mask)) }
         fn canonical(a: F32s, nan: Integers) -> Integers {
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
             let sign = arch::_mm256_set1_epi32(i32::MIN);
@@ -399,6 +400,15 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
         let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
         arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
     }
+}
+
+/// Returns whether a mask has any bit, which is rare, by testing it: the compiler would test the register that it comes
+/// from, which takes AMD's processors longer.
+#[inline(always)]
+pub(super) fn any(mut mask: i32) -> bool {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {0:e} */", inout(reg) mask, options(pure, nomem, nostack, preserves_flags)) };
+    rarely(mask != 0)
 }
 
 /// Returns which lanes of either register are NaN.

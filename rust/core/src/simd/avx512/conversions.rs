@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
 use crate::simd::conversions::{Conversions, TOO_LARGE};
-use crate::simd::vector::{Vector, operations};
+use crate::simd::vector::{Vector, operations, rarely};
 
 impl Conversions for Avx512 {
     const DOUBTS: bool = true;
@@ -25,7 +25,7 @@ impl Conversions for Avx512 {
         fn any_doubtful(a: [arch::__m512i; 4]) -> bool {
             let least = arch::_mm512_min_epi32(arch::_mm512_min_epi32(a[0], a[1]), arch::_mm512_min_epi32(a[2], a[3]));
             // For NaN and out of range the instructions give the smallest integer.
-            arch::_mm512_cmpeq_epi32_mask(least, arch::_mm512_set1_epi32(i32::MIN)) != 0
+            rarely(arch::_mm512_cmpeq_epi32_mask(least, arch::_mm512_set1_epi32(i32::MIN)) != 0)
         }
         fn truncated_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_castsi256_si512(truncated_f64(source));

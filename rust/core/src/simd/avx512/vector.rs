@@ -3,7 +3,9 @@
 use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, up_above_middle};
+use crate::simd::vector::{
+    SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely, up_above_middle,
+};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
@@ -229,11 +231,11 @@ unsafe impl Vector for Avx512 {
             arch::_mm512_insertf32x8::<1>(low, high)
         }
         fn any_nan(a: F32s, b: F32s) -> bool {
-            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0
+            rarely(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0)
         }
-        fn any16(mask: Self::Mask16) -> bool { arch::_kortestz_mask32_u8(mask, mask) == 0 }
+        fn any16(mask: Self::Mask16) -> bool { rarely(arch::_kortestz_mask32_u8(mask, mask) == 0) }
         fn any_differ(a: F32s, b: F32s) -> bool {
-            arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0
+            rarely(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0)
         }
         fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
             let bits = arch::_mm512_castps_si512(a);
