@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -33,7 +32,7 @@ ROOMS = (
 UPWARD: dict[tuple[str, str], str] = {}
 """Imports from a room above, each as (module, imported module), with the reason."""
 
-LATER = "import_module|on_demand|_Container"
+LATER = ("import_module", "on_demand", "_Container")
 """What is called with the names of modules that are imported when they are needed."""
 
 
@@ -44,11 +43,16 @@ def modules() -> dict[str, Path]:
     return {".".join(p[:-1] if p[-1] == "__init__" else p): file for file, p in places.items()}
 
 
+def called(call: ast.Call) -> str:
+    """The last name of what is called; "" if it has none."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
 def imported(file: Path, known: set[str]) -> set[str]:
     """What a module imports from the package, also in functions, for types only, and by name."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and re.search(LATER, ast.dump(node.func)):
+        if isinstance(node, ast.Call) and called(node) in LATER:
             found |= {str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
