@@ -61,6 +61,24 @@ def test_slabs_do_not_matter(
         assert_same(found[key], array)
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("modelopt, int4", "a.weight_scale"),
+        ("modelopt, w4a8, scaled inputs", "a.pre_quant_scale"),
+        ("gptq, 4 bits", "a.scales"),
+        ("gptq, 4 bits", "a.g_idx"),
+        ("compressed-tensors, words of 4, zero points", "a.weight_zero_point"),
+        ("bitsandbytes, nf4", "a.weight.quant_map"),
+    ],
+)
+def test_a_last_axis_of_one_element_does_not_matter(tmp_path: Path, name: str, part: str) -> None:
+    model = MODELS[name]()
+    model.tensors[part] = np.asarray(model.tensors[part])[..., None]
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    assert_same(checkpoint.load(tmp_path / "out")["a.weight"], model.plain["a.weight"])
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4, 5), (0, 3)])
 def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]) -> None:
     weight, scale = Draw().float8(*shape), np.float32(0.25).reshape(())

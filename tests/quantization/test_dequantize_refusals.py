@@ -8,18 +8,20 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import write_sharded
-from decodable_models import MODELS, Decodable
+from decodable_models import MODELS, MORE, Decodable
 from quantised_models import LAYOUTS, RECORDED, recorded
 from quantised_models import write as write_zeros
 from test_dequantize import write
 
 WEIGHT, SCALE = "a.weight", "a.weight_scale_inv"
+ALL = MODELS | MORE
 INDEX = "model.safetensors.index.json"
 
 
@@ -295,3 +297,40 @@ def test_options_are_checked(tmp_path: Path) -> None:
         with pytest.raises(kind, match=match):
             checkpoint.dequantize_file(folder, out, **options)
         assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "level", "match"),
+    [
+        ("W4A16_AWQ", np.float32(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
+        ("W4A16_AWQ", np.float16(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
+        ("W4A8_AWQ", np.float32(np.inf), r"'float8 scale'\] is inf"),
+        ("W4A8_AWQ", np.float32(2**127), r"'float8 scale'\] is 1\.7"),
+        ("W4A8_AWQ", np.float32(np.nan), r"'float8 scale'\] is nan"),
+    ],
+)
+def test_scales_of_float8(tmp_path: Path, algorithm: str, level: Any, match: str) -> None:
+    model = ALL["modelopt, w4a8"]()
+    model.tensors["a.weight_scale_2"] = np.asarray(level)
+    of_layer = {"a": {"quant_algo": algorithm, "group_size": 32}}
+    section = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    model.config["quantization_config"] = {**section, "quantized_layers": of_layer}
+    source = write(tmp_path / "model", model)
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.dequantize_file(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_scale_where_each_row_is_stated_to_have_one(tmp_path: Path) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    groups = {"g": {"targets": ["Linear"], "weights": weights}}
+    section = {"quant_method": "compressed-tensors", "config_groups": groups}
+    for place, shape in enumerate(((64, 96), (3, 3, 8))):
+        codes = np.zeros(shape, ml_dtypes.float8_e4m3fn)
+        scale = np.ones(shape[:-2], np.float32)
+        model = Decodable(
+            {WEIGHT: codes, "a.weight_scale": scale}, {}, {"quantization_config": section}
+        )
+        source = write(tmp_path / str(place), model)
+        with pytest.raises(CheckpointError, match="'a.weight'"):
+            checkpoint.dequantize_file(source, tmp_path / "out")

@@ -106,6 +106,15 @@ def test_others_are_decoded(tmp_path: Path, name: str) -> None:
     assert_same(checkpoint.load(tmp_path / "out")[plain], model.plain[plain])
 
 
+def test_factors_of_inputs_are_refused(tmp_path: Path) -> None:
+    for place, name in enumerate((NVFP4, "modelopt, experts of each")):
+        model = ALL[name]()
+        model.tensors[f"{EXPERTS}_pre_quant_scale"] = np.ones(64, np.float32)
+        with pytest.raises(CheckpointError, match=f"'{EXPERTS}_pre_quant_scale'"):
+            checkpoint.dequantize_file(write(tmp_path / str(place), model), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_scales_of_a_name_without_codes_are_missed(tmp_path: Path) -> None:
     """Codes of 4 bits look like any other bytes, so that only their scales tell what they are."""
     model = MORE["modelopt, experts of mxfp4"]()

@@ -296,6 +296,15 @@ def test_tiles_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert_same(checkpoint.load(out)[NAME], saved.plain.astype(BF16))
 
 
+def test_a_weight_without_rows(tmp_path: Path) -> None:
+    saved = Blocks("nvfp4", (200, 80), tiled=True)
+    for name, part in saved.parts.items():
+        saved.parts[name] = part[:0]
+    source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
+    checkpoint.dequantize_file(source, out)
+    assert checkpoint.load(out)[NAME].shape == (0, 80)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_refused(tmp_path: Path, name: str) -> None:
     change, words = FAULTS[name]

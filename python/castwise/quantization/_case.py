@@ -196,7 +196,7 @@ def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
     """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
     *_, rows, columns = grid
     high, wide = TILE[0], ceil_div(columns, TILE[1]) * TILE[1]
-    stored_rows = stored.shape[-2] // ceil_div(rows, high)  # of a row of tiles
+    stored_rows = stored.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         *places, (begin, end), (first, last) = ranges

@@ -252,12 +252,16 @@ _MODELOPT = {
 }
 
 
-def _modelopt(section: Mapping[str, Any]) -> Describe:
+def modelopt_values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """Return what ModelOpt states of a module: of itself before what is stated of all."""
     layers = section.get("quantized_layers")
+    own = layers.get(module) if isinstance(layers, dict) else None
+    return {**section, **own} if isinstance(own, dict) else section
 
+
+def _modelopt(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
-        own = layers.get(module) if isinstance(layers, dict) else None
-        values = {**section, **own} if isinstance(own, dict) else section
+        values = modelopt_values(section, module)
         algorithm = values.get("quant_algo")
         scheme = _MODELOPT.get(algorithm) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()

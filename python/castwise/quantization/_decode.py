@@ -98,7 +98,7 @@ def _in_steps(
         decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     if several:
         return out
-    check_factor(q, arithmetic)
+    check_steps(q, arithmetic)
     extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
     plain = replace(q, extras=extras)
     level, factor = (q.extras.get(name) for name in ("float8 scale", "factor"))
@@ -110,7 +110,7 @@ def _in_steps(
     if is_float8:
         product = _core.cast(_as_float8(product, level), wide)
     if factor is not None:
-        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor, wide)
+        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor.reshape(-1), wide)
     out[...] = _core.cast(product, out.dtype)
     return out
 
@@ -125,16 +125,21 @@ def _as_float8(values: Array, level: Array) -> Array:
     return _core.cast(codes * (np.float32(1) / scale), values.dtype)
 
 
-def check_factor(q: Any, arithmetic: Arithmetic) -> None:
-    """Refuse factors whose products cannot be rounded once.
+def check_steps(q: Any, arithmetic: Arithmetic) -> None:
+    """Refuse what products cannot be changed by.
 
     Raises
     ------
     ValueError
-        They are too wide for exact arithmetic.
+        Factors are too wide for exact arithmetic, or a float8 scale leaves no number finite.
 
     """
-    factor = q.extras.get("factor")
+    factor, level = (q.extras.get(name) for name in ("factor", "float8 scale"))
+    if level is not None and not np.abs(level) <= np.finfo(np.float32).max / _LARGEST:
+        raise ValueError(
+            f"extras['float8 scale'] is {np.asarray(level).reshape(())}, which leaves no number "
+            "finite; fetch the checkpoint again."
+        )
     if factor is None or arithmetic == "peer":
         return
     if factor.dtype.itemsize > np.dtype(np.float16).itemsize:
@@ -227,11 +232,12 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
     if "bias" in q.extras:
         found["bias"] = views.to_core(q.extras["bias"])
     if "group index" in q.extras:
-        found["group_index"] = q.extras["group index"].astype(np.int64)
+        found["group_index"] = q.extras["group index"].astype(np.int64).reshape(-1)
     if "divisor" in q.extras:
-        found["divisor"] = q.extras["divisor"]
+        found["divisor"] = q.extras["divisor"].reshape(-1)
     if scheme.code_map is not None:
-        found["code_map"] = q.extras.get("code map", np.array(scheme.code_map, np.float32))
+        code_map = q.extras.get("code map", np.array(scheme.code_map))
+        found["code_map"] = code_map.astype(np.float32).reshape(-1)
     elif storage.positive_zero and is_peer:
         found |= {"element": "map", "code_map": _positive(scheme.element)}
     elif found["element"] == _INT8 and scheme.bits < _BYTE:

@@ -13,7 +13,7 @@ import numpy as np
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._case import MATRIX, Case, Given, Read, Undecodable
 from castwise.quantization._cut import row_step, rows_of
-from castwise.quantization._decode import check_factor
+from castwise.quantization._decode import check_steps
 from castwise.quantization._found import QuantizedWeight
 from castwise.quantization._gguf import GGUF, layout_of
 from castwise.quantization._lazy import LazyArray
@@ -108,7 +108,7 @@ def decoding(
         given = given._replace(axis=-1)
     try:
         q = case.quantized(given, recipe)
-        check_factor(q, arithmetic)
+        check_steps(q, arithmetic)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
     return _of_array(q, given)

@@ -213,11 +213,7 @@ def _scheme(one: Match[Described], stated: Stated, shape: tuple[int, ...]) -> st
     template = one.layout.scheme
     if stated.scheme is not None and may_hold(one.layout, stated.scheme):
         template = stated.scheme
-    if (
-        template == "fp8_channel"
-        and len(shape) > len(_scale(one)) + 1
-        and shape[:-2] == _scale(one)
-    ):
+    if template == "fp8_channel" and one.layout.parameters and shape[:-2] == _scale(one):
         return "fp8_tensor"  # as ModelOpt calls one scale for each expert too
     if template.endswith("{}"):
         granularity = _granularity(template, shape, _scale(one), stated.block)

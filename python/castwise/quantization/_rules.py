@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._configs import COMFY, TORCHAO_MX, parsed, torchao_dtype
+from castwise.quantization._configs import (
+    COMFY,
+    TORCHAO_MX,
+    modelopt_values,
+    parsed,
+    torchao_dtype,
+)
 from castwise.quantization._keras import keras
 from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
 from castwise.quantization._schemes import schemes
@@ -32,6 +38,7 @@ def usual(case: Case) -> Given:
     if tail == "qweight" or not case.weight.recipes:
         raise case.unknown()
     if case.format in FLOAT8:
+        _refuse_factor(case)
         if scheme == "fp8_channel" and case.scale() == f"{case.payload}_weight_scale":
             raise Undecodable(
                 f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
@@ -41,17 +48,29 @@ def usual(case: Case) -> Given:
     if tail.endswith("_packed") and "32" in case.format:
         return _words(case)
     if scheme in _FLOAT_BITS:
+        _refuse_factor(case)
         axis = _axis_of_codes(case)
         case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[axis], 8)
         return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
     if case.format == U8 and scheme.startswith("int4_"):
-        second, algorithm = case.part("_scale_2"), case.section.get("quant_algo")
-        if second is not None and algorithm == "W4A16_AWQ":
-            raise Undecodable(f"{algorithm} is stated, and {second!r} is a scale of W4A8_AWQ")
+        second = f"{case.scale()}_2"
+        stated = modelopt_values(case.section, case.payload.rpartition(".")[0])
+        if second in case.tensors and stated.get("quant_algo") == "W4A16_AWQ":
+            raise Undecodable(f"W4A16_AWQ is stated, and {second!r} is a scale of W4A8_AWQ")
         return Given(scheme, case.block())
     raise case.unknown()
+
+
+def _refuse_factor(case: Case) -> None:
+    """Refuse experts in one tensor whose inputs are multiplied by a factor."""
+    factor = f"{case.payload}_pre_quant_scale"
+    if factor in case.tensors:
+        raise Undecodable(
+            f"castwise does not multiply experts in one tensor by a factor of inputs, as "
+            f"{factor!r} is"
+        )
 
 
 def _axis_of_codes(case: Case) -> int:

@@ -207,6 +207,7 @@ class Views:
             out = np.empty(self.grid, stored.dtype)
             _core.unswizzle_scales(stored.view(np.uint8), out.view(np.uint8))
             return out
+        stored = stored.reshape(self.scale_shape)
         if self.storage.transposed in ("parts", "pairs") and stored.ndim > 1:
             stored = stored.swapaxes(-1, -2)
         return stored.reshape(self.grid)
@@ -243,7 +244,7 @@ class Views:
         """Return stored zero points as unsigned or plain numbers, in the core's form."""
         if self.storage.zeros == "plain":
             return self.to_core(stored)
-        shape = self.scale_shape
+        stored, shape = stored.reshape(self.zero_shape), self.scale_shape
         if self.storage.zeros == "rows":
             stored, shape = stored.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
         out = np.empty(shape, np.uint8)
