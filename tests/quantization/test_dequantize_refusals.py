@@ -332,5 +332,5 @@ def test_one_scale_where_each_row_is_stated_to_have_one(tmp_path: Path) -> None:
             {WEIGHT: codes, "a.weight_scale": scale}, {}, {"quantization_config": section}
         )
         source = write(tmp_path / str(place), model)
-        with pytest.raises(CheckpointError, match="'a.weight'"):
+        with pytest.raises(CheckpointError, match=r"'a\.weight'"):
             checkpoint.dequantize_file(source, tmp_path / "out")

@@ -64,7 +64,8 @@ def decoded(
         return out
     several = q.global_scale is not None and q.global_scale.size > 1
     if several or not _STEPS.isdisjoint(q.extras):
-        return _in_steps(q, out, several=several, arithmetic=arithmetic, threads=threads)
+        by = _by_matrices if several else _in_steps
+        return by(q, out, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
     is_peer = arithmetic == "peer"
     inner = views.storage.inner and is_peer
@@ -89,15 +90,16 @@ def decoded(
     return out
 
 
-def _in_steps(
-    q: Any, out: Array, *, several: bool, arithmetic: Arithmetic, threads: int | None
-) -> Array:
-    """Decode each matrix if several have global scales; else what is done to products after it."""
-    for place in np.ndindex(q.shape[:-2]) if several else ():
+def _by_matrices(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+    """Decode each matrix of a stack by itself, as each has a global scale."""
+    for place in np.ndindex(q.shape[:-2]):
         one = rows_of(q, 0, q.shape[-2], place)
         decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
-    if several:
-        return out
+    return out
+
+
+def _in_steps(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+    """Decode an array, and change its products one by one."""
     check_steps(q, arithmetic)
     extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
     plain = replace(q, extras=extras)
