@@ -266,25 +266,29 @@ FAULTS_OF_TILES: dict[str, tuple[Callable[[Saved], None], str]] = {
 }
 
 
+def assert_refused(
+    saved: Saved, folder: Path, words: str, kind: type[Exception] = CheckpointError
+) -> None:
+    """Check the message, and that nothing is written."""
+    source = saved.write(folder / "in.safetensors")
+    with pytest.raises(kind, match=words):
+        checkpoint.dequantize_file(source, folder / "out.safetensors")
+    assert [one.name for one in folder.iterdir()] == ["in.safetensors"]
+
+
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", FAULTS_OF_TILES)
 def test_a_fault_of_tiles_is_refused(tmp_path: Path, name: str) -> None:
     change, words = FAULTS_OF_TILES[name]
     saved = Blocks("nvfp4", (200, 80), tiled=True, level=1)
     change(saved)
-    source = saved.write(tmp_path / "in.safetensors")
-    with pytest.raises(CheckpointError, match=words):
-        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
-    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+    assert_refused(saved, tmp_path, words)
 
 
 def test_codes_of_more_bits_are_refused(tmp_path: Path) -> None:
     saved = SAVED["mxfp6"]()
     saved.parts["qdata"][3, 5] |= 64
-    source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
-    with pytest.raises(ValueError, match="_weight_qdata' has codes of more than 6 bits"):
-        checkpoint.dequantize_file(source, out)
-    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+    assert_refused(saved, tmp_path, "_weight_qdata' has codes of more than 6 bits", ValueError)
 
 
 def test_tiles_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,10 +314,7 @@ def test_a_fault_is_refused(tmp_path: Path, name: str) -> None:
     change, words = FAULTS[name]
     saved = SAVED["int8, groups"]()
     change(saved)
-    source = saved.write(tmp_path / "in.safetensors")
-    with pytest.raises(CheckpointError, match=words):
-        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
-    assert [one.name for one in tmp_path.iterdir()] == ["in.safetensors"]
+    assert_refused(saved, tmp_path, words)
 
 
 def test_scaled_inputs_are_refused(tmp_path: Path) -> None:
