@@ -41,7 +41,7 @@ pub enum Failure {
     Read(usize, io::Error),
     /// The options refuse an element.
     Cast(usize, Error),
-    /// The target could not be written.
+    /// The target could not be written, from this job on.
     Write(usize, io::Error),
 }
 
@@ -235,13 +235,13 @@ impl Run<'_> {
         buffers: &mut Buffers,
         report: &mut impl FnMut(usize, CastReport),
     ) -> Result<(), (Place, Failure)> {
-        let (index, first) = pieces[0];
-        let (from, to) = first.begins();
+        let (index, piece) = pieces[0];
+        let (place, (from, to)) = ((index, piece.first), piece.begins());
         let Buffers { source, target, scratch } = buffers;
         source.resize(pieces.iter().map(|(_, piece)| piece.source_len()).sum(), 0);
         if let Err(error) = read_exact_at(self.files.0, source, from) {
             return match pieces {
-                [_] => Err(((index, first.first), Failure::Read(index, error))),
+                [_] => Err((place, Failure::Read(index, error))),
                 // One by one, to find the one that cannot be read.
                 _ => {
                     pieces.iter().try_for_each(|piece| self.convert(slice::from_ref(piece), buffers, report))
@@ -269,8 +269,7 @@ impl Run<'_> {
             }
         }
         let result = if is_copied { source } else { target };
-        write_all_at(self.files.1, result, to)
-            .map_err(|error| ((index, first.first), Failure::Write(index, error)))?;
+        write_all_at(self.files.1, result, to).map_err(|error| (place, Failure::Write(index, error)))?;
         begin_write_back(self.files.1, to..to + result.len() as u64);
         Ok(())
     }

@@ -88,7 +88,8 @@ impl Queue {
     }
 
     /// Cuts the next piece, and those after it that are small and lie behind one another in both files, so that they can
-    /// be read at once and written at once; each with the position of its job. Waits for a job; none: that was the last.
+    /// be read at once and written at once; each with the position of its job. Waits until there is one; there is none after
+    /// the last.
     pub(super) fn next_pieces(&mut self, pieces: &mut Vec<(usize, Job)>) {
         pieces.clear();
         let mut room = self.piece_bytes;
