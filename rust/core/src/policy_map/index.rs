@@ -6,7 +6,7 @@ use std::fmt;
 use daachorse::DoubleArrayAhoCorasick;
 
 use super::matching::Slot;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, compiler};
 use super::regex_set::RegexSet;
 
 /// Patterns with the same literal are tried one by one up to this many; a literal with more selects too little.
@@ -32,6 +32,7 @@ impl fmt::Debug for Index {
 impl Index {
     pub(super) fn new<'a>(patterns: impl Iterator<Item = (Slot, &'a Pattern)>) -> Self {
         let patterns: Vec<_> = patterns.collect();
+        let compiler = compiler();
         // The rarer a text among the patterns, the more it selects.
         let mut uses: HashMap<&[u8], usize> = HashMap::new();
         for text in patterns.iter().flat_map(|(_, pattern)| pattern.required.iter().flatten()) {
@@ -47,7 +48,7 @@ impl Index {
                 regex_set.push((*slot, *pattern));
                 continue;
             };
-            pattern.compile();
+            pattern.compile(&compiler);
             for text in set {
                 let place = *places.entry(text).or_insert_with(|| {
                     texts.push(text.as_slice());
@@ -59,11 +60,16 @@ impl Index {
         }
         let scanner = (!texts.is_empty()).then(|| DoubleArrayAhoCorasick::new(&texts)).transpose();
         match scanner {
-            Ok(scanner) => Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set) },
-            // There are more literals than the scanner can number.
-            Err(_) => {
-                Self { scanner: None, behind: Vec::new(), lookups: 0, regex_set: RegexSet::new(&patterns) }
+            Ok(scanner) => {
+                Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set, &compiler) }
             }
+            // There are more literals than the scanner can number.
+            Err(_) => Self {
+                scanner: None,
+                behind: Vec::new(),
+                lookups: 0,
+                regex_set: RegexSet::new(&patterns, &compiler),
+            },
         }
     }
 

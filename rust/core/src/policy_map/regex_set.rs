@@ -1,7 +1,7 @@
 //! The patterns without distinguishing literals: one lazy automaton for all of them.
 
 use regex_automata::hybrid::dfa::{Cache, DFA, OverlappingState};
-use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::nfa::thompson::{self, Compiler, NFA, WhichCaptures};
 use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::hir::Hir;
 
@@ -68,7 +68,7 @@ impl Together {
 }
 
 impl RegexSet {
-    pub(super) fn new(patterns: &[(Slot, &Pattern)]) -> Self {
+    pub(super) fn new(patterns: &[(Slot, &Pattern)], compiler: &Compiler) -> Self {
         let slots = patterns.iter().map(|&(slot, _)| slot).collect();
         let linear: Vec<_> = patterns.iter().filter_map(|(_, pattern)| pattern.linear()).collect();
         let domain = linear.iter().fold(Domain::default(), |all, (_, domain)| Domain {
@@ -77,6 +77,11 @@ impl RegexSet {
         });
         let expressions: Vec<_> = linear.iter().map(|&(expression, _)| expression).collect();
         let together = if patterns.len() > SMALL { Together::new(&expressions) } else { None };
+        if together.is_none() {
+            for (_, pattern) in patterns {
+                pattern.compile(compiler);
+            }
+        }
         Self { slots, domain, together }
     }
 
