@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use daachorse::DoubleArrayAhoCorasick;
+use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder};
 
 use super::matching::Slot;
 use super::pattern::{Pattern, compiler};
@@ -58,7 +58,9 @@ impl Index {
                 behind[place].0.push(*slot);
             }
         }
-        let scanner = (!texts.is_empty()).then(|| DoubleArrayAhoCorasick::new(&texts)).transpose();
+        // A prefilter, a table of 64 KB, serves searches of slices only; `candidates` lowers the path as it goes.
+        let builder = || DoubleArrayAhoCorasickBuilder::new().use_prefilter(false).build(&texts);
+        let scanner = (!texts.is_empty()).then(builder).transpose();
         match scanner {
             Ok(scanner) => {
                 Self { scanner, behind, lookups: 0, regex_set: RegexSet::new(&regex_set, &compiler) }
