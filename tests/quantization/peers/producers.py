@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
-
-os.environ["KERAS_BACKEND"] = "torch"
 
 import ml_dtypes
 import numpy as np
