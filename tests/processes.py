@@ -88,14 +88,6 @@ def _exit_code(connection: socket.socket) -> int:
     return int.from_bytes(connection.recv(8), "little", signed=True)
 
 
-def run_castwise(*arguments: Any, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run castwise; the exit code is checked, and that no error shows a traceback."""
-    result = run_python("-m", "castwise", *arguments)
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    return result
-
-
 def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -> tuple[int, str]:
     """Run castwise with one stream on a terminal; return the exit code and what that shows."""
     ours, theirs = pty.openpty()

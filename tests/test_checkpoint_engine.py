@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from castwise import checkpoint
 from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._pieces import Conversion
 from checkpoint_samples import floats
+from processes import run_python
 
 COUNT = 4096
 Job = tuple[int, int, tuple[int, int], ElementCast | None]
@@ -119,3 +121,69 @@ def test_a_plan_that_fails_half_way_leaves_the_old_file(
     assert caught.value is error
     assert (tmp_path / "out.safetensors").read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "setuid"), reason="threads are limited for users of Unix")
+def test_where_no_thread_starts_the_caller_works_and_is_asked(tmp_path: Path) -> None:
+    code = """
+import os, resource, sys
+from castwise._core import convert_tensors
+def no_thread():
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    if os.geteuid() == 0:
+        os.setuid(65534)  # root has no limit
+def run(poll):
+    target.truncate(0)
+    jobs = [(4096 - number, number, (0, 1), None) for number in range(1, 4097)]
+    return convert_tensors(source.fileno(), target.fileno(), jobs, 2, poll)
+with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb") as target:
+    no_thread()
+    taken = []
+    reports, failure = run(taken.append)
+    assert failure is None and taken[-1] == 4096 and len(taken) > 4096, taken[-1]
+    asked = iter(range(100))
+    try:
+        run(lambda taken: 1 / (99 - next(asked)))
+    except ZeroDivisionError:
+        print(os.fstat(target.fileno()).st_size)
+"""
+    content = np.random.default_rng(0).bytes(4096)
+    (tmp_path / "source").write_bytes(content)
+    done = run_python("-c", code, tmp_path / "source", tmp_path / "target")
+    assert done.returncode == 0, done.stderr
+    assert 90 < int(done.stdout) <= 101
+    assert (tmp_path / "target").read_bytes()[1:] == content[::-1][: int(done.stdout) - 1]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted on Linux")
+@pytest.mark.parametrize(("apart", "most"), [(0, 0), (1, 2)])
+def test_no_more_threads_than_groups(tmp_path: Path, apart: int, most: int) -> None:
+    """64 scalars that lie behind one another are one group, and two that do not are two."""
+    count = 2 if apart else 64
+    jobs = [(4 * number, (4 + apart) * number, (0, 4), None) for number in range(count)]
+    before, found = len(os.listdir("/proc/self/task")), []
+    _, failure = _run(
+        tmp_path,
+        iter(jobs),
+        threads=8,
+        poll=lambda taken: found.append(len(os.listdir("/proc/self/task"))),
+    )
+    assert failure is None
+    assert found
+    assert max(found) <= before + most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a write may end early there")
+def test_a_write_that_fails_is_that_of_the_tensor_it_reached(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from castwise._core import convert_tensors
+with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb") as target:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    jobs = [(100 * number, 100 * number, (0, 100), None) for number in range(20)]
+    print(convert_tensors(source.fileno(), target.fileno(), jobs, int(sys.argv[3]))[1][:2])
+"""
+    (tmp_path / "source").write_bytes(bytes(2000))
+    for threads in (1, 2):
+        done = run_python("-c", code, tmp_path / "source", tmp_path / "target", threads)
+        assert done.stdout.strip() == "(10, 'write')", done.stderr

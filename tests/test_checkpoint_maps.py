@@ -16,7 +16,7 @@ from castwise import checkpoint
 from castwise.checkpoint.maps import named_map
 from castwise.cli._output import group_name
 from checkpoint_samples import floats
-from processes import run_castwise as run
+from support import run_castwise as run
 
 RECORD: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
     (Path(__file__).parent / "recorded" / "checkpoint_maps.json").read_text()

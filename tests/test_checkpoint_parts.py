@@ -4,6 +4,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -159,14 +160,36 @@ def test_other_containers_have_no_parts(tmp_path: Path) -> None:
         checkpoint.cast_file(source, tmp_path / "new.npz", "bfloat16", part="1/2")
 
 
-def test_a_damaged_page(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = tmp_path / "new"
     checkpoint.cast_file(folder, new, "bfloat16", part="1/1")
     page = temporary(tmp_path) / "part-1-of-1.json"
+    whole = json.loads(page.read_text())
     for text in ("", "[]", '{"job": 3}'):
         page.write_text(text)
         with pytest.raises(CheckpointError, match="was damaged; remove it"):
             checkpoint.finish(new)
+    report = str(tmp_path / "report.json")
+    for name in ("command", "source"):
+        for value in (None, 3, ["cast"]):
+            arguments = {**whole["arguments"], name: value}
+            if value is None:
+                del arguments[name]
+            page.write_text(json.dumps({**whole, "arguments": arguments}))
+            assert main(["finish", str(new), "--report", report]) == 2
+            assert f"{page} is not a page that a part wrote" in capsys.readouterr().err
+
+
+def test_mappings_of_any_class(tmp_path: Path) -> None:
+    source, new = tmp_path / "source.safetensors", tmp_path / "new.safetensors"
+    checkpoint.save(source, tensors(0))
+    dtypes = {".*": "fp8"}
+    alone = checkpoint.cast_file(source, tmp_path / "alone.safetensors", dtype_map=dtypes)
+    for number in (1, 2):
+        view = MappingProxyType(dtypes)
+        checkpoint.cast_file(source, new, dtype_map=view, part=(number, 2))
+    assert checkpoint.finish(new).rows == alone.rows
+    assert new.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
 
 
 def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

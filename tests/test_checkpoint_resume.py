@@ -15,7 +15,8 @@ from castwise import checkpoint
 from castwise.checkpoint import _filesystem, _leftovers
 from castwise.checkpoint._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
-from processes import run_castwise, run_python
+from processes import run_python
+from support import run_castwise
 
 SHARDS = ("a", "b", "c", "d")
 KEPT = ".out.resumable.castwise-tmp"

@@ -15,8 +15,8 @@ import pytest
 from castwise import checkpoint
 from castwise.cli._progress import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
-from processes import run_castwise as run
 from processes import run_on_terminal, run_python
+from support import run_castwise as run
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_reports_that_would_do_harm_are_refused_before_the_work(
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.json").symlink_to("keep.json")
     before = model.read_bytes()
-    for report in (tmp_path, keep, tmp_path / "link.json", tmp_path / "pipe", "/dev/stdout", model):
+    for report in (tmp_path, keep, tmp_path / "link.json", tmp_path / "pipe", model):
         arguments = ("cast", model, out, "--map", keep, "--report", report)
         result = run(*arguments, code=2)
         assert re.fullmatch(r"castwise: error: --report[^\n]+\n", result.stderr)
@@ -316,11 +316,13 @@ def test_reports_that_would_do_harm_are_refused_before_the_work(
     assert model.read_bytes() == before
     assert keep.read_text() == kept
     log = tmp_path / "log"
-    result = run_python(
-        *("-m", "castwise", "cast", model, out, "--dtype", "bf16", "--report", log), stdout=log
-    )
-    assert result.returncode == 2
-    assert "is standard output" in result.stderr
+    command = ("-m", "castwise", "cast", model, out, "--dtype", "bf16", "--report")
+    for report, stdout in ((log, log), ("/dev/stdout", None)):
+        result = run_python(*command, report, stdout=stdout)
+        assert result.returncode == 2
+        assert re.fullmatch(r"castwise: error: --report[^\n]+\n", result.stderr)
+        assert "is standard output" in result.stderr or report != log
+    assert not out.exists()
     write_sharded(tmp_path / "shards", {"one.safetensors": {"a": floats(2)}})
     shard = tmp_path / "shards" / "one.safetensors"
     arguments = ("cast", tmp_path / "shards", tmp_path / "new", "--dtype", "bf16")
@@ -383,7 +385,8 @@ def test_warnings_do_not_write_on_the_terminal(tmp_path: Path) -> None:
     np.savez(path, w=floats(2))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("\x1b[2Jowned\n.txt", "")
-    result = run("cast", path, tmp_path / "out.safetensors", "--dtype", "bf16")
+    new = tmp_path / "out.safetensors"
+    result = run_python("-m", "castwise", "cast", path, new, "--dtype", "bf16")
     assert "\x1b" not in result.stderr
     assert r"\x1b[2Jowned\n.txt" in result.stderr
 

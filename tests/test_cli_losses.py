@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import floats
-from processes import run_castwise as run
+from support import run_castwise as run
 
 LOSSES = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
 

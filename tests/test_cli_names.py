@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same, floats, random_array, write_sharded
-from processes import run_castwise as run
+from support import run_castwise as run
 
 
 @pytest.fixture

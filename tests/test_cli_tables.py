@@ -8,8 +8,8 @@ import pytest
 from castwise import checkpoint
 from castwise.cli._output import group_name
 from checkpoint_samples import floats
-from processes import run_castwise as run
 from processes import run_on_terminal
+from support import run_castwise as run
 
 LAYERS = 12
 

@@ -26,7 +26,7 @@ from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.dtype_policies import DTypePolicy
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,13 @@ class CastRequest(Request):
     keep_config: bool
     raw: bool
     as_bytes: bool
+
+    def __post_init__(self) -> None:
+        """Take mappings as dicts, which can be sent to other processes."""
+        for name in ("dtype", "dtype_map", "assume"):
+            given = getattr(self, name)
+            if isinstance(given, Mapping) and not isinstance(given, DTypePolicyMap):
+                object.__setattr__(self, name, dict(given))
 
     def check_part(self, **others: object) -> None:
         """Refuse what does not go together with `part`, also that parts draw different seeds."""

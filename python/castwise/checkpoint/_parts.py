@@ -315,7 +315,9 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
         if found := _PAGE.fullmatch(path.name):
             try:
                 page = json.loads(path.read_bytes())
-                dict(page["job"]), dict(page["arguments"])
+                dict(page["job"])
+                arguments = dict(page["arguments"])
+                "".join((arguments["command"], arguments["source"]))  # both are texts
                 _add(page.pop("reports"), {} if reports is None else reports)
             except (TypeError, ValueError, LookupError, RecursionError) as error:
                 raise CheckpointError(

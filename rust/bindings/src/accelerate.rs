@@ -19,15 +19,14 @@ mod pair;
 mod slot;
 
 use std::ffi::c_int;
-use std::ptr;
 
 use castwise_core::Format;
-use numpy::npyffi::{NPY_NTYPES_ABI_COMPATIBLE, NPY_TYPES, PY_ARRAY_API, PyArray_ArrFuncs, PyArray_Descr};
+use numpy::npyffi::{NPY_NTYPES_ABI_COMPATIBLE, NPY_TYPES, PyArray_ArrFuncs, PyArray_Descr};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi::PyCapsule_GetPointer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyCapsule;
 
 use crate::dtypes;
 use pair::{BoundaryValues, CastFunction, Pair};
@@ -94,11 +93,7 @@ fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
     let mut ends = Vec::new();
     let numbers = (0..NPY_NTYPES_ABI_COMPATIBLE as c_int).chain([NPY_TYPES::NPY_HALF as c_int]);
     for number in numbers {
-        // SAFETY: numpy has dtypes of all these numbers; the call returns a new reference.
-        let descr = unsafe {
-            let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
-            Bound::from_owned_ptr_or_err(py, descr.cast())?.cast_into_unchecked::<PyArrayDescr>()
-        };
+        let descr = dtypes::descr_from_number(py, number)?;
         if let Some(format) = dtypes::format_of(&descr)? {
             ends.push((format, descr));
         }
@@ -117,16 +112,11 @@ fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*
     /// Its index in numpy's table of C functions.
     const INDEX: usize = 365;
     type GetFunctions = unsafe extern "C" fn(*const PyArray_Descr) -> *mut PyArray_ArrFuncs;
-    let api = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?;
+    let api = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
+    let table = api.pointer_checked(None)?.cast::<GetFunctions>();
     // SAFETY: the capsule, which numpy keeps for ever, holds a table of pointers with this function at this place in
     // every numpy since 2.0.
-    let functions = unsafe {
-        let table = PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<GetFunctions>();
-        if table.is_null() {
-            return Err(PyErr::fetch(py));
-        }
-        table.add(INDEX).read()(descr.as_ptr().cast())
-    };
+    let functions = unsafe { table.add(INDEX).read()(descr.as_ptr().cast()) };
     if functions.is_null() {
         return Err(PyRuntimeError::new_err(format!("numpy knows no cast functions of {descr}")));
     }

@@ -158,7 +158,10 @@ pub(crate) fn cast<'py>(
     }
     let account = run(py, &source, &target, scale.as_ref(), fresh, &settings)?;
     let result = match shared {
-        Some(shared) => shared.filled_from(&target)?,
+        Some(shared) => {
+            shared.fill_from(&target)?;
+            shared.object.into_any()
+        }
         None => target.object.into_any(),
     };
     match account {
@@ -176,8 +179,7 @@ fn run(
     fresh: bool,
     settings: &Settings,
 ) -> PyResult<Option<castwise_core::report::CastReport>> {
-    let shape = source.shape();
-    let bytes = shape.iter().product::<usize>() * source.format.item_size();
+    let (shape, bytes) = (source.shape(), source.bytes());
     let (from, to, factors) = (source.place(), target.place(), scale.map(Array::place));
     let call = move || {
         // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and all checks were of these

@@ -10,7 +10,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 use crate::array::{Array, Plain};
 use crate::dtypes;
 use crate::foreign;
-use crate::small::{self, Given, Request, unless_none};
+use crate::small::{self, Request, unless_none};
 use crate::vectorcall::{Arguments, Callable, Names, Subclass};
 
 /// The options that a caster takes, all of them of `cast`.
@@ -218,9 +218,7 @@ impl Caster {
             ["rounding", "overflow", "nan", "scale", "order", "copy"].map(|name| options.get_item(name));
         let [rounding, overflow, nan, scale, order, copy] = found;
         let found = [rounding?, overflow?, nan?, scale?, order?, copy?];
-        let [rounding, overflow, nan, scale, order, copy] =
-            found.each_ref().map(|value| value.as_ref().map(Bound::as_borrowed));
-        let request = Request::read(&Given { rounding, overflow, nan, scale, order, copy });
+        let request = Request::read(found.each_ref().map(|value| value.as_ref().map(Bound::as_borrowed)));
         let request = request.filter(|_| sides == [true, true] && !report);
         request.map(|request| request.between((source.format, target.format))).transpose()
     }
@@ -240,7 +238,7 @@ impl Callable for Caster {
             return small::cast_to_new(&source, &x, (to.format, descr), request);
         };
         let Some(target) = Plain::of_dtype(&out, to.format, &to.descr)? else { return Ok(None) };
-        small::cast_into(&source, &target, (&x, &out), request)
+        small::cast_into(&source, &target, &out, request)
     }
 
     fn subclass() -> &'static PyOnceLock<Subclass> {

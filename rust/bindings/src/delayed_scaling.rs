@@ -3,7 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use castwise_core::Format;
-use castwise_core::cast::{Source, Target, num_threads};
+use castwise_core::cast::num_threads;
+use castwise_core::codec::options::Named;
 use castwise_core::delayed_scaling::{
     AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
 };
@@ -178,27 +179,9 @@ impl DelayedScaling {
             source = source.copy()?;
         }
         let (factor, divide) = self.core.operand();
-        let shape = source.shape().to_vec();
-        let from = (source.pointer().expose_provenance(), source.strides().to_vec());
-        let to = (target.pointer().expose_provenance(), target.strides().to_vec());
-        let kinds = ((source.format, source.swapped), (target.format, target.swapped));
+        let (shape, from, to) = (source.shape(), source.place(), target.place());
         let call = move || {
-            let values = Gradient {
-                shape: &shape,
-                source: Source {
-                    pointer: std::ptr::with_exposed_provenance(from.0),
-                    strides: &from.1,
-                    format: kinds.0.0,
-                    swapped: kinds.0.1,
-                },
-                target: Some(Target {
-                    pointer: std::ptr::with_exposed_provenance_mut(to.0),
-                    strides: &to.1,
-                    format: kinds.1.0,
-                    swapped: kinds.1.1,
-                    fresh: false,
-                }),
-            };
+            let values = Gradient { shape, source: from.source(), target: Some(to.target(false)) };
             // SAFETY: numpy vouched for what `Array` copied, of which all checks were; the caller keeps the arrays
             // alive. The target is new, or was checked to be writeable, of this shape and without overlap in itself,
             // and made not to overlap the source but elementwise. A racing write of the host's changes which value

@@ -62,7 +62,7 @@ pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Form
 }
 
 /// Returns numpy's own dtype with a type number.
-fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArrayDescr>> {
+pub(crate) fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArrayDescr>> {
     // SAFETY: the call returns a new reference, or null with an exception set.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);

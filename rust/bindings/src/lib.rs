@@ -89,8 +89,7 @@ mod _core {
         let cast = pyo3::wrap_pyfunction!(super::cast::cast, module)?;
         module.add("cast", super::vectorcall::function::<super::small::Cast>(&cast)?)?;
         let py = module.py();
-        super::attribute::keep::<super::policy::ComputeDtype>(py)?;
-        super::attribute::keep::<super::policy::VariableDtype>(py)?;
+        super::policy::keep_dtypes(py)?;
         module.add("caster", super::vectorcall::class::<super::caster::Caster>(py, c"castwise.caster")?)?;
         module.add("environment_errors", super::runtime::read_environment())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))

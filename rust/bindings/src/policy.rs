@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use castwise_core::codec::options::Named;
 use castwise_core::policy::{self, Class, Dialect, Exception, JMP, KERAS, Policy, Refused, TF_LAYER, TF2};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::attribute::KeptAttribute;
+use crate::attribute;
 
 /// By the names that Python calls them.
 const DIALECTS: [(&str, &Dialect); 4] =
@@ -48,38 +49,10 @@ pub(crate) struct PolicyBase {
     variable_dtype: PyOnceLock<Py<PyAny>>,
 }
 
-/// `policy.compute_dtype`, read without PyO3's getter when it has been made.
-pub(crate) struct ComputeDtype;
-
-impl KeptAttribute for ComputeDtype {
-    type Class = PolicyBase;
-    const NAME: &'static str = "compute_dtype";
-
-    fn kept<'a>(policy: &'a PolicyBase, py: Python<'_>) -> Option<&'a Py<PyAny>> {
-        policy.compute_dtype.get(py)
-    }
-
-    fn getter() -> &'static PyOnceLock<Py<PyAny>> {
-        static GETTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        &GETTER
-    }
-}
-
-/// `policy.variable_dtype`, in the same way.
-pub(crate) struct VariableDtype;
-
-impl KeptAttribute for VariableDtype {
-    type Class = PolicyBase;
-    const NAME: &'static str = "variable_dtype";
-
-    fn kept<'a>(policy: &'a PolicyBase, py: Python<'_>) -> Option<&'a Py<PyAny>> {
-        policy.variable_dtype.get(py)
-    }
-
-    fn getter() -> &'static PyOnceLock<Py<PyAny>> {
-        static GETTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        &GETTER
-    }
+/// Lets the dtypes of policies be read without PyO3's getters where they have been made.
+pub(crate) fn keep_dtypes(py: Python<'_>) -> PyResult<()> {
+    attribute::keep::<PolicyBase>(py, "compute_dtype", |policy, py| policy.compute_dtype.get(py))?;
+    attribute::keep::<PolicyBase>(py, "variable_dtype", |policy, py| policy.variable_dtype.get(py))
 }
 
 impl PolicyBase {
@@ -149,7 +122,7 @@ impl PolicyBase {
         mode: &Bound<'_, PyAny>,
         source_name: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let class = Class::parse(class_name).ok_or_else(|| {
+        let class = Class::parse(class_name).map_err(|_| {
             PyValueError::new_err(format!("class_name={class_name:?} is not a class of policies."))
         })?;
         // Keras looks a mode up before it looks what it is.
@@ -236,8 +209,8 @@ impl PolicyBase {
         let (called, dialect) = find_dialect(&dialect)?;
         let class = Class::parse(&class_name);
         let policy = match (class, arguments.as_slice()) {
-            (Some(Class::Plain), [name]) => policy::plain(name, dialect),
-            (Some(class), [mode, source]) => policy::quantized(class, mode, source),
+            (Ok(Class::Plain), [name]) => policy::plain(name, dialect),
+            (Ok(class), [mode, source]) => policy::quantized(class, mode, source),
             _ => return Err(PyValueError::new_err("the state is not that of a policy.")),
         };
         slf.get().set(policy.map_err(refused)?, called)

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use castwise_core::codec::options::Named;
 use castwise_core::policy_map::{Classes, Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use castwise_core::spelling;
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
@@ -12,6 +13,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::{PyDict, PyString};
+
+use crate::error::to_python;
 
 /// A value, and what is found out about its key later.
 struct Held {
@@ -41,18 +44,6 @@ pub(crate) struct PyPolicyMap {
     overlap: Overlap,
 }
 
-const MATCHINGS: [(&str, Matching); 2] = [("fullmatch", Matching::Full), ("search", Matching::Search)];
-
-const OVERLAPS: [(&str, Overlap); 3] =
-    [("raise", Overlap::Raise), ("first", Overlap::First), ("longest", Overlap::Longest)];
-
-fn choose<T: Copy>(argument: &str, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
-    choices.iter().find(|(called, _)| *called == name).map(|&(_, choice)| choice).ok_or_else(|| {
-        let names: Vec<String> = choices.iter().map(|(called, _)| format!("{called:?}")).collect();
-        PyValueError::new_err(format!("{argument}={name:?} is not valid; use one of {}.", names.join(", ")))
-    })
-}
-
 /// Keys and values.
 type Items = Vec<(String, Py<PyAny>)>;
 
@@ -66,9 +57,10 @@ struct Match {
 }
 
 impl PyPolicyMap {
-    /// The method of `re` that this map's matching is.
-    fn method(&self) -> &'static str {
-        MATCHINGS.iter().find(|(_, matching)| *matching == self.matching).map_or("", |&(name, _)| name)
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, PolicyMap<Held>>> {
+        self.map.lock_py_attached(py).map_err(|_| {
+            PyValueError::new_err("the map was left half changed by an earlier error; make a new one.")
+        })
     }
 
     /// Makes what is held for a key; `ValueError` with the position if it is not a regular expression.
@@ -110,7 +102,7 @@ impl PyPolicyMap {
         let plain = if key.is_exact_instance_of::<PyString>() { key } else { &PyString::new(py, text) };
         let pattern = Pattern::new(text, self.matching);
         let held = Self::hold(py, text, &pattern, value.clone_ref(py))?;
-        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let mut map = self.lock(py)?;
         if let Err(refused) = map.insert(text, pattern, held) {
             let found = map.get(text).map_or(value, |held| held.value.clone_ref(py));
             drop(map); // before `refused`, whose objects may run code when they go
@@ -135,7 +127,7 @@ impl PyPolicyMap {
             _ => Undecided::Wide(Arc::clone(&key.value.late)),
         };
         let (exact, judged) = {
-            let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+            let mut map = self.lock(py)?;
             match path.to_cow() {
                 Ok(text) => {
                     let found = map.find(&text, all);
@@ -161,7 +153,7 @@ impl PyPolicyMap {
         let result = match undecided {
             Undecided::Compiled(late) => {
                 let pattern = late.compiled.get_or_try_init(py, || Self::compile(py, key))?;
-                pattern.bind(py).call_method1(self.method(), (path,))?
+                pattern.bind(py).call_method1(self.matching.name(), (path,))?
             }
             Undecided::Wide(late) => {
                 if let Ok(text) = path.to_cow() {
@@ -171,7 +163,7 @@ impl PyPolicyMap {
                         return Ok(matches);
                     }
                 }
-                py.import(intern!(py, "re"))?.call_method1(self.method(), (key, path))?
+                py.import(intern!(py, "re"))?.call_method1(self.matching.name(), (key, path))?
             }
         };
         Ok(!result.is_none())
@@ -229,17 +221,13 @@ fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
 /// Longer keys are not quoted in errors.
 const LONGEST_QUOTED: usize = 1000;
 
-fn poisoned() -> PyErr {
-    PyValueError::new_err("the map was left half changed by an earlier error; make a new one.")
-}
-
 #[pymethods]
 impl PyPolicyMap {
     #[new]
     #[pyo3(signature = (r#match = "fullmatch", on_overlap = "raise"))]
     fn new(py: Python<'_>, r#match: &str, on_overlap: &str) -> PyResult<Self> {
-        let matching = choose("match", r#match, &MATCHINGS)?;
-        let overlap = choose("on_overlap", on_overlap, &OVERLAPS)?;
+        let matching = Matching::parse(r#match).map_err(to_python)?;
+        let overlap = Overlap::parse(on_overlap).map_err(to_python)?;
         let exact = PyDict::new(py).unbind();
         Ok(Self { map: Mutex::new(PolicyMap::new()), exact, matching, overlap })
     }
@@ -252,7 +240,7 @@ impl PyPolicyMap {
 
     /// Take a key out and return its value. `KeyError` if it is not there.
     fn remove(&self, py: Python<'_>, key: &str) -> PyResult<Py<PyAny>> {
-        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let mut map = self.lock(py)?;
         let removed = map.remove(key).ok_or_else(|| PyKeyError::new_err(key.to_owned()))?;
         let forgotten = self.exact.bind(py).del_item(key);
         drop(map);
@@ -261,7 +249,7 @@ impl PyPolicyMap {
 
     /// Take out the key that was inserted last, with its value. `KeyError` if the map is empty.
     fn pop_last(&self, py: Python<'_>) -> PyResult<(String, Py<PyAny>)> {
-        let mut map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let mut map = self.lock(py)?;
         let (key, held) = map.pop_last().ok_or_else(|| PyKeyError::new_err("the map is empty"))?;
         let forgotten = self.exact.bind(py).del_item(&*key);
         drop(map);
@@ -321,13 +309,13 @@ impl PyPolicyMap {
     fn get(&self, key: &Bound<'_, PyString>) -> PyResult<Option<Py<PyAny>>> {
         let py = key.py();
         let Ok(key) = key.to_cow() else { return Ok(None) }; // half a surrogate pair is not a key
-        let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let map = self.lock(py)?;
         Ok(map.get(&key).map(|held| held.value.clone_ref(py)))
     }
 
     /// Keys and values, in the order of insertion.
     fn items(&self, py: Python<'_>) -> PyResult<Items> {
-        let map = self.map.lock_py_attached(py).map_err(|_| poisoned())?;
+        let map = self.lock(py)?;
         Ok(map.keys().map(|key| (key.text.to_string(), key.value.value.clone_ref(py))).collect())
     }
 
@@ -343,9 +331,8 @@ impl PyPolicyMap {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Reduced<'py>> {
         let own = slf.get();
-        let overlap =
-            OVERLAPS.iter().find(|(_, overlap)| *overlap == own.overlap).map_or("", |&(name, _)| name);
-        Ok((slf.get_type().into_any(), (own.method(), overlap), own.items(slf.py())?))
+        let arguments = (own.matching.name(), own.overlap.name());
+        Ok((slf.get_type().into_any(), arguments, own.items(slf.py())?))
     }
 
     fn __setstate__(&self, py: Python<'_>, items: Items) -> PyResult<()> {
@@ -368,7 +355,7 @@ impl PyPolicyMap {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.map.lock_py_attached(py).map_err(|_| poisoned())?.len())
+        Ok(self.lock(py)?.len())
     }
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         row.set_item("bits", scheme.bits)?;
         row.set_item("block", scheme.block)?;
         row.set_item("scale", scale)?;
-        row.set_item("rule", scheme.rule.map(name_of))?;
+        row.set_item("rule", scheme.rule.map(Named::name))?;
         row.set_item("global_scale", scheme.global_scale)?;
         row.set_item("zero_point", scheme.zero_point)?;
         row.set_item("code_map", map)?;
@@ -151,10 +151,6 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Ok(row)
     };
     PyList::new(py, TABLE.iter().map(row).collect::<PyResult<Vec<_>>>()?)
-}
-
-fn name_of<N: Named + PartialEq>(value: N) -> &'static str {
-    N::NAMES.iter().find(|known| known.1 == value).map_or("", |known| known.0)
 }
 
 /// Decode packed codes with their scales.

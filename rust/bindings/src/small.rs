@@ -1,7 +1,7 @@
 //! Casts of plain arrays with few elements, for which the call takes longer than the cast: only simple calls are
 //! handled here, and all others are left to [`crate::cast`].
 
-use castwise_core::cast::{self as core, PlannedCast, Prepared, Settings};
+use castwise_core::cast::{self as core, PlannedCast, Settings};
 use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::{Error, Format};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
@@ -9,7 +9,6 @@ use pyo3::ffi::PyCFunctionFastWithKeywords;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyFloat, PyString};
-use smallvec::SmallVec;
 
 use crate::array::{Order, Place, Plain};
 use crate::cast::word_named;
@@ -17,15 +16,9 @@ use crate::dtypes;
 use crate::error::to_python;
 use crate::vectorcall::{Arguments, Function, Names};
 
-/// Bytes of a source or a result, at most; larger ones gain from threads and from kept memory.
+/// Bytes read and written, at most; larger ones gain from threads and from kept memory. The interpreter is kept: other
+/// threads wait for it some ten microseconds at most, and releasing it would take a tenth of the time of a copy.
 const LARGEST: usize = 1 << 19;
-
-/// Up to this many bytes read and written, the interpreter is kept: other threads wait for it only some microseconds,
-/// and releasing it would take a tenth of the time of a copy.
-const KEEPS_INTERPRETER: usize = 1 << 18;
-
-/// Axes whose lengths and strides cost no allocation.
-const AXES: usize = 4;
 
 /// The options of a cast without draws, report and differing factors.
 #[derive(Debug)]
@@ -39,33 +32,24 @@ pub(crate) struct Request {
     planned: Option<PlannedCast>,
 }
 
-/// What each option was given as.
-pub(crate) struct Given<'a, 'py> {
-    pub(crate) rounding: Option<Borrowed<'a, 'py, PyAny>>,
-    pub(crate) overflow: Option<Borrowed<'a, 'py, PyAny>>,
-    pub(crate) nan: Option<Borrowed<'a, 'py, PyAny>>,
-    pub(crate) scale: Option<Borrowed<'a, 'py, PyAny>>,
-    pub(crate) order: Option<Borrowed<'a, 'py, PyAny>>,
-    pub(crate) copy: Option<Borrowed<'a, 'py, PyAny>>,
-}
-
 impl Request {
-    /// Reads options; `None` for invalid ones too.
+    /// Reads rounding, overflow, nan, scale, order and copy as given; `None` for invalid ones too.
     #[inline]
-    pub(crate) fn read(given: &Given<'_, '_>) -> Option<Self> {
-        let rounding = match unless_none(given.rounding) {
+    pub(crate) fn read(given: [Option<Borrowed<'_, '_, PyAny>>; 6]) -> Option<Self> {
+        let [rounding, overflow, nan, scale, order, copy] = given;
+        let rounding = match unless_none(rounding) {
             None => None,
             Some(word) => Some(word_named(&word).filter(|&rounding| rounding != Rounding::Stochastic)?),
         };
-        let factor = match unless_none(given.scale) {
+        let factor = match unless_none(scale) {
             None => None,
             // Subclasses count too: numpy's float64 is one.
             Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
         };
-        let overflow = given.overflow.map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
-        let nan = given.nan.map_or(Some(NanRule::Keep), |word| word_named(&word))?;
-        let order = given.order.map_or(Some(Order::Keep), |word| Order::named(&word))?;
-        let copy = given.copy.map_or(Some(true), |flag| Some(flag.cast::<PyBool>().ok()?.is_true()))?;
+        let overflow = overflow.map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
+        let nan = nan.map_or(Some(NanRule::Keep), |word| word_named(&word))?;
+        let order = order.map_or(Some(Order::Keep), |word| Order::named(&word))?;
+        let copy = copy.map_or(Some(true), |flag| Some(flag.cast::<PyBool>().ok()?.is_true()))?;
         Some(Self {
             order,
             copy,
@@ -105,15 +89,15 @@ impl Function for Cast {
         let [Some(x), dtype, out, rounding, overflow, nan, scale, order, copy] = values else {
             return Ok(None);
         };
-        let given = Given { rounding, overflow, nan, scale, order, copy };
-        let Some(request) = Request::read(&given) else { return Ok(None) };
+        let options = [rounding, overflow, nan, scale, order, copy];
+        let Some(request) = Request::read(options) else { return Ok(None) };
         match (unless_none(dtype), unless_none(out)) {
             (Some(dtype), None) => cast_to(&x, &dtype, &request),
             (None, Some(out)) => {
                 let (Some(source), Some(target)) = (Plain::of(&x)?, Plain::of(&out)?) else {
                     return Ok(None);
                 };
-                cast_into(&source, &target, (&x, &out), &request)
+                cast_into(&source, &target, &out, &request)
             }
             _ => Ok(None),
         }
@@ -160,13 +144,13 @@ pub(crate) fn cast_to_new<'py>(
     if !request.copy && request.is_plain() && format == source.format && source.is_in_order(request.order) {
         return Ok(Some(x.clone()));
     }
-    if source.count.saturating_mul(source.format.item_size().max(format.item_size())) > LARGEST {
+    if source.size().saturating_add(source.count.saturating_mul(format.item_size())) > LARGEST {
         return Ok(None);
     }
     let new = source.empty_like(request.order, descr)?;
     let target = Plain::fresh(&new, source, format);
     // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
-    let done = unsafe { fill(source, &target, (x, &new), request)? };
+    let done = unsafe { fill(source, &target, request)? };
     Ok(done.then(|| new.into_any()))
 }
 
@@ -175,11 +159,11 @@ pub(crate) fn cast_to_new<'py>(
 pub(crate) fn cast_into<'py>(
     source: &Plain<'_, 'py>,
     target: &Plain<'_, 'py>,
-    (x, out): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
+    out: &Bound<'py, PyAny>,
     request: &Request,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     // SAFETY: the target takes the elements of the source: that is found before.
-    let done = target.takes(source) && unsafe { fill(source, target, (x, out), request)? };
+    let done = target.takes(source) && unsafe { fill(source, target, request)? };
     Ok(done.then(|| out.clone()))
 }
 
@@ -189,95 +173,31 @@ pub(crate) fn cast_into<'py>(
 /// The target is writeable, of the source's shape, its extent is apart from the source's, and its elements from each other.
 /// A request between two formats is one between theirs.
 #[inline]
-unsafe fn fill(
-    source: &Plain<'_, '_>,
-    target: &Plain<'_, '_>,
-    owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
-    request: &Request,
-) -> PyResult<bool> {
-    if let Some(planned) = &request.planned
-        && target.is_dense_as(source)
-        && source.size() + target.size() <= KEEPS_INTERPRETER
-        // SAFETY: as below.
-        && unsafe { planned.run(source.pointer, target.pointer, source.count) }
-    {
-        return Ok(true);
-    }
-    // SAFETY: passed on.
-    unsafe { fill_by_formats(source, target, owners, request) }
-}
-
-/// Does the same by a plan for the formats and options that is looked up.
-///
-/// # Safety
-/// As for [`fill`].
-unsafe fn fill_by_formats(
-    source: &Plain<'_, '_>,
-    target: &Plain<'_, '_>,
-    owners: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
-    request: &Request,
-) -> PyResult<bool> {
-    if !request.is_plain() {
-        // Longer ones are cast without the interpreter.
-        if source.size() + target.size() > KEEPS_INTERPRETER {
-            return Ok(false);
-        }
-        let (options, factor) = (&request.options, request.factor);
-        if target.is_dense_as(source) {
-            let (from, to) = ((source.pointer.cast_const(), source.format), (target.pointer, target.format));
-            // SAFETY: as below.
-            return unsafe { core::cast_few(from, to, source.count, options, factor) }.map_err(to_python);
-        }
-        let (from, to) = (source.place().source(), target.place().target(false));
-        // SAFETY: as below.
-        return unsafe { core::cast_small(source.shape(), &from, &to, options, factor) }.map_err(to_python);
-    }
-    if source.size() + target.size() > KEEPS_INTERPRETER {
-        // SAFETY: passed on.
-        return unsafe { fill_many(source, target, owners) };
-    }
-    let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
-    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is
-    // not released and no Python code runs.
-    unsafe {
-        if target.is_dense_as(source) {
-            prepared.run(source.pointer, target.pointer, source.count);
-        } else {
-            run(source.shape(), source.place(), target.place()).map_err(to_python)?;
-        }
-    }
-    Ok(true)
-}
-
-/// Does the same without the interpreter.
-///
-/// # Safety
-/// As for [`fill`].
-unsafe fn fill_many(
-    source: &Plain<'_, '_>,
-    target: &Plain<'_, '_>,
-    (x, out): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
-) -> PyResult<bool> {
-    if source.size().max(target.size()) > LARGEST {
+unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request) -> PyResult<bool> {
+    if source.size() + target.size() > LARGEST {
         return Ok(false);
     }
-    let (from, to) = (source.place(), target.place());
-    // Other threads may give the arrays other shapes meanwhile. Their memory stays: numpy does not free that of arrays
-    // with a second owner.
-    let _owners = (x.clone(), out.clone());
-    if target.is_dense_as(source) {
-        let prepared = Prepared::new(source.format, None, target.format).map_err(to_python)?;
-        let count = source.count;
-        // SAFETY: the caller's promise; the arrays live as long as their owners here.
-        x.py().detach(|| unsafe { prepared.run(from.source().pointer, to.target(false).pointer, count) });
-        return Ok(true);
-    }
-    let shape: SmallVec<[_; AXES]> = source.shape().into();
-    let [strides, to_strides] = [from, to].map(|place| SmallVec::<[_; AXES]>::from(place.strides()));
-    let (from, to) = (from.with_strides(&strides), to.with_strides(&to_strides));
-    // SAFETY: the caller's promise; the arrays live as long as their owners here, and the shape and strides are copies.
-    x.py().detach(|| unsafe { run(&shape, from, to) }).map_err(to_python)?;
-    Ok(true)
+    let (dense, count) = (target.is_dense_as(source), source.count);
+    let (options, factor) = (&request.options, request.factor);
+    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is
+    // not released and no Python code runs.
+    let done = unsafe {
+        if let Some(planned) = request.planned.as_ref().filter(|_| dense)
+            && planned.run(source.pointer, target.pointer, count)
+        {
+            return Ok(true);
+        }
+        if dense {
+            let (from, to) = ((source.pointer.cast_const(), source.format), (target.pointer, target.format));
+            core::cast_few(from, to, count, options, factor)
+        } else if request.is_plain() {
+            run(source.shape(), source.place(), target.place()).map(|()| true)
+        } else {
+            let (from, to) = (source.place().source(), target.place().target(false));
+            core::cast_small(source.shape(), &from, &to, options, factor)
+        }
+    };
+    done.map_err(to_python)
 }
 
 /// Calls the core for the places of two arrays of a shape.

@@ -1,7 +1,7 @@
 //! Lists of gradients to one call of the core.
 
 use castwise_core::Format;
-use castwise_core::cast::{Source, Target, num_threads};
+use castwise_core::cast::num_threads;
 use castwise_core::unscale::{Gradient, Reciprocal, Unscaled, unscale};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -175,25 +175,6 @@ fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The memory of an array for the core, as numbers: pointers are not `Send`.
-struct Place {
-    address: usize,
-    strides: Vec<isize>,
-    format: Format,
-    swapped: bool,
-}
-
-impl Place {
-    fn of(array: &Array<'_>) -> Self {
-        Self {
-            address: array.pointer().expose_provenance(),
-            strides: array.strides().to_vec(),
-            format: array.format,
-            swapped: array.swapped,
-        }
-    }
-}
-
 /// Calls the core, releasing the interpreter where that pays.
 fn run(
     py: Python<'_>,
@@ -203,29 +184,15 @@ fn run(
     leaves: Option<&[usize]>,
     threads: usize,
 ) -> PyResult<Unscaled> {
-    // Owned, as in `cast`: another thread may give an array another shape meanwhile.
-    let shapes: Vec<Vec<usize>> = sources.iter().map(|source| source.shape().to_vec()).collect();
-    let from: Vec<Place> = sources.iter().map(Place::of).collect();
-    let to: Option<Vec<Place>> = targets.map(|targets| targets.iter().map(Place::of).collect());
-    let sizes = shapes.iter().zip(&from);
-    let bytes: usize =
-        sizes.map(|(shape, place)| shape.iter().product::<usize>() * place.format.item_size()).sum();
+    let shapes: Vec<_> = sources.iter().map(Array::shape).collect();
+    let from: Vec<_> = sources.iter().map(Array::place).collect();
+    let to: Option<Vec<_>> = targets.map(|targets| targets.iter().map(Array::place).collect());
+    let bytes: usize = sources.iter().map(Array::bytes).sum();
     let call = move || {
         let gradient = |index: usize| Gradient {
-            shape: &shapes[index],
-            source: Source {
-                pointer: std::ptr::with_exposed_provenance(from[index].address),
-                strides: &from[index].strides,
-                format: from[index].format,
-                swapped: from[index].swapped,
-            },
-            target: to.as_ref().map(|to| Target {
-                pointer: std::ptr::with_exposed_provenance_mut(to[index].address),
-                strides: &to[index].strides,
-                format: to[index].format,
-                swapped: to[index].swapped,
-                fresh: false,
-            }),
+            shape: shapes[index],
+            source: from[index].source(),
+            target: to.as_ref().map(|to| to[index].target(false)),
         };
         let gradients: Vec<_> = (0..shapes.len()).map(gradient).collect();
         // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these

@@ -16,6 +16,7 @@
 //! `quantizers.compute_float8_scale` and `compute_float8_amax_history`; `TransformerEngine` 2
 //! `fp8._default_sf_compute` and `_update_amax_history`.
 
+use crate::codec::options::Named;
 use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 use crate::format::{FloatSpec, Format, Specials};
@@ -40,36 +41,19 @@ pub enum AmaxAlgorithm {
     MostRecent,
 }
 
-macro_rules! named {
-    ($type:ident, $argument:literal, $($name:literal => $variant:ident),*) => {
-        impl $type {
-            /// The value called `name`.
-            ///
-            /// # Errors
-            /// [`Error::UnknownOption`] listing the valid names.
-            pub fn parse(name: &str) -> Result<Self, Error> {
-                match name {
-                    $($name => Ok(Self::$variant),)*
-                    _ => Err(Error::UnknownOption {
-                        argument: $argument,
-                        value: format!("{name:?}"),
-                        valid: vec![$($name),*],
-                    }),
-                }
-            }
-
-            /// Its name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
+impl Named for Recipe {
+    const ARGUMENT: &'static str = "preset";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("castwise", Self::Castwise),
+        ("keras", Self::Keras),
+        ("transformer_engine", Self::TransformerEngine),
+    ];
 }
-named!(Recipe, "preset", "castwise" => Castwise, "keras" => Keras, "transformer_engine" => TransformerEngine);
-named!(AmaxAlgorithm, "amax_algorithm", "max" => Max, "most_recent" => MostRecent);
+
+impl Named for AmaxAlgorithm {
+    const ARGUMENT: &'static str = "amax_algorithm";
+    const NAMES: &'static [(&'static str, Self)] = &[("max", Self::Max), ("most_recent", Self::MostRecent)];
+}
 
 /// The longest history: 4 MiB, and every step makes a new one.
 pub const LONGEST_HISTORY: usize = 1 << 20;
@@ -331,34 +315,4 @@ fn narrow(amax: f64) -> f32 {
 
 fn reciprocal(number: f32) -> f32 {
     1.0 / number
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scales(recipe: Recipe, amaxes: &[f64]) -> Vec<f64> {
-        let mut state = DelayedScaling::new(default_format(), recipe, AmaxAlgorithm::Max, 4, 0).unwrap();
-        let used = amaxes.iter().map(|&amax| {
-            let scale = state.scale();
-            state = state.next(amax).unwrap();
-            scale
-        });
-        used.collect()
-    }
-
-    #[test]
-    fn keras_acts_two_steps_later_and_the_others_one() {
-        let amaxes = [448.0, 896.0, 0.0, 0.0];
-        assert_eq!(scales(Recipe::Keras, &amaxes), [1.0, 1.0, 1.0, 2.0]);
-        assert_eq!(scales(Recipe::Castwise, &amaxes), [1.0, 1.0, 2.0, 2.0]);
-        assert_eq!(scales(Recipe::TransformerEngine, &amaxes), [1.0, 1.0, 2.0, 2.0]);
-    }
-
-    #[test]
-    fn a_nan_is_left_out_by_the_default_alone() {
-        let amaxes = [448.0, f64::NAN, 896.0, 896.0, 896.0];
-        assert_eq!(scales(Recipe::Castwise, &amaxes), [1.0, 1.0, 1.0, 2.0, 2.0]);
-        assert_eq!(scales(Recipe::TransformerEngine, &amaxes), [1.0; 5]);
-    }
 }

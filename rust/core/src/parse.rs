@@ -76,32 +76,3 @@ fn nearest(wanted: &str) -> Vec<&'static str> {
         scored.into_iter().filter(|&(strange, score, _)| if has_family { !strange } else { score <= limit });
     close.take(3).map(|(_, _, name)| name).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_and_alias_is_unique_and_parses_to_its_row() {
-        for format in Format::all() {
-            let row = format.row();
-            for spelling in row.aliases.iter().chain([&row.name]) {
-                assert_eq!(parse(spelling).unwrap(), format, "{spelling}");
-                assert_eq!(parse(&spelling.to_ascii_uppercase()).unwrap(), format);
-            }
-        }
-    }
-
-    #[test]
-    fn a_wrong_name_is_answered_with_the_nearest() {
-        let error = parse("float8_e4m3f").unwrap_err();
-        assert!(error.to_string().contains("float8_e4m3fn"), "{error}");
-        assert!(parse("bfloat17").unwrap_err().to_string().contains("bfloat16"));
-        for family in ["float8", "fp8", "f8"] {
-            let error = parse(family).unwrap_err().to_string();
-            assert!(error.contains("Did you mean \"float8_e4m3fn\""), "{error}");
-        }
-        assert!(!parse("").unwrap_err().to_string().contains("Did you mean"));
-        assert!(!parse("quaternion").unwrap_err().to_string().contains("Did you mean"));
-    }
-}

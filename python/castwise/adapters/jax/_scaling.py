@@ -42,12 +42,12 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
     if isinstance(machine, FixedLossScale):
         none = np.int32(0)
         return LossScale(np.float32(machine.scale), none, none, none, machine)
-    if machine._rules["arithmetic"] == "double" and not wide:
+    if machine._rules["arithmetic"] == "Double" and not wide:
         raise ValueError(
             f"preset={machine.preset!r} keeps its scale in 64 bits, which jax has with "
             "jax.config.update('jax_enable_x64', True) only; do that, or use another preset."
         )
-    real = np.float64 if machine._rules["arithmetic"] == "double" else np.float32
+    real = np.float64 if machine._rules["arithmetic"] == "Double" else np.float32
     numbers = [machine.growth_interval, machine.hysteresis]
     numbers += [getattr(machine, name) for name in _FIELDS[1:]]
     if max(map(abs, numbers)) >= _LIMIT and not wide:
@@ -139,18 +139,18 @@ def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...
     rules, interval = machine._rules, machine.growth_interval
     last = np.iinfo(state.counter.dtype).max
     counter = jnp.where(state.counter == last, last, state.counter + 1)
-    reached = rules["growth"] == "reached"
+    reached = rules["growth"] == "Reached"
     grows = counter >= interval if reached else counter == interval
-    if rules["growth"] == "modulo":
+    if rules["growth"] == "Modulo":
         counter = counter % interval if interval else jnp.zeros_like(counter)
     counter = jnp.where(grows, 0, counter)
     grown = _computed(rules, lambda scale, factor: scale * factor, state, machine.growth_factor)
-    if rules["ceiling"] == "unchanged":
+    if rules["ceiling"] == "Unchanged":
         grown = jnp.where(jnp.isfinite(grown), grown, state.scale)
-    elif rules["ceiling"] == "maximum" and machine.maximum is not None:
+    elif rules["ceiling"] == "Maximum" and machine.maximum is not None:
         maximum = grown.dtype.type(machine.maximum)
         grown = jnp.where(grown < maximum, grown, maximum)
-    restored = grows if rules["restore"] == "growth" else True
+    restored = grows if rules["restore"] == "Growth" else True
     left = jnp.where(restored, machine.hysteresis, state.hysteresis_left)
     return jnp.where(grows, grown, state.scale), counter, left, 0
 
@@ -161,7 +161,7 @@ def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, 
     least = np.iinfo(state.hysteresis_left.dtype).min
     left = jnp.where(state.hysteresis_left == least, least, state.hysteresis_left - 1)
     held = left > 0
-    if rules["backoff"] == "multiply":
+    if rules["backoff"] == "Multiply":
         lower = _computed(rules, lambda scale, by: scale * by, state, machine.backoff_factor)
     else:
         lower = _computed(rules, lambda scale, by: scale / by, state, machine.growth_factor)
@@ -174,7 +174,7 @@ def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, 
     return (
         jnp.where(held, state.scale, lower),
         0,
-        left if rules["restore"] == "growth" else jnp.maximum(left, 0),
+        left if rules["restore"] == "Growth" else jnp.maximum(left, 0),
         jnp.where(held, state.floor_steps, floor_steps),
     )
 
@@ -188,7 +188,7 @@ def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: fl
     lax = jax.lax
     with _sixty_four_bits():
         wide = lax.convert_element_type(state.scale, np.float64)
-        number = np.float64(np.float32(factor) if rules["arithmetic"] == "single" else factor)
+        number = np.float64(np.float32(factor) if rules["arithmetic"] == "Single" else factor)
         return lax.convert_element_type(function(wide, number), state.scale.dtype)
 
 

@@ -109,6 +109,11 @@ impl<'py> Array<'py> {
         &self.strides
     }
 
+    /// Returns the bytes of its elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>().saturating_mul(self.format.item_size())
+    }
+
     pub(crate) fn is_writeable(&self) -> bool {
         self.has_flag(flags::NPY_ARRAY_WRITEABLE)
     }
@@ -170,12 +175,12 @@ impl<'py> Array<'py> {
         overlaps_itself(self.shape(), self.strides(), self.format.item_size())
     }
 
-    /// Copies another array of its shape and dtype into it, and returns its object.
-    pub(crate) fn filled_from(self, other: &Self) -> PyResult<Bound<'py, PyAny>> {
+    /// Copies another array of its shape and dtype into it.
+    pub(crate) fn fill_from(&self, other: &Self) -> PyResult<()> {
         let py = self.object.py();
         // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
         match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, self.raw(), other.raw()) } {
-            0 => Ok(self.object.into_any()),
+            0 => Ok(()),
             _ => Err(PyErr::fetch(py)),
         }
     }
@@ -218,12 +223,8 @@ impl<'py> Array<'py> {
     /// Makes a copy, a plain array for any class.
     pub(crate) fn copy(&self) -> PyResult<Self> {
         let new = self.empty_like(Order::Keep, &self.object.dtype(), self.format)?;
-        let py = self.object.py();
-        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
-        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, new.raw(), self.raw()) } {
-            0 => Ok(new),
-            _ => Err(PyErr::fetch(py)),
-        }
+        new.fill_from(self)?;
+        Ok(new)
     }
 }
 

@@ -21,16 +21,6 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Bytes between elements, per axis.
-    pub(crate) fn strides(self) -> &'a [isize] {
-        self.strides
-    }
-
-    /// Returns the same place with copied strides.
-    pub(crate) fn with_strides(self, strides: &[isize]) -> Place<'_> {
-        Place { strides, ..self }
-    }
-
     /// Returns it as a source, valid while the array lives.
     pub(crate) fn source(self) -> Source<'a> {
         Source {

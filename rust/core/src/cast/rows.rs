@@ -51,25 +51,17 @@ pub(crate) unsafe fn cast_rows(
     if by_place || length < PAYS_FROM || rows < 2 || !dense {
         return Ok(false);
     }
-    let pointers = Pointers(source.pointer, target.pointer, scales.pointer);
-    let formats = (source.format, source.swapped, target.format, target.swapped, target.fresh);
+    let whole = Operands(*source, *target, *scales);
     let row = |row: usize, threads: usize| {
-        let pointers = &pointers;
-        let (format, swapped, target_format, target_swapped, fresh) = formats;
+        let Operands(source, target, scales) = whole.get();
         let settings = Settings { threads, ..*settings };
         // SAFETY: the caller's promise, for the elements of one row and their factor.
         unsafe {
-            let pointer = pointers.0.offset(offset(row, outer, far_source));
-            let source = Source { pointer, strides: near_source, format, swapped };
-            let pointer = pointers.1.offset(offset(row, outer, far_target));
-            let target = Target {
-                pointer,
-                strides: near_target,
-                format: target_format,
-                swapped: target_swapped,
-                fresh,
-            };
-            let pointer = pointers.2.offset(offset(row, outer, far_scales));
+            let pointer = source.pointer.offset(offset(row, outer, far_source));
+            let source = Source { pointer, strides: near_source, ..*source };
+            let pointer = target.pointer.offset(offset(row, outer, far_target));
+            let target = Target { pointer, strides: near_target, ..*target };
+            let pointer = scales.pointer.offset(offset(row, outer, far_scales));
             let scales = Scales { pointer, strides: near_scales };
             cast(inner, source, target, Some(scales), &settings).map(|_| ())
         }
@@ -80,10 +72,17 @@ pub(crate) unsafe fn cast_rows(
 }
 
 /// The source, the target, and the scales.
-struct Pointers(*const u8, *mut u8, *const u8);
+struct Operands<'a>(Source<'a>, Target<'a>, Scales<'a>);
 
 // SAFETY: the pointers are only followed in casts, whose caller promises that they may be, from any thread.
-unsafe impl Sync for Pointers {}
+unsafe impl Sync for Operands<'_> {}
+
+impl Operands<'_> {
+    /// Returns itself: a closure that names the fields would take their pointers.
+    fn get(&self) -> &Self {
+        self
+    }
+}
 
 /// Returns the bytes from the first row to a row, counted in C order.
 fn offset(row: usize, shape: &[usize], strides: &[isize]) -> isize {

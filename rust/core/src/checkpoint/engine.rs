@@ -10,6 +10,7 @@
 //! are. Bytes and reports are the same for any batches, piece size and number of workers: draws belong to indices, and
 //! reports merge exactly.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::num::NonZero;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use super::convert::Scratch;
-use super::jobs::{Job, Queue};
+use super::jobs::{GroupCount, Job, Queue};
 use super::positioned::{begin_write_back, read_exact_at, write_all_at};
 use crate::error::Error;
 use crate::report::{CastReport, CompactReport};
@@ -41,7 +42,7 @@ pub enum Failure {
     Read(usize, io::Error),
     /// The options refuse an element.
     Cast(usize, Error),
-    /// The target could not be written, from this job on.
+    /// The target could not be written from some byte of this job on.
     Write(usize, io::Error),
 }
 
@@ -137,20 +138,20 @@ impl Run<'_> {
         let (caller, left) = (thread::current(), AtomicUsize::new(0));
         thread::scope(|scope| {
             let mut started = 0;
-            let start = |pieces: u64| {
-                // One piece alone is not worth a thread.
-                let wanted = if pieces > 1 { pieces.min(workers.get() as u64) } else { 0 };
+            let start = |groups: usize| {
+                // One group alone is not worth a thread.
+                let wanted = if groups > 1 { groups.min(workers.get()) } else { 0 };
                 while started < wanted {
                     started += 1;
                     let leaving = Leaving::new(&left, &caller);
                     // Where no thread can be started, the closure is dropped, and `leaving` with it.
                     let _ = thread::Builder::new().spawn_scoped(scope, || {
                         let _leaving = leaving;
-                        self.work();
+                        self.work(|_| Ok::<_, Infallible>(()))
                     });
                 }
             };
-            let mut said = self.hand_over(batches, sender, start, go_on);
+            let mut said = self.hand_over(batches, sender, workers.get().max(2), start, go_on);
             loop {
                 if said.is_err() {
                     self.stop();
@@ -164,30 +165,30 @@ impl Run<'_> {
                 }
             }
             // All is done by now, unless there were no workers.
-            self.work();
-            said
+            said.and_then(|()| self.work(go_on))
         })
     }
 
-    /// Hands over all batches; `start` is told after each how many pieces there are so far.
+    /// Hands over all batches; `start` is told after each how many groups of pieces there are so far, `most` at most.
     fn hand_over<E>(
         &self,
         batches: impl IntoIterator<Item = Result<Vec<Job>, E>>,
         sender: Sender<(usize, Job)>,
-        mut start: impl FnMut(u64),
+        most: usize,
+        mut start: impl FnMut(usize),
         go_on: &mut impl FnMut(u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (mut count, mut pieces) = (0, 0);
+        let (mut count, mut groups) = (0, GroupCount::new(self.piece_bytes));
         for batch in batches {
             let jobs = batch?;
             locked(&self.reports).extend(jobs.iter().map(Job::report_without_pieces));
             for job in jobs {
-                pieces += job.pieces(self.piece_bytes);
+                groups.add(job, most);
                 // The receiver lives as long as `self`.
                 let _ = sender.send((count, job));
                 count += 1;
             }
-            start(pieces);
+            start(groups.count);
             go_on(self.taken.load(Ordering::Relaxed))?;
             if self.is_stopped() {
                 break;
@@ -198,11 +199,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes pieces until there are no more.
-    fn work(&self) {
+    /// Takes groups of pieces until there are no more, or `go_on` returns an error after one.
+    fn work<E>(&self, mut go_on: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
         let (mut pieces, mut buffers) = (Vec::new(), Buffers::default());
         let (mut index, mut sum) = (0, None);
-        while self.take(&mut pieces) {
+        let mut said = Ok(());
+        while said.is_ok() && self.take(&mut pieces) {
             let outcome = self.convert(&pieces, &mut buffers, &mut |next, report| {
                 if next != index {
                     self.add(index, sum.take());
@@ -213,8 +215,10 @@ impl Run<'_> {
             if let Err((piece, failure)) = outcome {
                 self.fail(piece, failure);
             }
+            said = go_on(self.taken.load(Ordering::Relaxed));
         }
         self.add(index, sum);
+        said
     }
 
     /// Takes the next pieces, each with the position of its job. False at the end, or if the run is stopped.
@@ -269,7 +273,14 @@ impl Run<'_> {
             }
         }
         let result = if is_copied { source } else { target };
-        write_all_at(self.files.1, result, to).map_err(|error| (place, Failure::Write(index, error)))?;
+        write_all_at(self.files.1, result, to).map_err(|(written, error)| {
+            let ends = pieces.iter().scan(0, |end, (_, piece)| {
+                *end += piece.target_len();
+                Some(*end)
+            });
+            let failed = pieces[ends.take_while(|&end| end <= written).count()].0;
+            (place, Failure::Write(failed, error))
+        })?;
         begin_write_back(self.files.1, to..to + result.len() as u64);
         Ok(())
     }

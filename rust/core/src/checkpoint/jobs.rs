@@ -62,15 +62,68 @@ impl Job {
         (self.source + self.source_bytes(end), self.target + self.target_bytes(end))
     }
 
-    /// The number of pieces of so many bytes.
-    pub(super) fn pieces(&self, bytes: u64) -> u64 {
-        self.count.div_ceil(self.piece(bytes))
+    /// Takes the first piece of so many bytes off the range.
+    fn take_piece(&mut self, bytes: u64) -> Self {
+        let count = self.piece(bytes).min(self.count);
+        let piece = Self { count, ..*self };
+        self.first += count;
+        self.count -= count;
+        piece
     }
 
     /// The report of a cast without elements, which has no piece.
     pub(super) fn report_without_pieces(&self) -> Option<Box<CompactReport>> {
         let is_reported = self.cast.is_some_and(|cast| cast.settings.report);
         (is_reported && self.count == 0).then(Box::default)
+    }
+}
+
+/// Pieces that are read at once and written at once: one, or small ones that lie behind one another in both files.
+struct Group {
+    room: u64,
+    ends: Option<(u64, u64)>,
+}
+
+impl Group {
+    /// Makes an empty group with room for so many bytes.
+    fn new(room: u64) -> Self {
+        Self { room, ends: None }
+    }
+
+    /// Takes a piece in if it belongs there, the first one in any case; returns whether it did.
+    fn admits(&mut self, piece: &Job) -> bool {
+        let bytes = piece.count * piece.widest();
+        let belongs = self.ends.is_none_or(|ends| bytes <= self.room && ends == piece.begins());
+        if belongs {
+            self.room = self.room.saturating_sub(bytes);
+            self.ends = Some(piece.ends());
+        }
+        belongs
+    }
+}
+
+/// Counts the groups that jobs are cut into.
+pub(super) struct GroupCount {
+    pub(super) count: usize,
+    last: Group,
+    piece_bytes: u64,
+}
+
+impl GroupCount {
+    pub(super) fn new(piece_bytes: u64) -> Self {
+        Self { count: 0, last: Group { room: 0, ends: Some((0, 0)) }, piece_bytes }
+    }
+
+    /// Counts the groups of a job too, up to as many in all as are `enough`.
+    pub(super) fn add(&mut self, mut job: Job, enough: usize) {
+        while job.count > 0 && self.count < enough {
+            let piece = job.take_piece(self.piece_bytes);
+            if !self.last.admits(&piece) {
+                self.last = Group::new(self.piece_bytes);
+                self.last.admits(&piece);
+                self.count += 1;
+            }
+        }
     }
 }
 
@@ -87,27 +140,21 @@ impl Queue {
         Self { jobs, piece_bytes, rest: None }
     }
 
-    /// Cuts the next piece, and those after it that are small and lie behind one another in both files, so that they can
-    /// be read at once and written at once; each with the position of its job. Waits until there is one; there is none after
+    /// Cuts the pieces of the next group, each with the position of its job. Waits until there is one; there is none after
     /// the last.
     pub(super) fn next_pieces(&mut self, pieces: &mut Vec<(usize, Job)>) {
         pieces.clear();
-        let mut room = self.piece_bytes;
+        let mut group = Group::new(self.piece_bytes);
         loop {
             match &mut self.rest {
                 Some((index, rest)) if rest.count > 0 => {
-                    let count = rest.piece(self.piece_bytes).min(rest.count);
-                    let piece = Job { count, ..*rest };
-                    let bytes = count * piece.widest();
-                    if let Some((_, before)) = pieces.last()
-                        && (bytes > room || before.ends() != piece.begins())
-                    {
+                    let mut after = *rest;
+                    let piece = after.take_piece(self.piece_bytes);
+                    if !group.admits(&piece) {
                         return;
                     }
                     pieces.push((*index, piece));
-                    rest.first += count;
-                    rest.count -= count;
-                    room = room.saturating_sub(bytes);
+                    *rest = after;
                 }
                 _ if pieces.is_empty() => {
                     self.rest = self.jobs.recv().ok();

@@ -14,12 +14,23 @@ pub(super) fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::
     return windows::read_exact_at(file, buffer, offset);
 }
 
-/// Writes all of `buffer` at `offset`.
-pub(super) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
-    #[cfg(unix)]
-    return std::os::unix::fs::FileExt::write_all_at(file, buffer, offset);
-    #[cfg(windows)]
-    return windows::write_all_at(file, buffer, offset);
+/// Writes all of `buffer` at `offset`; the error comes with the number of bytes that were written before.
+pub(super) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> Result<(), (usize, io::Error)> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let (rest, place) = (&buffer[done..], offset + done as u64);
+        #[cfg(unix)]
+        let written = std::os::unix::fs::FileExt::write_at(file, rest, place);
+        #[cfg(windows)]
+        let written = std::os::windows::fs::FileExt::seek_write(file, rest, place);
+        match written {
+            Ok(0) => return Err((done, io::ErrorKind::WriteZero.into())),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((done, error)),
+        }
+    }
+    Ok(())
 }
 
 /// Asks the system to begin writing to the disk what lies well before `written`, the range of a file that was written
@@ -58,19 +69,6 @@ mod windows {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => {
                     buffer = &mut buffer[count..];
-                    offset += count as u64;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn write_all_at(file: &File, mut buffer: &[u8], mut offset: u64) -> io::Result<()> {
-        while !buffer.is_empty() {
-            match file.seek_write(buffer, offset)? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                count => {
-                    buffer = &buffer[count..];
                     offset += count as u64;
                 }
             }

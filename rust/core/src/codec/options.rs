@@ -43,7 +43,7 @@ pub enum NanRule {
 }
 
 /// The names of an option's values, as users write them.
-pub trait Named: Copy + 'static {
+pub trait Named: Copy + PartialEq + 'static {
     /// The argument's name.
     const ARGUMENT: &'static str;
     /// Every value with its name.
@@ -62,6 +62,11 @@ pub trait Named: Copy + 'static {
             value: format!("{name:?}"),
             valid: Self::NAMES.iter().map(|&(known, _)| known).collect(),
         })
+    }
+
+    /// Its name.
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |&(name, _)| name)
     }
 }
 

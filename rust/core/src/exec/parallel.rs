@@ -79,7 +79,7 @@ pub(super) fn share(
 }
 
 /// Runs each part on a thread of its own, the first on this one, and passes the results to `take`, in order.
-fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, take: impl FnMut(T)) {
+pub(crate) fn in_parts<T: Send>(parts: usize, work: impl Fn(usize) -> T + Sync, take: impl FnMut(T)) {
     let results: Vec<_> = (0..parts).map(|_| Mutex::new(None)).collect();
     on_threads(parts, &|part| {
         let result = work(part);

@@ -59,20 +59,15 @@ impl Layout {
     /// Makes a layout walked in the order of these axes, from an offset of each operand.
     pub(crate) fn in_this_order(mut axes: Axes, origin: [isize; OPERANDS]) -> Self {
         let count = axes.iter().map(|axis| axis.length).product();
-        axes.retain(|axis| axis.length != 1);
+        axes.retain(|axis| axis.length != 1 && count != 0);
         Self { axes: merge(axes), origin, count, tile: TILE }
     }
 
     /// Reorders, flips and merges axes so that the target is walked forwards.
     pub(crate) fn new(mut axes: Axes) -> Self {
-        let count = axes.iter().map(|axis| axis.length).product();
         let mut origin = [0; OPERANDS];
-        axes.retain(|axis| axis.length != 1);
-        if count == 0 {
-            axes.clear();
-        }
         for axis in &mut axes {
-            if axis.strides[TARGET] < 0 {
+            if axis.strides[TARGET] < 0 && axis.length > 1 {
                 for (start, stride) in origin.iter_mut().zip(&mut axis.strides) {
                     *start += *stride * (axis.length as isize - 1);
                     *stride = -*stride;
@@ -80,14 +75,7 @@ impl Layout {
             }
         }
         sort_few(&mut axes, |far, near| far.strides[TARGET] >= near.strides[TARGET]);
-        Self { axes: merge(axes), origin, count, tile: TILE }
-    }
-
-    /// Keeps the order of the axes: elements are walked in C order.
-    pub(crate) fn in_c_order(mut axes: Axes) -> Self {
-        let count = axes.iter().map(|axis| axis.length).product();
-        axes.retain(|axis| axis.length != 1 && count != 0);
-        Self { axes: merge(axes), origin: [0; OPERANDS], count, tile: TILE }
+        Self::in_this_order(axes, origin)
     }
 
     /// Returns the stride of an operand, if a single one describes all its elements.

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use num_traits::PrimInt;
+
 use super::deinterleave;
 use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
@@ -104,25 +106,18 @@ impl<T: Plain> RawKernel for Unchanged<T> {
 /// Copies integers of a type with their bytes swapped.
 struct Swapped<T>(Copying, PhantomData<T>);
 
-macro_rules! swapped {
-    ($($word:ty)*) => {$(
-        impl RawKernel for Swapped<$word> {
-            type Output = ();
+impl<T: Plain + PrimInt> RawKernel for Swapped<T> {
+    type Output = ();
 
-            #[inline(always)]
-            unsafe fn run(self) {
-                let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
-                for (from, to) in self.0.rows() {
-                    // SAFETY: the promise of `copy`'s caller, for each row.
-                    unsafe {
-                        strided((from, stride), (to, to_stride), self.0.count, <$word>::swap_bytes);
-                    }
-                }
-            }
+    #[inline(always)]
+    unsafe fn run(self) {
+        let [stride, to_stride] = [self.0.from.stride, self.0.to.stride];
+        for (from, to) in self.0.rows() {
+            // SAFETY: the promise of `copy`'s caller, for each row.
+            unsafe { strided((from, stride), (to, to_stride), self.0.count, T::swap_bytes) };
         }
-    )*};
+    }
 }
-swapped!(u16 u32 u64);
 
 /// Copies the bytes of a short row, for which a call of `memcpy` would take longer than the copy.
 ///
@@ -191,16 +186,6 @@ pub(super) unsafe fn strided<S: Plain, T: Plain>(
                 let word = from.cast::<S>().add(i).read_unaligned();
                 to.cast::<T>().add(i).write_unaligned(change(word));
             }
-        }
-        return;
-    }
-    if to_stride == size_of::<T>() as isize {
-        // The same loop for adjacent targets, the most frequent case.
-        let mut from = from;
-        for i in 0..count {
-            // SAFETY: `i < count`.
-            unsafe { to.cast::<T>().add(i).write_unaligned(change(from.cast::<S>().read_unaligned())) };
-            from = from.wrapping_offset(from_stride);
         }
         return;
     }

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use num_traits::PrimInt;
+
 use super::channels::{CHANNELS, Groups, deinterleave};
 use super::row_places::Rows;
 pub(crate) use super::rows::Gaps;
@@ -220,7 +222,7 @@ impl<T: Real> RawKernel for OfReal<T> {
         // SAFETY: `scatter_real`'s caller vouches for both pointers.
         unsafe {
             if swapped {
-                strided(from, to, count, |real: T| real.swap().with_zero());
+                strided(from, to, count, |real: T| real.swap_bytes().with_zero());
             } else {
                 strided(from, to, count, T::with_zero);
             }
@@ -229,10 +231,9 @@ impl<T: Real> RawKernel for OfReal<T> {
 }
 
 /// The bits of a real part.
-trait Real: Plain {
+trait Real: Plain + PrimInt {
     /// Twice as wide: a real part, then zero, in memory.
     type Complex: Plain;
-    fn swap(self) -> Self;
     fn with_zero(self) -> Self::Complex;
 }
 
@@ -241,10 +242,6 @@ macro_rules! real {
         impl Real for $word {
             type Complex = $complex;
 
-            #[inline(always)]
-            fn swap(self) -> Self {
-                self.swap_bytes()
-            }
             #[inline(always)]
             fn with_zero(self) -> $complex {
                 $with_zero(self)

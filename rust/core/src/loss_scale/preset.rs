@@ -105,12 +105,36 @@ const COMMON: Knobs = Knobs {
     hysteresis: 1,
 };
 
+/// What a row is where it says nothing else. It checks nothing.
+const LENIENT: Preset = Preset {
+    name: "",
+    defaults: COMMON,
+    settable: &[Knob::InitialScale, Knob::GrowthInterval],
+    state: &[],
+    growth: Growth::Reached,
+    ceiling: Ceiling::Unchanged,
+    backoff: Backoff::Divide,
+    restore: Restore::FiniteStep,
+    arithmetic: Arithmetic::Single,
+    careful: false,
+    clamps_initial: false,
+    zero_is_no_minimum: false,
+    demands: &[],
+};
+
 /// The scale and what counts the steps, under the names of a library.
 macro_rules! scale_and_counter {
     ($scale:literal, $counter:literal) => {
         &[($scale, Field::Scale), ($counter, Field::Counter)]
     };
 }
+
+/// TensorFlow's, of either version.
+const TENSORFLOW: Preset = Preset {
+    defaults: Knobs { minimum: Some(1.0), ..COMMON },
+    state: scale_and_counter!("current_loss_scale", "good_steps"),
+    ..LENIENT
+};
 
 /// The table.
 pub static PRESETS: &[Preset] = &[
@@ -126,14 +150,10 @@ pub static PRESETS: &[Preset] = &[
             ("hysteresis_left", Field::HysteresisLeft),
             ("floor_steps", Field::FloorSteps),
         ],
-        growth: Growth::Reached,
         ceiling: Ceiling::Maximum,
         backoff: Backoff::Multiply,
-        restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Mixed,
         careful: true,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
         demands: &[
             Demand::IntervalPositive,
             Demand::HysteresisPositive,
@@ -149,51 +169,21 @@ pub static PRESETS: &[Preset] = &[
             Demand::InitialNotBelowMinimum,
             Demand::InitialNotAboveMaximum,
         ],
+        ..LENIENT
     },
     Preset {
         name: "keras",
-        defaults: COMMON,
-        settable: &[Knob::InitialScale, Knob::GrowthInterval],
         state: scale_and_counter!("dynamic_scale", "step_counter"),
         growth: Growth::Equal,
         ceiling: Ceiling::Open,
         backoff: Backoff::Multiply,
-        restore: Restore::FiniteStep,
-        arithmetic: Arithmetic::Single,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
-        demands: &[],
+        ..LENIENT
     },
-    Preset {
-        name: "tf_keras",
-        defaults: Knobs { minimum: Some(1.0), ..COMMON },
-        settable: &[Knob::InitialScale, Knob::GrowthInterval],
-        state: scale_and_counter!("current_loss_scale", "good_steps"),
-        growth: Growth::Reached,
-        ceiling: Ceiling::Unchanged,
-        backoff: Backoff::Divide,
-        restore: Restore::FiniteStep,
-        arithmetic: Arithmetic::Single,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
-        demands: &[],
-    },
+    Preset { name: "tf_keras", ..TENSORFLOW },
     Preset {
         name: "tf",
-        defaults: Knobs { minimum: Some(1.0), ..COMMON },
         settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor],
-        state: scale_and_counter!("current_loss_scale", "good_steps"),
-        growth: Growth::Reached,
-        ceiling: Ceiling::Unchanged,
-        backoff: Backoff::Divide,
-        restore: Restore::FiniteStep,
-        arithmetic: Arithmetic::Single,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
-        demands: &[],
+        ..TENSORFLOW
     },
     Preset {
         name: "torch",
@@ -207,14 +197,10 @@ pub static PRESETS: &[Preset] = &[
             ("_growth_tracker", Field::Counter),
         ],
         growth: Growth::Equal,
-        ceiling: Ceiling::Unchanged,
         backoff: Backoff::Multiply,
-        restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Mixed,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
         demands: &[Demand::GrowthAboveOne, Demand::BackoffBelowOne],
+        ..LENIENT
     },
     Preset {
         name: "jmp",
@@ -222,14 +208,7 @@ pub static PRESETS: &[Preset] = &[
         settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::Minimum],
         state: scale_and_counter!("loss_scale", "counter"),
         growth: Growth::Modulo,
-        ceiling: Ceiling::Unchanged,
-        backoff: Backoff::Divide,
-        restore: Restore::FiniteStep,
-        arithmetic: Arithmetic::Single,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
-        demands: &[],
+        ..LENIENT
     },
     Preset {
         name: "megatron",
@@ -258,10 +237,6 @@ pub static PRESETS: &[Preset] = &[
         ceiling: Ceiling::Open,
         backoff: Backoff::Multiply,
         restore: Restore::Growth,
-        arithmetic: Arithmetic::Single,
-        careful: false,
-        clamps_initial: false,
-        zero_is_no_minimum: false,
         demands: &[
             Demand::InitialPositive,
             Demand::MinimumPositive,
@@ -272,6 +247,7 @@ pub static PRESETS: &[Preset] = &[
             Demand::IntervalPositive,
             Demand::HysteresisPositive,
         ],
+        ..LENIENT
     },
     Preset {
         name: "apex",
@@ -280,51 +256,26 @@ pub static PRESETS: &[Preset] = &[
         state: scale_and_counter!("loss_scale", "unskipped"),
         growth: Growth::Equal,
         ceiling: Ceiling::Maximum,
-        backoff: Backoff::Divide,
-        restore: Restore::FiniteStep,
         arithmetic: Arithmetic::Double,
-        careful: false,
         clamps_initial: true,
         zero_is_no_minimum: true,
         // With 0 it would undo each backing off at once.
         demands: &[Demand::IntervalPositive],
+        ..LENIENT
     },
 ];
 
 impl Preset {
-    /// The columns that say how a step is taken, each with its word: for machines that run elsewhere, as inside a
-    /// traced program, and must take the same steps.
+    /// The columns that say how a step is taken, each with its value's name: for machines that run elsewhere, as inside
+    /// a traced program, and must take the same steps.
     #[must_use]
-    pub fn rules(&self) -> [(&'static str, &'static str); 5] {
-        let growth = match self.growth {
-            Growth::Reached => "reached",
-            Growth::Equal => "equal",
-            Growth::Modulo => "modulo",
-        };
-        let ceiling = match self.ceiling {
-            Ceiling::Maximum => "maximum",
-            Ceiling::Unchanged => "unchanged",
-            Ceiling::Open => "open",
-        };
-        let backoff = match self.backoff {
-            Backoff::Multiply => "multiply",
-            Backoff::Divide => "divide",
-        };
-        let restore = match self.restore {
-            Restore::FiniteStep => "finite step",
-            Restore::Growth => "growth",
-        };
-        let arithmetic = match self.arithmetic {
-            Arithmetic::Single => "single",
-            Arithmetic::Mixed => "mixed",
-            Arithmetic::Double => "double",
-        };
+    pub fn rules(&self) -> [(&'static str, String); 5] {
         [
-            ("growth", growth),
-            ("ceiling", ceiling),
-            ("backoff", backoff),
-            ("restore", restore),
-            ("arithmetic", arithmetic),
+            ("growth", format!("{:?}", self.growth)),
+            ("ceiling", format!("{:?}", self.ceiling)),
+            ("backoff", format!("{:?}", self.backoff)),
+            ("restore", format!("{:?}", self.restore)),
+            ("arithmetic", format!("{:?}", self.arithmetic)),
         ]
     }
 

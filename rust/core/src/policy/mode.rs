@@ -1,5 +1,7 @@
 //! The quantization modes of Keras: data. A new mode is a row.
 
+use crate::codec::options::Named;
+
 /// The class that presents a policy, by its name in Keras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -19,28 +21,17 @@ pub enum Class {
     Ternary,
 }
 
-const CLASSES: [(Class, &str); 7] = [
-    (Class::Plain, "DTypePolicy"),
-    (Class::Quantized, "QuantizedDTypePolicy"),
-    (Class::Float8, "QuantizedFloat8DTypePolicy"),
-    (Class::Int4, "Int4DTypePolicy"),
-    (Class::Gptq, "GPTQDTypePolicy"),
-    (Class::Awq, "AWQDTypePolicy"),
-    (Class::Ternary, "TernaryDTypePolicy"),
-];
-
-impl Class {
-    /// The class called `name`.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        CLASSES.iter().find(|(_, called)| *called == name).map(|&(class, _)| class)
-    }
-
-    /// Its name in Keras.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        CLASSES.iter().find(|(class, _)| *class == self).map_or("", |&(_, name)| name)
-    }
+impl Named for Class {
+    const ARGUMENT: &'static str = "class_name";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("DTypePolicy", Self::Plain),
+        ("QuantizedDTypePolicy", Self::Quantized),
+        ("QuantizedFloat8DTypePolicy", Self::Float8),
+        ("Int4DTypePolicy", Self::Int4),
+        ("GPTQDTypePolicy", Self::Gptq),
+        ("AWQDTypePolicy", Self::Awq),
+        ("TernaryDTypePolicy", Self::Ternary),
+    ];
 }
 
 /// An integer that stands in a mode behind a slash: `gptq/<weight_bits>/<group_size>`.

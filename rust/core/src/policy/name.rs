@@ -12,6 +12,7 @@ use std::fmt;
 use super::dialect::{Dialect, Exception, KERAS};
 use super::mode::{Class, MODES, Mode};
 use super::value::{Policy, Quantization};
+use crate::codec::options::Named;
 
 /// Why a name was refused, and by which kind of exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,53 +232,4 @@ fn python_integer(text: &str) -> Option<i64> {
     let sound =
         digits.split('_').all(|group| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit()));
     sound.then(|| text.replace('_', "").parse().ok()).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::dialect::{TF_LAYER, TF2};
-    use super::*;
-
-    fn name(text: &str) -> String {
-        parse(text, &KERAS).unwrap().name().to_owned()
-    }
-
-    #[test]
-    fn names_are_canonical() {
-        assert_eq!(name("int4/ +0128_from_float32"), "int4/128_from_float32");
-        assert_eq!(name("int4/None_from_float32"), "int4/-1_from_float32");
-        assert_eq!(name("gptq/4/1_2_from_mixed_float16"), "gptq/4/12_from_mixed_float16");
-        assert_eq!(name("int8"), "int8");
-    }
-
-    #[test]
-    fn what_keras_refuses_is_refused() {
-        for text in [
-            "int8_from_float16",
-            "int8_from_float32_from_float32",
-            "int8/3_from_float32",
-            "gptq_from_float32",
-            "gptq/5/128_from_float32",
-            "awq/4_from_float32",
-            "int4/0_from_float32",
-            "int4/1__2_from_float32",
-            "int8_from_",
-            "_infer",
-            "half",
-        ] {
-            assert_eq!(parse(text, &KERAS).unwrap_err().exception, Exception::Value, "{text}");
-        }
-        assert!(quantized(Class::Float8, "int8", "float32").is_err());
-        assert_eq!(quantized(Class::Quantized, "gptq", "float32").unwrap().name(), "gptq_from_float32");
-    }
-
-    #[test]
-    fn dialects_differ_in_their_data_only() {
-        assert_eq!(parse("half", &TF2).unwrap().compute_dtype(), Some("float16"));
-        assert_eq!(parse("half_ref", &TF2).unwrap().compute_dtype(), Some("float16_ref"));
-        assert_eq!(parse("_infer", &TF2).unwrap().compute_dtype(), None);
-        let removed = parse("float16_with_float32_vars", &TF2).unwrap_err();
-        assert!(removed.message.contains("'mixed_float16'"), "{removed}");
-        assert_eq!(parse("abc", &TF_LAYER).unwrap_err().exception, Exception::Type);
-    }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::index::Index;
 use super::matching::Slot;
 use super::pattern::{Engine, Pattern};
+use crate::codec::options::Named;
 
 /// What happens where several keys match a path that is not itself a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,12 @@ pub enum Overlap {
     First,
     /// The longest key wins, the first of equally long ones.
     Longest,
+}
+
+impl Named for Overlap {
+    const ARGUMENT: &'static str = "on_overlap";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("raise", Self::Raise), ("first", Self::First), ("longest", Self::Longest)];
 }
 
 /// One key.

@@ -1,5 +1,7 @@
 //! How keys are matched, and the paths for which a translated key is valid.
 
+use crate::codec::options::Named;
+
 /// How much of a path a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
@@ -7,6 +9,11 @@ pub enum Matching {
     Full,
     /// Any part of it (Keras 3.4 to 3.11).
     Search,
+}
+
+impl Named for Matching {
+    const ARGUMENT: &'static str = "match";
+    const NAMES: &'static [(&'static str, Self)] = &[("fullmatch", Self::Full), ("search", Self::Search)];
 }
 
 /// What Python's character classes hold, each as the items of a set.

@@ -9,7 +9,6 @@ use crate::codec::lane::Lane;
 use crate::codec::pivot::FloatPivot;
 use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
-use crate::kernels::stages::stage::Storage;
 
 /// The test for one real format.
 #[derive(Clone, Copy, Debug)]
@@ -73,27 +72,22 @@ fn codes(spec: &FloatSpec) -> u64 {
 }
 
 /// Finds the largest key of some elements.
-struct Largest<T>(Scan, *const u8, usize, PhantomData<T>);
+struct Largest<L>(Scan, *const u8, usize, PhantomData<L>);
 
-macro_rules! largest {
-    ($($word:ty)*) => {$(
-        impl RawKernel for Largest<$word> {
-            type Output = u64;
+impl<L: Lane> RawKernel for Largest<L> {
+    type Output = u64;
 
-            #[inline(always)]
-            unsafe fn run(self) -> u64 {
-                let Self(scan, source, count, _) = self;
-                let source = source.cast::<$word>();
-                let (mask, shift) = (scan.mask as $word, scan.shift as $word);
-                let mut largest: $word = 0;
-                for i in 0..count {
-                    // SAFETY: `i < count`, for which `Scan::run`'s caller has made the pointer valid.
-                    let code = unsafe { source.add(i).read_unaligned() };
-                    largest = largest.max((code & mask).wrapping_add(shift));
-                }
-                largest.widen::<u64>()
-            }
+    #[inline(always)]
+    unsafe fn run(self) -> u64 {
+        let Self(scan, source, count, _) = self;
+        let source = source.cast::<L>();
+        let (mask, shift) = (L::from_i64(scan.mask as i64), L::from_i64(scan.shift as i64));
+        let mut largest = L::ZERO;
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Scan::run`'s caller has made the pointer valid.
+            let code = unsafe { source.add(i).read_unaligned() };
+            largest = largest.max((code & mask).add(shift));
         }
-    )*};
+        largest.to_u64()
+    }
 }
-largest!(u8 u16 u32 u64);

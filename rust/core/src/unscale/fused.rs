@@ -1,36 +1,38 @@
-//! 16-bit floats times a factor in one loop, from codes to codes: decoded, multiplied and encoded in registers.
+//! float16 and bf16 times a factor in one loop, from codes to codes: decoded, multiplied and encoded in registers.
 //!
-//! The general route takes three loops over a tile, which is slower than memory. The formats are recognised by their
-//! layout: bf16 (a shift decodes it) and float16 (the machine converts it). NaN keeps its payload in this loop; a
+//! The general route takes three loops over a tile, which is slower than memory. NaN keeps its payload in this loop; a
 //! second one clears it, if there is a NaN.
 
-use std::marker::PhantomData;
-
-use super::f16_loop;
-use super::gradient_loop::Loop;
-use super::multiply::{Multiply, PRODUCT, Times, square_sum};
+use super::multiply::Multiply;
 use crate::codec::decode::TruncatedDecoder;
+use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::{Level, RawKernel};
-use crate::format::{FloatSpec, Format};
+use crate::format::{FloatSpec, Format, Specials};
 use crate::kernels::request::pivot_spec;
+use crate::simd::{MOST_BYTES, Rest, Vector, rounding, up_above_middle, with_vectors};
 
-/// Makes the loop for a pair of formats, if there is one.
+/// Makes the loop from a format of 16 bits to itself or to float32, if the level has one.
 pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -> Option<Box<dyn Multiply>> {
     let (from, to) = (source.float()?, target.float()?);
     let to_f32 = to == pivot_spec::<Binary32>();
     if !(to_f32 || from == to) || source.row().bits != 16 {
         return None;
     }
-    let multiply: Box<dyn Loop> = if TruncatedDecoder::new(&from).is_none() {
-        f16_loop::stage(&from, to_f32, factor, level)?
-    } else if to_f32 {
-        Box::new(Bf16ToF32(factor.to_bits()))
-    } else {
-        Box::new(Pairs(factor.to_bits()))
-    };
     let limit = if to_f32 { Binary32::INFINITY } else { overflow_limit(&to) };
-    Some(Box::new(Fused { multiply, limit, to, to_f32 }))
+    with_vectors!(level, vectors => boxed(Fused { factor, limit, to, vectors }, &from, to_f32))?
+}
+
+fn boxed<V: Vector>(fused: Fused<V>, from: &FloatSpec, to_f32: bool) -> Option<Box<dyn Multiply>> {
+    let FloatSpec { signed, exponent_bits, mantissa_bits, bias, specials } = *from;
+    let is_f16 = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
+    match (TruncatedDecoder::new(from).is_some(), to_f32) {
+        (true, true) => Some(Box::new(Between::<V, true, true>(fused))),
+        (true, false) => Some(Box::new(Between::<V, true, false>(fused))),
+        (false, true) if is_f16 => Some(Box::new(Between::<V, false, true>(fused))),
+        (false, false) if is_f16 => Some(Box::new(Between::<V, false, false>(fused))),
+        _ => None,
+    }
 }
 
 /// Returns the smallest magnitude, as the bits of a float32, that rounds to infinity in an IEEE format.
@@ -42,180 +44,147 @@ fn overflow_limit(spec: &FloatSpec) -> u32 {
     largest + (1 << (cut - 1))
 }
 
-struct Fused {
-    multiply: Box<dyn Loop>,
+#[derive(Clone, Copy)]
+struct Fused<V> {
+    factor: f32,
     limit: u32,
     to: FloatSpec,
-    to_f32: bool,
+    vectors: V,
 }
 
-impl Multiply for Fused {
+/// From bf16 or float16 to float32 or back.
+struct Between<V, const BF16: bool, const TO_F32: bool>(Fused<V>);
+
+impl<V: Vector, const BF16: bool, const TO_F32: bool> Multiply for Between<V, BF16, TO_F32> {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool {
-        // SAFETY: passed on.
-        let largest = unsafe { self.multiply.run(level, source, target, count) };
+        let Fused { factor, limit, to, vectors } = self.0;
+        let work = Work::<V, BF16, TO_F32> { factor, source, target, count, _vectors: vectors };
+        // SAFETY: the caller's promise; the vectors are those of the level that the loop was made for.
+        let largest = unsafe { vectors.run(work) };
         if largest > Binary32::INFINITY {
             // SAFETY: the caller's promise.
             unsafe {
-                if self.to_f32 {
-                    level.run_raw(Canonical::<u32>::new(&self.to, target, count));
+                if TO_F32 {
+                    level.run_raw(Canonical::<u32>::new(&to, target, count));
                 } else {
-                    level.run_raw(Canonical::<u16>::new(&self.to, target, count));
+                    level.run_raw(Canonical::<u16>::new(&to, target, count));
                 }
             }
         }
-        largest < self.limit
-    }
-
-    unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64 {
-        // SAFETY: passed on.
-        unsafe { square_sum::<Binary32>(level, lanes, count) }
+        largest < limit
     }
 }
 
-/// The shift between a float32 and bf16.
-const SHIFT: u32 = 16;
-
-/// bf16 to float32.
-struct Bf16ToF32(u32);
-
-struct Bf16ToF32Loop {
-    factor: u32,
-    source: *const u16,
-    target: *mut u32,
-    count: usize,
-}
-
-impl Loop for Bf16ToF32 {
-    unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
-        let (source, target) = (source.cast(), target.cast());
-        // SAFETY: the caller's promise.
-        unsafe { level.run_raw(Bf16ToF32Loop { factor: self.0, source, target, count }) }
-    }
-}
-
-impl RawKernel for Bf16ToF32Loop {
-    type Output = u32;
-
-    #[inline(always)]
-    unsafe fn run(self) -> u32 {
-        let Self { factor, source, target, count } = self;
-        let mut largest = 0;
-        for i in 0..count {
-            // SAFETY: `i < count`, for which `Loop::run`'s caller has made both pointers valid.
-            unsafe {
-                let value = u32::from(source.add(i).read_unaligned()) << SHIFT;
-                let product = Binary32::combine::<PRODUCT>(value, factor);
-                target.add(i).write_unaligned(product);
-                largest = largest.max(product & !Binary32::SIGN);
-            }
-        }
-        largest
-    }
-}
-
-/// bf16 to bf16, two per 32-bit lane: each stays at its place in the lane, so vectors need no shuffles.
-struct Pairs(u32);
-
-struct PairsLoop<const IN_PLACE: bool> {
-    factor: u32,
+struct Work<V, const BF16: bool, const TO_F32: bool> {
+    factor: f32,
     source: *const u8,
     target: *mut u8,
     count: usize,
+    /// Their features are there.
+    _vectors: V,
 }
 
-impl Loop for Pairs {
-    unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> u32 {
-        let factor = self.0;
-        // Two loops: with one pointer, the compiler knows that source and target coincide exactly.
+impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
+    /// Bytes of a result.
+    const SIZE: usize = if TO_F32 { 4 } else { 2 };
+
+    /// Multiplies as many elements as a register has; returns the larger of `most` and the bits of their magnitudes as
+    /// float32.
+    ///
+    /// # Safety
+    /// The level's features, and as many elements at the pointers.
+    #[inline(always)]
+    unsafe fn step(factor: V::F32s, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            if source == target.cast_const() {
-                level.run_raw(PairsLoop::<true> { factor, source, target, count })
-            } else {
-                level.run_raw(PairsLoop::<false> { factor, source, target, count })
+            // No closures: the instructions of a level are not inlined into them.
+            let [first, second] = match (BF16, TO_F32) {
+                (true, true) => [V::load_bf16(source), V::load_bf16(source.add(V::BYTES / 2))],
+                // Each stays at its place in a lane of 32 bits.
+                (true, false) => V::alternate_bf16(V::load(source)),
+                (false, _) => [V::load_f16(source), V::load_f16(source.add(V::BYTES / 2))],
+            };
+            let (first, second) = (V::product(first, factor), V::product(second, factor));
+            match (BF16, TO_F32) {
+                (_, true) => {
+                    V::store(target, V::bits(first));
+                    V::store(target.add(V::BYTES), V::bits(second));
+                }
+                (true, false) => {
+                    // The lower half of a NaN is zero, so it stays one.
+                    let (low, high) = V::alternate_halves(V::bits(first), V::bits(second));
+                    V::store(target, up_above_middle::<V>(low, high, V::splat16(1)));
+                }
+                (false, false) => V::store(target, V::to_f16::<{ rounding::NEAREST_EVEN }>(first, second)),
             }
+            let magnitude = V::splat32(!Binary32::SIGN);
+            let most = V::max32(most, V::and(V::bits(first), magnitude));
+            V::max32(most, V::and(V::bits(second), magnitude))
         }
     }
 }
 
-/// Rounds a float32 to bf16 in its upper half; a NaN whose lower half is zero stays NaN.
-#[inline(always)]
-fn round(bits: u32) -> u32 {
-    let tie = (bits >> SHIFT) & 1;
-    bits.wrapping_add((1 << (SHIFT - 1)) - 1).wrapping_add(tie)
-}
-
-impl<const IN_PLACE: bool> RawKernel for PairsLoop<IN_PLACE> {
+impl<V: Vector, const BF16: bool, const TO_F32: bool> RawKernel for Work<V, BF16, TO_F32> {
     type Output = u32;
 
+    /// Returns the bits of the largest magnitude, where NaN is beyond infinity.
     #[inline(always)]
     unsafe fn run(self) -> u32 {
-        const UPPER: u32 = u32::MAX << SHIFT;
-        let Self { factor, source, target, count } = self;
-        let source = if IN_PLACE { target.cast_const() } else { source };
-        let words = count / 2;
-        let mut largest = 0;
-        for i in 0..words {
-            // SAFETY: `2 * i + 1 < count`, for which `Loop::run`'s caller has made both pointers valid.
-            unsafe {
-                let word = source.cast::<u32>().add(i).read_unaligned();
-                let high = Binary32::combine::<PRODUCT>(word & UPPER, factor);
-                let low = Binary32::combine::<PRODUCT>(word << SHIFT, factor);
-                target.cast::<u32>().add(i).write_unaligned((round(high) & UPPER) | (round(low) >> SHIFT));
-                largest = largest.max(high & !Binary32::SIGN).max(low & !Binary32::SIGN);
+        let Self { factor, source, target, count, .. } = self;
+        let lanes = V::BYTES / 2;
+        let whole = count - count % lanes;
+        // SAFETY: the vectors are there; the caller vouches for `count` elements at the pointers, and what is left of them
+        // goes through room for a whole register.
+        unsafe {
+            let factor = V::from_bits(V::splat32(factor.to_bits()));
+            let mut most = V::splat32(0);
+            for i in (0..whole).step_by(lanes) {
+                most = Self::step(factor, most, source.add(2 * i), target.add(Self::SIZE * i));
             }
-        }
-        if count % 2 == 1 {
-            // SAFETY: as above, for the last element.
-            unsafe {
-                let code = source.cast::<u16>().add(count - 1).read_unaligned();
-                let product = Binary32::combine::<PRODUCT>(u32::from(code) << SHIFT, factor);
-                target.cast::<u16>().add(count - 1).write_unaligned((round(product) >> SHIFT) as u16);
-                largest = largest.max(product & !Binary32::SIGN);
+            if whole < count {
+                let rest = count - whole;
+                let (mut from, mut to) = (Rest::<MOST_BYTES>::new(), Rest::<{ 2 * MOST_BYTES }>::new());
+                source.add(2 * whole).copy_to_nonoverlapping(from.0.as_mut_ptr(), 2 * rest);
+                most = Self::step(factor, most, from.0.as_ptr(), to.0.as_mut_ptr());
+                let target = target.add(Self::SIZE * whole);
+                to.0.as_ptr().copy_to_nonoverlapping(target, Self::SIZE * rest);
             }
+            V::most32(most)
         }
-        largest
     }
 }
 
 /// Replaces every NaN of an IEEE format by the canonical one with its sign.
-struct Canonical<T> {
-    target: *mut u8,
+struct Canonical<L> {
+    target: *mut L,
     count: usize,
-    magnitude: u64,
-    infinity: u64,
-    nan: u64,
-    word: PhantomData<T>,
+    magnitude: L,
+    infinity: L,
+    nan: L,
 }
 
-impl<T> Canonical<T> {
+impl<L: Lane> Canonical<L> {
     fn new(spec: &FloatSpec, target: *mut u8, count: usize) -> Self {
-        let infinity = spec.infinity_code().unwrap_or(u64::MAX);
-        let (magnitude, nan) = (spec.magnitude_mask(), spec.nan_code().unwrap_or(0));
-        Self { target, count, magnitude, infinity, nan, word: PhantomData }
+        let lane = |code: u64| L::from_i64(code as i64);
+        let infinity = lane(spec.infinity_code().unwrap_or(u64::MAX));
+        let (magnitude, nan) = (lane(spec.magnitude_mask()), lane(spec.nan_code().unwrap_or(0)));
+        Self { target: target.cast(), count, magnitude, infinity, nan }
     }
 }
 
-macro_rules! canonical {
-    ($($word:ty)*) => {$(
-        impl RawKernel for Canonical<$word> {
-            type Output = ();
+impl<L: Lane> RawKernel for Canonical<L> {
+    type Output = ();
 
-            #[inline(always)]
-            unsafe fn run(self) {
-                let target = self.target.cast::<$word>();
-                let (magnitude, infinity) = (self.magnitude as $word, self.infinity as $word);
-                for i in 0..self.count {
-                    // SAFETY: `i < count`, for which `Multiply::run`'s caller has made the pointer valid.
-                    unsafe {
-                        let code = target.add(i).read_unaligned();
-                        let nan = (code & !magnitude) | self.nan as $word;
-                        let result = if (code & magnitude) > infinity { nan } else { code };
-                        target.add(i).write_unaligned(result);
-                    }
-                }
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { target, count, magnitude, infinity, nan } = self;
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `Multiply::run`'s caller has made the pointer valid.
+            unsafe {
+                let code = target.add(i).read_unaligned();
+                let is_nan = (code & magnitude) > infinity;
+                target.add(i).write_unaligned(L::select(is_nan, (code & !magnitude) | nan, code));
             }
         }
-    )*};
+    }
 }
-canonical!(u16 u32);

@@ -10,14 +10,14 @@
 //! order of the elements: not of the memory, nor of the threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use super::gradient_route::{Operand, Route, Routes};
-use super::multiply::Multiply;
+use super::multiply::square_sum;
 use crate::codec::options::Overflow;
-use crate::codec::pivot::widen;
+use crate::codec::pivot::{Binary32, Binary64, widen};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
+use crate::exec::parallel::in_parts;
 use crate::exec::workers::Workers;
 use crate::format::Format;
 use crate::kernels::stages::stage::Span;
@@ -163,7 +163,7 @@ impl Part {
         let axes = (0..shape.len()).map(|axis| axis_of(shape[axis], source.strides[axis], strides[axis]));
         let inner = axis_of(components, source_kind.0 as isize, source_kind.0 as isize);
         let axes = axes.chain([inner]).collect();
-        let layout = if squares { Layout::in_c_order(axes) } else { Layout::new(axes) };
+        let layout = if squares { Layout::in_this_order(axes, [0; OPERANDS]) } else { Layout::new(axes) };
         Ok(Self {
             route,
             source: source.pointer,
@@ -247,25 +247,16 @@ impl Job<'_> {
             .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
             .collect();
         let workers = Workers::engage(threads, self.bytes);
-        let useful = workers.count();
         // Each thread takes the next few chunks, so that one that starts late leaves more to the others.
         let next = AtomicUsize::new(0);
         // SAFETY: the caller's promise; each chunk is taken once.
-        let take = || unsafe { self.take_chunks(&work, &next) };
-        let found = thread::scope(|scope| {
-            let start = |_| thread::Builder::new().spawn_scoped(scope, take);
-            // If no thread can be started, this one does everything.
-            let handles: Vec<_> = (1..useful).map(start).filter_map(Result::ok).collect();
-            let mut found = take();
-            for handle in handles {
-                found.extend(handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-            found
-        });
+        let take = |_| unsafe { self.take_chunks(&work, &next) };
         let mut chunks: Vec<_> = work.iter().map(|_| None).collect();
-        for (index, chunk) in found {
-            chunks[index] = Some(chunk);
-        }
+        in_parts(workers.count(), take, |found| {
+            for (index, chunk) in found {
+                chunks[index] = Some(chunk);
+            }
+        });
         chunks.into_iter().flatten().collect()
     }
 
@@ -372,7 +363,7 @@ impl Job<'_> {
                 route.fused.as_ref().filter(|_| !self.amax && (!self.squares || route.ends_in_lanes))
             {
                 let finite = fused.run(self.level, source, target, count);
-                let square_sum = self.square_sum(fused.as_ref(), target.cast_const(), count);
+                let square_sum = self.square_sum(route, target.cast_const(), count);
                 hand_over(runs);
                 return Chunk { finite, square_sum, ..Chunk::EMPTY };
             }
@@ -387,7 +378,7 @@ impl Job<'_> {
             let largest = if self.amax { route.lanes.largest(self.level, values, count) } else { 0 };
             let largest = if route.wide { largest } else { widen(largest as u32) };
             let mut finite = multiply.run(self.level, values, lanes, count);
-            let square_sum = self.square_sum(multiply.as_ref(), lanes.cast_const(), count);
+            let square_sum = self.square_sum(route, lanes.cast_const(), count);
             if let Some(encode) = &route.encode {
                 let flags = flags.0.as_mut_ptr();
                 encode.run(
@@ -403,10 +394,18 @@ impl Job<'_> {
         }
     }
 
+    /// Returns the sum of the squares of a route's lanes, if it is asked for.
+    ///
     /// # Safety
-    /// As for [`Multiply::square_sum`].
-    unsafe fn square_sum(&self, multiply: &dyn Multiply, lanes: *const u8, count: usize) -> f64 {
+    /// `count` lanes are readable.
+    unsafe fn square_sum(&self, route: &Route, lanes: *const u8, count: usize) -> f64 {
         // SAFETY: passed on.
-        if self.squares { unsafe { multiply.square_sum(self.level, lanes, count) } } else { 0.0 }
+        unsafe {
+            match (self.squares, route.wide) {
+                (false, _) => 0.0,
+                (true, false) => square_sum::<Binary32>(self.level, lanes, count),
+                (true, true) => square_sum::<Binary64>(self.level, lanes, count),
+            }
+        }
     }
 }

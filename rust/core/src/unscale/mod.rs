@@ -1,9 +1,7 @@
 //! Gradients: unscaled and checked in place, reading each of them once.
 
-mod f16_loop;
 mod finite;
 mod fused;
-mod gradient_loop;
 mod gradient_route;
 mod gradients;
 mod multiply;

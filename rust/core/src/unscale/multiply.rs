@@ -60,11 +60,6 @@ pub(super) trait Multiply: Send + Sync {
     /// # Safety
     /// `count` lanes are readable at the source and writable at the target, which is the source or does not overlap it.
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool;
-    /// Returns the sum of the squares of lanes, added in a fixed order.
-    ///
-    /// # Safety
-    /// `count` lanes are readable.
-    unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64;
 }
 
 /// One operand for all lanes.
@@ -91,17 +86,12 @@ impl<P: Times, const OPERATION: u8> Multiply for Factor<P, OPERATION> {
         };
         largest < P::INFINITY
     }
-
-    unsafe fn square_sum(&self, level: Level, lanes: *const u8, count: usize) -> f64 {
-        // SAFETY: passed on.
-        unsafe { square_sum::<P>(level, lanes, count) }
-    }
 }
 
-/// Returns the sum of the squares of lanes of one pivot.
+/// Returns the sum of the squares of lanes of one pivot, added in a fixed order.
 ///
 /// # Safety
-/// As for [`Multiply::square_sum`].
+/// `count` lanes are readable.
 pub(super) unsafe fn square_sum<P: Times>(level: Level, lanes: *const u8, count: usize) -> f64 {
     // SAFETY: the caller's promise.
     unsafe { level.run_raw(SquareLoop::<P>(lanes.cast(), count, PhantomData)) }
@@ -152,7 +142,7 @@ impl<P: Times> RawKernel for SquareLoop<P> {
         let whole = count - count % COLUMNS;
         for row in (0..whole).step_by(COLUMNS) {
             for (column, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: below `count`, for which `Multiply::square_sum`'s caller has made the pointer valid.
+                // SAFETY: below `count`, for which the caller of `square_sum` has made the pointer valid.
                 *sum += P::square(unsafe { lanes.add(row + column).read_unaligned() });
             }
         }
