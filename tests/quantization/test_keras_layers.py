@@ -133,6 +133,34 @@ def test_what_is_stated_of_layers() -> None:
             read(deep)
 
 
+def test_what_attention_layers_make() -> None:
+    """Their projections are told by the path, not by a name that other layers may have, too."""
+    shapes = {"query_shape": [None, 6, 9], "value_shape": [None, None, 7], "key_shape": [None, 2]}
+    heads = {"num_heads": 3, "key_dim": 4, "value_dim": 5, "output_shape": None, "use_bias": False}
+    model = {
+        "class_name": "MultiHeadAttention",
+        "config": {"name": "mha", "dtype": "float32", **heads},
+        "build_config": {"shapes_dict": shapes},
+        "other": dense("query", "float32"),
+    }
+    kinds = ("query", "key", "value", "output", "softmax")
+    names = {f"a/_{one}_dense/vars": one for one in kinds} | {"a/vars": "mha", "b/vars": "query"}
+    assert stated_layers(model, names) == {}
+    found = stated_layers(model, names, names)
+    ends = {
+        path: (layer.config["equation"], layer.built["input_shape"], layer.config["output_shape"])
+        for path, (layer,) in found.items()
+        if layer.kind == "EinsumDense"
+    }
+    assert ends == {
+        "a/_query_dense/vars": ("ab,bcd->acd", [9], [3, 4]),
+        "a/_key_dense/vars": ("ab,bcd->acd", [2], [3, 4]),
+        "a/_value_dense/vars": ("ab,bcd->acd", [7], [3, 5]),
+        "a/_output_dense/vars": ("abc,bcd->ad", [3, 5], [9]),
+    }
+    assert found["b/vars"][0].kind == "Dense"
+
+
 @given(
     shape=st.lists(st.integers(1, 4), min_size=3, max_size=4),
     joined=st.integers(1, 3),

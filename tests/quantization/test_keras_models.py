@@ -110,6 +110,22 @@ def decoded(layer: Any) -> Array | None:
     return np.asarray(ops.divide(ops.cast(codes, "float32"), scale))
 
 
+def attention() -> Any:
+    """Give attention layers of all kinds, with projections of every form."""
+    tokens = keras.Input((6, 9))
+    other = keras.Input((5, 7))
+    same = layers.MultiHeadAttention(3, 5, name="same")
+    unlike = layers.MultiHeadAttention(
+        2, 3, value_dim=4, output_shape=(4, 2), use_bias=False, name="unlike"
+    )
+    shared = layers.GroupQueryAttention(4, 6, 2, use_gate=True, name="shared")
+    wide = layers.MultiHeadAttention(1, 2, name="wide", attention_axes=(1, 2))
+    x = shared(same(tokens, tokens), tokens)
+    square = layers.Reshape((3, 2, 9))(x)
+    named = layers.Dense(4, name="query")(unlike(x, other))  # as what attention layers make
+    return keras.Model([tokens, other], [named, wide(square, square)])
+
+
 def variables(layer: Any) -> list[Array]:
     return [np.asarray(one) for one in layer.get_weights()]
 
@@ -148,6 +164,77 @@ def test_keras_loads_what_is_decoded(
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
     report = checkpoint.verify(source, tmp_path / "out.keras")
     assert report.equal
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_attention(tmp_path: Path, mode: str) -> None:
+    """Keras states the attention layer alone, and cannot load its file; the plain one it can."""
+    model = quantised(attention, **MODES[mode])
+    model.save(source := tmp_path / "in.keras")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        keras.saving.load_model(source)
+    summary = checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
+    expected = {one.path: found for one in leaves(model) if (found := decoded(one)) is not None}
+    assert len(expected) == 4 + 4 + 5 + 4 + 1
+    assert len(expected) == len([row for row in summary.rows if row.target is not None])
+    plain = keras.saving.load_model(tmp_path / "out.keras")
+    found = {one.path: one for one in leaves(plain)}
+    for path, value in expected.items():
+        np.testing.assert_array_equal(variables(found[path])[0], value)
+    biases = {one.path: one.bias for one in leaves(model) if getattr(one, "bias", None) is not None}
+    for path, value in biases.items():
+        np.testing.assert_array_equal(np.asarray(found[path].bias), np.asarray(value))
+    assert checkpoint.verify(source, tmp_path / "out.keras").equal
+
+
+def test_attention_of_float8(tmp_path: Path) -> None:
+    model = quantised(attention, mode="float8")
+    model.save(source := tmp_path / "in.keras")
+    checkpoint.dequantize_file(source, tmp_path / "out.keras")
+    plain = keras.saving.load_model(tmp_path / "out.keras")
+    kernels = {one.path: one for one in leaves(model) if hasattr(one, "kernel")}
+    found = {one.path: one for one in leaves(plain) if hasattr(one, "kernel")}
+    assert found.keys() == kernels.keys()
+    for path, one in kernels.items():
+        np.testing.assert_array_equal(np.asarray(found[path].kernel), np.asarray(one.kernel))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("mode", MODES)
+def test_lora_is_merged_by_keras(tmp_path: Path, mode: str, when: str) -> None:
+    """Keras saves codes of the sum, and loads adapters of zeros beside them."""
+    keras.utils.set_random_seed(1)
+    model = functional()
+    kinds = (layers.Dense, layers.EinsumDense, layers.Embedding)
+    # Keras cannot adapt an embedding of int4.
+    adapted = [one for one in leaves(model) if isinstance(one, kinds[: 2 + (mode == "int8")])]
+
+    def adapt() -> None:
+        for number, one in enumerate(adapted):
+            one.enable_lora(2)
+            own = one.lora_embeddings_b if hasattr(one, "lora_embeddings_b") else one.lora_kernel_b
+            drawn = np.random.default_rng(number).normal(size=own.shape)
+            own.assign(drawn.astype(np.float32))
+
+    if when == "before":
+        adapt()
+    model.quantize(**MODES[mode])
+    if when == "after":
+        adapt()
+    model.save(source := tmp_path / "in.keras")
+    again = keras.saving.load_model(source)
+    checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
+    plain = keras.saving.load_model(tmp_path / "out.keras")
+    expected = {one.name: found for one in leaves(again) if (found := decoded(one)) is not None}
+    assert expected.keys() >= {one.name for one in adapted}
+    for layer in leaves(plain):
+        if layer.name in expected:
+            assert layer.lora_enabled == (layer.name in {one.name for one in adapted})
+            kernel = getattr(layer, "_embeddings", None)
+            kernel = layer._kernel if kernel is None else kernel
+            np.testing.assert_array_equal(np.asarray(kernel), expected[layer.name])
+    unadapted = {one.name: decoded(one) for one in leaves(quantised(functional, **MODES[mode]))}
+    assert not any(np.array_equal(unadapted[one.name], expected[one.name]) for one in adapted)
 
 
 def test_policies_and_everything_else_of_the_file(tmp_path: Path) -> None:
@@ -373,11 +460,35 @@ def test_layers_of_one_name_that_are_not_alike(tmp_path: Path) -> None:
         checkpoint.dequantize_file(source, tmp_path / "out.keras")
 
 
-def test_modes_that_are_not_decoded(tmp_path: Path) -> None:
-    attention = layers.MultiHeadAttention(2, 3, name="attention")
+ATTENTION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "other heads": (
+        {"config": lambda text: text.replace('"num_heads": 2', '"num_heads": 3')},
+        r"the shape \(6, 2, 3\), and the model states a kernel of \(6, 3, 3\)",
+    ),
+    "no shape": (
+        {"config": lambda text: text.replace('"query_shape": [null, 4, 6]', '"query_shape": 6')},
+        r"states a kernel of \(2, 3\)",
+    ),
+    "no scale": (
+        {"weights": drop("layers/multi_head_attention/query_dense/vars/2")},
+        "2 variables.* layer of 3",
+    ),
+    "another class": (
+        {"config": lambda text: text.replace('"MultiHeadAttention"', '"Own"')},
+        "nothing states how|states nothing of the layer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION_FAULTS)
+def test_a_fault_of_attention_is_refused(tmp_path: Path, name: str) -> None:
+    change, words = ATTENTION_FAULTS[name]
     tokens = keras.Input((4, 6))
-    model = keras.Model(tokens, attention(tokens, tokens))
+    model = keras.Model(tokens, layers.MultiHeadAttention(2, 3, name="attention")(tokens, tokens))
     model.quantize("int8")
-    model.save(source := tmp_path / "in.keras")
-    with pytest.raises(CheckpointError, match=r"shapes do not tell|yet"):
+    model.save(tmp_path / "in.keras")
+    checkpoint.dequantize_file(tmp_path / "in.keras", tmp_path / "fine.keras")
+    source = changed(tmp_path / "in.keras", tmp_path / "changed.keras", **change)
+    with pytest.raises(CheckpointError, match=words):
         checkpoint.dequantize_file(source, tmp_path / "out.keras")
+    assert not (tmp_path / "out.keras").exists()

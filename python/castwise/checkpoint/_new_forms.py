@@ -16,7 +16,7 @@ from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, Z
 from castwise.quantization._schemes import find_recipe, find_scheme, written_layout
 from castwise.quantization._views import geometry, views_of
 
-COMPRESSED, DEEPSEEK_V4 = "compressed-tensors", "deepseek-v4"
+COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
 _GPT_OSS = "gpt-oss"
 _MARKERS = ("comfy_quant", "weight_shape")
 """Parts that only tell how a weight is stored, or its shape."""
@@ -58,7 +58,8 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"
         )
-    fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and recipe == COMPRESSED)
+    stacks = recipe in (COMPRESSED, GGUF)
+    fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
         how = "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
         raise ValueError(
@@ -93,6 +94,8 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
         if not isinstance(stated, list) or len(stated) != MATRIX:
             raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
         high, wide = stated
+    elif recipe == GGUF:
+        high, wide = find_scheme(scheme).block
     else:
         row = written(scheme, recipe)
         if (problem := padding_problem(row, rows, columns)) is not None:
@@ -103,11 +106,11 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
         if scheme.startswith("int"):
             # Packed, as groups are, with one group in a row.
             high, wide, scheme = 1, wide or columns, f"{scheme.partition('_')[0]}_group"
-        if high == 1 and wide and columns % wide:
-            raise ValueError(
-                f"{weight.payload!r} has rows of {columns:,} elements, which do not end with a "
-                f"group of {wide}, as {recipe} needs"
-            )
+    if high == 1 and wide and columns % wide:
+        raise ValueError(
+            f"{weight.payload!r} has rows of {columns:,} elements, which do not end with a "
+            f"group of {wide}, as {recipe} needs"
+        )
     layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
     if recipe == _GPT_OSS and is_experts(stem):
         stem = stem.removesuffix(WEIGHT)

@@ -22,7 +22,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
 from castwise.checkpoint.plan import CastOptions, Decide
 
-_SUFFIX = ".safetensors"
+SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,11 @@ class MakingRequest(Request):
     decodes: ClassVar[bool] = True
     is_plain: ClassVar[bool] = False
 
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        return SAFETENSORS
+
     def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
         """Check what is asked for; returns what the report says of it, and what makes it.
 
@@ -124,9 +129,9 @@ class MakingRequest(Request):
         opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
             is_file = becomes_file(opened, new, limit)
-            if is_file and not self.is_plain and container_of(new) != _SUFFIX:
+            if is_file and not self.is_plain and container_of(new) != self.suffix:
                 raise CheckpointError(
-                    f"{new}: a quantised checkpoint is a folder or a {_SUFFIX} file; name one"
+                    f"{new}: a quantised checkpoint is a folder or a {self.suffix} file; name one"
                 )
             made = make(opened, is_file=is_file)
             made.tell()

@@ -42,7 +42,7 @@ _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 _BYTE_BITS = 8
-_WITH_PLACES = (_SUFFIX, ".npy")
+_WITH_PLACES = (_SUFFIX, ".npy", ".gguf")
 """Containers whose header tells all places, so that several processes can write one file."""
 
 

@@ -29,6 +29,7 @@ from castwise.checkpoint.report import CastRow, ProgressMeter
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"
+_SAFETENSORS, _GGUF = ".safetensors", ".gguf"
 
 
 class ToFile:
@@ -68,6 +69,7 @@ class ToFile:
             patterns.refuse("include", f"{destination} is one file, for tensors alone")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
+            self._consumed = source.consumed
         else:
             refuse_patterns(source, patterns)
             self._component, self._folder = component_of(source), None
@@ -140,10 +142,11 @@ class ToFile:
     def _tell_others(self) -> None:
         """Warn of the files of a folder that the one file does not have."""
         if self._folder is not None:
-            done = {self._component.index_name, *self._component.shards}
+            done = {self._component.index_name, *self._component.shards, *self._consumed}
             if others := sorted({one.name for one in self._folder.iterdir()} - done):
+                what = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
                 _LOGGER.warning(
-                    "%s has the tensors alone, not %s", self._destination, listed(others)
+                    "%s has the %s alone, not %s", self._destination, what, listed(others)
                 )
 
 
@@ -164,7 +167,7 @@ def check_container(reader: Reader, destination: Path) -> None:
 
 
 def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
-    if container_of(destination) != ".safetensors":
+    if container_of(destination) not in (_SAFETENSORS, _GGUF):
         raise CheckpointError(
             f"{folder.path} is a folder, which can become a folder or one .safetensors file, "
             f"not {destination}"

@@ -19,8 +19,16 @@ from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding
 from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._relaying import DATA, SCALES, ZEROS, relaid, relative_scales, widened
-from castwise.quantization._views import Views, geometry, views_of
+from castwise.quantization._relaying import (
+    DATA,
+    SCALES,
+    ZEROS,
+    of_rows,
+    relaid,
+    relative_scales,
+    widened,
+)
+from castwise.quantization._views import Views, views_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +84,7 @@ class SlabMaker:
         return parts[key]
 
     def _parts(self, q: QuantizedArray, keys: Iterable[str], cut: Cut) -> dict[str, NDArray[Any]]:
-        form, level = self.new, self.level
-        new = geometry(
-            form.scheme.name,
-            None if form.recipe is None else form.recipe.name,
-            form.layout,
-            shape=(cut.stop - cut.start, form.shape[-1]),
-            axis=-1,
-            block=form.block,
-        )
+        level, new = self.level, of_rows(self.new, cut.stop - cut.start)
         if new.scheme.bits != views_of(q).scheme.bits:
             try:
                 return widened(q, new, cut.start)

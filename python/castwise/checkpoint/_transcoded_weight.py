@@ -59,6 +59,8 @@ class NewTensor:
         True for that with the codes.
     is_copied
         Its bytes are those of its home.
+    is_further
+        True if its home becomes another such tensor, too.
 
     """
 
@@ -70,6 +72,7 @@ class NewTensor:
     slabs: Callable[[str], Iterable[Slab]]
     is_payload: bool = False
     is_copied: bool = False
+    is_further: bool = False
 
 
 class TranscodedWeight:
@@ -94,6 +97,8 @@ class TranscodedWeight:
         How it is stated that it is stored; None where nothing states that anew.
     level
         Its global scale, if that is another one.
+    form
+        The form that it gets.
     stored
         As given.
 
@@ -111,7 +116,7 @@ class TranscodedWeight:
         self.plan = plan
         self.encoding: Encoding | None = None
         self.level: Power | Reciprocal | None = None
-        self._new: Views | None = None
+        self.form: Views | None = None
         self._stem = ""
         self.stored = stored
         self._kept = kept
@@ -123,7 +128,7 @@ class TranscodedWeight:
 
     def becomes(self, new: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there."""
-        self._new, self._stem = new, stem
+        self.form, self._stem = new, stem
         self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(new)))
 
     @property
@@ -152,7 +157,7 @@ class TranscodedWeight:
 
     def tensors(self) -> list[NewTensor]:
         """List the tensors that it becomes and that are not there as they are."""
-        new = self._new
+        new = self.form
         assert new is not None, "by `becomes`"  # noqa: S101
         self._maker = SlabMaker(self.weight, self.plan, new, self.level, self._kept, self._tell)
         old = None if self.plan.whole is None else views_of(self.plan.whole)

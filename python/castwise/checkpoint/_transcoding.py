@@ -22,14 +22,23 @@ from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._encoder import Kept
 from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._gguf_architectures import FLOAT32
+from castwise.checkpoint._gguf_tokens import FILES
 from castwise.checkpoint._global_scales import AGAIN, Power, Reciprocal
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
-from castwise.checkpoint._new_forms import COMPRESSED, DEEPSEEK_V4, check_parts, give_form
+from castwise.checkpoint._new_forms import (
+    COMPRESSED,
+    DEEPSEEK_V4,
+    GGUF,
+    check_parts,
+    give_form,
+)
 from castwise.checkpoint._plain import METADATA, WRAPPED
 from castwise.checkpoint._quantized import found_in, stated_of
 from castwise.checkpoint._quantizing import Made
 from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint._to_gguf import GgufModel
 from castwise.checkpoint._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.checkpoint._written_configs import SEVERAL, Statements, of_widened_experts, statements
 from castwise.checkpoint._written_schemes import Encoding, encoding, is_relaid, written
@@ -67,8 +76,11 @@ def transcoded(
         other form has no place for.
 
     """
-    made = Encoded(source, DtypeMap.from_mapping({}))
-    plans = [_Relaid(source, one, recipe, scheme) for one in components_of(source)]
+    if recipe == GGUF and not is_file:
+        raise CheckpointError("GGUF is one file; name one that ends with .gguf")
+    made = Encoded(source, DtypeMap.from_mapping({FLOAT32: "float32"} if recipe == GGUF else {}))
+    kind = _AsGguf if recipe == GGUF else _Relaid
+    plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
     if not any(one.weights for one in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
@@ -111,6 +123,7 @@ class _Relaid:
         found = found_in(component, tensors, configs, pairs)
         self.weights: Sequence[QuantizedWeight] = () if found is None else found.weights
         self.consumed: list[str] = []
+        self._renamed: Mapping[str, str] = {}
         self._tensors = tensors
         self._warned = False
         if found is None:
@@ -229,7 +242,7 @@ class _Relaid:
             return component
         parts: dict[str, list[DecodedWeight]] = {}
         for one in self._relaid:
-            tensors = one.tensors()
+            tensors = self._new_tensors(one)
             left_out = one.left_out(tensors)
             self._left_out |= left_out
             lost = sum(self._stored[name].nbytes for name in left_out)
@@ -238,6 +251,10 @@ class _Relaid:
                 label = self._wanted(one.weight) if tensor.is_payload else tensor.format
                 made.parts[prefix + tensor.name] = Part(tensor.format, label)
                 parts.setdefault(tensor.home, []).append(described)
+        plain = self._of_plain()
+        for some in plain.values():
+            made.parts |= {prefix + one.info.name: Part(one.format, one.format) for one in some}
+        parts |= plain
         self._check_names(parts)
         stated = made.stated[prefix] = self._statements()
         metadata = (stated.metadata or {}) if is_file else {}
@@ -251,6 +268,7 @@ class _Relaid:
                 left_out=self._left_out,
                 metadata={**self._metadata(reader, stated), **metadata},
                 threads=threads,
+                renamed=self._renamed,
             )
             if not shards[path].tensors:
                 del shards[path]
@@ -259,12 +277,23 @@ class _Relaid:
             self.consumed += [prefix + name for name in CONFIGS if name != CONFIG]
         made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
         made_of |= {name: [] for name in self._left_out - made_of.keys()}
+        made_of |= {name: [new] for name, new in self._renamed.items()}
         return with_tensors(component, shards, made_of)
+
+    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+        """List what comes in the place of the parts of a weight."""
+        return one.tensors()
+
+    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
+        """Describe what is made of tensors that are not quantised, by that in whose place it is."""
+        return {}
 
     def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
         """Describe a new tensor; as stored it is what stands in its place."""
         info = self._stored[tensor.home]
-        is_first = tensor.is_payload or tensor.home != one.weight.payload
+        is_first = not tensor.is_further and (
+            tensor.is_payload or tensor.home != one.weight.payload
+        )
         nbytes = info.nbytes + lost if is_first else 0
         described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
         return DecodedWeight(described, tensor.format, tensor.home, tensor.needed, tensor.slabs)
@@ -306,3 +335,48 @@ class _Relaid:
         if stated.edit is not None:
             return {key: stated.edit(text) for key, text in reader.metadata.items()}
         return {key: text for key, text in reader.metadata.items() if key not in METADATA}
+
+
+class _AsGguf(_Relaid):
+    """The plan for a component that becomes a GGUF file."""
+
+    def __init__(
+        self,
+        source: Reader | CheckpointFolder,
+        component: Component,
+        recipe: str,
+        scheme: str | None,
+    ) -> None:
+        super().__init__(source, component, recipe, scheme)
+        if not self.weights:
+            return
+        is_folder = isinstance(source, CheckpointFolder)
+        folder = source.path / component.prefix if is_folder else source.path.parent
+        config = stated_of(source, component)[1].get(CONFIG)
+        if not isinstance(config, dict):
+            raise self._refusal("no config.json states its hyperparameters; name its folder")
+        weights = {one.weight.payload: one for one in self._relaid}
+        try:
+            self._model = GgufModel(folder, config, self._stored, weights)
+        except CheckpointError as error:
+            raise self._refusal(str(error)) from error
+        self._renamed = self._model.renamed
+        self._left_out |= self._model.left_out
+        self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
+
+    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+        return self._model.tensors(one)
+
+    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
+        return self._model.plain()
+
+    def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+        lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
+        return super()._described(one, tensor, lost)
+
+    def _statements(self) -> Statements:
+        return Statements({}, {}, self._model.metadata)
+
+    def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
+        del reader, stated
+        return {}

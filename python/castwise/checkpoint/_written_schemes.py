@@ -188,7 +188,7 @@ _WITH_EXPERTS = (*_OF_CT, _GPT_OSS)
 _FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
     **{(one, one): (_SHARED, _SHARED) for one in ("nvfp4", "mxfp8_e4m3", "fp8_tensor")},
     ("fp8_channel", "fp8_channel"): (_SHARED[:2], _SHARED[:2]),
-    ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), _WITH_EXPERTS),
+    ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), (*_WITH_EXPERTS, _GGUF)),
     **{(one, one): (("awq", "gptq", _GGUF), _OF_CT) for one in _INTEGERS},
     ("mxfp4", "nvfp4"): ((*_WITH_EXPERTS, _GGUF), _SHARED[:2]),
     ("mxfp4", "fp8_block"): ((_DEEPSEEK_V4,), (_DEEPSEEK_V4,)),

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from castwise._core import get_num_threads
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._quantizing import Make, MakingRequest, RunOptions
+from castwise.checkpoint._new_forms import GGUF
+from castwise.checkpoint._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
 from castwise.checkpoint._transcoding import transcoded
 from castwise.checkpoint._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import CastSummary, Progress
@@ -42,6 +43,9 @@ def transcode_file(
     - NVFP4, MXFP8 and FP8 by tensor of ModelOpt, compressed-tensors and ComfyUI, and FP8 by channel
       of the first two,
     - MXFP4 of gpt-oss and compressed-tensors, and of GGUF files to either,
+    - MXFP4 of both to a GGUF file, which llama.cpp runs, if the model is gpt-oss, Qwen3 or
+      Qwen3-MoE: a folder with its configuration and tokenizer, whose names, hyperparameters and
+      tokens become llama.cpp's, and whose norms, biases and routers float32,
     - integers of AWQ ("gemm") and of GPTQ (v1 and v2) to compressed-tensors, of 4 and 8 bits, with
       their zero points unless all are in the middle, and with the index of groups if columns are
       reordered.
@@ -62,9 +66,9 @@ def transcode_file(
     source
         What to read, as in `dequantize_file`.
     destination
-        What to write, as in `quantize_file`.
+        What to write, as in `quantize_file`; a .gguf file for "gguf".
     recipe
-        The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss" or "deepseek-v4".
+        The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf" or "deepseek-v4".
     scheme
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
@@ -83,7 +87,8 @@ def transcode_file(
         The checkpoint is not quantised, is stored so already, or in a way that cannot be laid anew;
         a part is missing or has another shape than its weight needs; the other form has no place
         for one of its parts; no reciprocal of a global scale leaves all values what they are;
-        another scheme does not have all values of a block; or what makes `cast_file` raise it.
+        another scheme does not have all values of a block; llama.cpp would compute something else
+        of a GGUF file, or a tensor or the tokenizer is missing; or what makes `cast_file` raise it.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -118,6 +123,11 @@ class TranscodeRequest(MakingRequest):
     command: ClassVar[str] = "transcode"
     recipe: str
     scheme: str | None
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        return f".{GGUF}" if self.recipe == GGUF else SAFETENSORS
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check the form that is asked for."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,11 @@ _LOSES = (
 )
 _LACKS = f"it lacks zero points, or the groups of inputs; {_LOSES}"
 _BYTE = 8
+_BY_SHAPE = "by shape"
+"""The mode of what is in an attention layer: the model states the layer alone, and its policy of
+before."""
+
+_ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention")
 _I4 = f"int{find_scheme('int4_channel').bits}"
 
 
@@ -51,7 +57,8 @@ class Layer:
     kind
         Its class.
     mode
-        The mode of its policy, without numbers; None if it is not quantised.
+        The mode of its policy, without numbers; None if it is not quantised, `_BY_SHAPE` if shapes
+        tell it.
     block
         The size of groups of int4, GPTQ and AWQ; None for whole channels.
     bits
@@ -69,7 +76,9 @@ class Layer:
     built: Mapping[str, Any]
 
 
-def stated_layers(model: Any, names: Mapping[str, str]) -> dict[str, list[Layer]]:
+def stated_layers(
+    model: Any, names: Mapping[str, str], coded: Collection[str] = ()
+) -> dict[str, list[Layer]]:
     """Return what is stated of layers, by where their variables are; nothing if none is quantised.
 
     Parameters
@@ -78,6 +87,8 @@ def stated_layers(model: Any, names: Mapping[str, str]) -> dict[str, list[Layer]
         The configuration of the model, as parsed.
     names
         The name of each layer, by the path of its variables.
+    coded
+        The paths whose first variable is one of bytes.
 
     Raises
     ------
@@ -88,9 +99,64 @@ def stated_layers(model: Any, names: Mapping[str, str]) -> dict[str, list[Layer]
     found: dict[str, list[Layer]] = {}
     for name, layer in _layers(model, 0):
         found.setdefault(name, []).append(layer)
-    if all(one.mode is None for several in found.values() for one in several):
-        return {}
-    return {path: found[name] for path, name in names.items() if name in found}
+    inner = {path: _in_attention(path, names, found) for path in coded}
+    stated = {path: found[name] for path, name in names.items() if name in found}
+    stated |= {path: several for path, several in inner.items() if several}
+    is_any = any(one.mode for several in (*found.values(), *inner.values()) for one in several)
+    return stated if is_any else {}
+
+
+def _in_attention(
+    path: str, names: Mapping[str, str], found: Mapping[str, Sequence[Layer]]
+) -> list[Layer]:
+    """Describe a layer that an attention layer has made, whose path is below that of the other."""
+    outer, _, child = path.removesuffix("/vars").rpartition("/")
+    several = found.get(names.get(f"{outer}/vars", ""), ())
+    return [
+        made
+        for one in several
+        if one.kind in _ATTENTION and (made := _projection(one, child)) is not None
+    ]
+
+
+def _projection(layer: Layer, child: str) -> Layer | None:
+    """Describe a projection of an attention layer, an EinsumDense; None for what is not one."""
+    config, built = layer.config, layer.built.get("shapes_dict", layer.built)
+    ends = {one: built.get(f"{one}_shape") for one in ("query", "value", "key")}
+    shapes = {one: _ints(end[-1:]) if isinstance(end, list) else () for one, end in ends.items()}
+    queries, keys, values = shapes["query"], shapes["key"] or shapes["value"], shapes["value"]
+    if layer.kind == _ATTENTION[0]:
+        heads = shared = _ints([config.get("num_heads")])
+        size, out = _ints([config.get("key_dim")]), _ints([config.get("value_dim")])
+        given = config.get("output_shape")
+        outputs = _ints(given if isinstance(given, list) else [given]) or queries
+    else:
+        heads, shared = (_ints([config.get(f"num_{one}_heads")]) for one in ("query", "key_value"))
+        size = out = _ints([config.get("head_dim")])
+        outputs = queries
+    found = {
+        "query": (queries, (*heads, *size)),
+        "key": (keys, (*shared, *size)),
+        "value": (values, (*shared, *out)),
+        "gate": (queries, (*heads, *out)),
+        "output": ((*heads, *out), outputs),
+    }.get(child.removeprefix("_").removesuffix("_dense"))
+    if found is None:
+        return None
+    summed, kept = found
+    letters = ascii_letters[1 : 1 + len(summed) + len(kept)]
+    begin, end = letters[: len(summed)], letters[len(summed) :]
+    stated = {
+        "equation": f"a{begin},{letters}->a{end}",
+        "output_shape": [*kept],
+        "use_bias": config.get("use_bias"),
+    }
+    return Layer("EinsumDense", _BY_SHAPE, None, None, stated, {"input_shape": [*summed]})
+
+
+def _ints(shape: Any) -> tuple[int, ...]:
+    """Return the sizes that are numbers."""
+    return tuple(one for one in shape if type(one) is int) if isinstance(shape, list) else ()
 
 
 def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
@@ -167,13 +233,15 @@ def keras(case: Case) -> Given:
     layer = stated[0]
     if any(one != layer for one in stated):
         raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
+    if layer.mode == _BY_SHAPE:
+        layer = _told(case, layer)
     is_calibrated = layer.mode in _CALIBRATED and layer.kind != "Embedding"
     if not (layer.mode in (I8, _I4) or is_calibrated) or layer.kind not in _SHAPES:
         raise Undecodable(
             f"castwise cannot decode {layer.mode} of Keras' {layer.kind} yet; Keras reads it"
         )
-    if layer.config.get("lora_rank"):
-        raise Undecodable("it has LoRA weights beside it, which only Keras merges")
+    if layer.config.get("lora_rank") and is_calibrated:
+        raise Undecodable("it had LoRA weights, which Keras merges into int8 and int4 alone")
     _check_variables(case, layer, path)
     plain = _SHAPES[layer.kind](case, layer)
     if is_calibrated:
@@ -195,6 +263,24 @@ def keras(case: Case) -> Given:
         axis=-1 if is_rows else 0,
         plain=plain,
         names=_names(case, "embeddings" if is_rows else "kernel"),
+    )
+
+
+def _told(case: Case, layer: Layer) -> Layer:
+    """Tell the mode of a kernel whose shape is stated: int4 is packed in rows of a matrix."""
+    plain, shape = _einsum(case, layer), case.shape(case.payload)
+    if len(plain) > MATRIX and case.format == I8:
+        if shape == plain:
+            return replace(layer, mode=I8)
+        rows, columns = _matrix(layer, plain)
+        if shape == (rows, -(-columns // 2)):
+            groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
+            found = () if groups is None else np.asarray(case.lazy(groups)[...])
+            size = int(np.count_nonzero(found == 0)) if len(found) else None
+            return replace(layer, mode=_I4, block=size)
+    raise Undecodable(
+        f"it has the shape {shape}, and the model states a kernel of {plain} in an attention "
+        "layer: castwise decodes int8 and int4 of it; Keras reads it"
     )
 
 

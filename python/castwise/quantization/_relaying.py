@@ -17,7 +17,8 @@ from castwise import _core
 from castwise._core import finfo
 from castwise.quantization._arrays import QuantizedArray
 from castwise.quantization._decode import added_to_zeros
-from castwise.quantization._layouts import E4M3, E8M0, Layout
+from castwise.quantization._layouts import E4M3, E8M0
+from castwise.quantization._parts import named_parts
 from castwise.quantization._views import (
     Array,
     Views,
@@ -41,15 +42,11 @@ _FINE = -20
 """No code of 4 bits times two to this is a float8_e4m3fn."""
 
 
-def form_of(
-    shape: tuple[int, ...],
-    scheme: str,
-    recipe: str,
-    layout: Layout,
-    block: tuple[int, int],
-) -> Views:
-    """Return the geometry of an array in another form; columns share scales."""
-    return geometry(scheme, recipe, layout, shape=shape, axis=-1, block=block)
+def of_rows(form: Views, rows: int) -> Views:
+    """Return the geometry of so many rows of a matrix in a form; columns share scales."""
+    recipe = None if form.recipe is None else form.recipe.name
+    shape = rows, form.shape[-1]
+    return geometry(form.scheme.name, recipe, form.layout, shape=shape, axis=-1, block=form.block)
 
 
 def same_parts(old: Views, new: Views) -> set[str]:
@@ -148,6 +145,15 @@ def _zeros(q: QuantizedArray, new: Views) -> Array:
 
 
 _RELAID = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
+
+
+def blocks_of(q: QuantizedArray, new: Views) -> Array:
+    """Return a matrix as blocks of bytes that hold their scales; the last axis has their bytes."""
+    assert new.recipe is not None, "blocks are a producer's"  # noqa: S101
+    parts = {"data": _data(q, new), "scale": _scales(q, new)}
+    made = q._with(recipe=new.recipe.name, layout=new.layout, **parts)
+    (found,) = named_parts(made, None).values()
+    return found.reshape(*new.data_shape[:-1], -1)
 
 
 # From powers of two to scales of scales

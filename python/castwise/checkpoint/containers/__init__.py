@@ -91,7 +91,10 @@ _TABLE: Mapping[str, _Container] = {
         on_stores=False,
     ),
     ".gguf": _Container(
-        "castwise.checkpoint.containers.gguf", "GgufReader", on_stores=False, only_decoded=True
+        "castwise.checkpoint.containers.gguf",
+        *("GgufReader", "GgufWriter"),
+        on_stores=False,
+        only_decoded=True,
     ),
 }
 _NAMES = [name for name, row in _TABLE.items() if not row.only_decoded]
@@ -189,7 +192,7 @@ def new_writer(
     suffix = container_of(path)
     container = _TABLE[suffix]
     if container.writes is None:
-        written = ", ".join(name for name, row in _TABLE.items() if row.writes is not None)
+        written = ", ".join(name for name in _NAMES if _TABLE[name].writes is not None)
         raise CheckpointError(f"{path}: castwise only reads {suffix}; it writes {written}")
     if container.has_names:
         check_texts((plan.info.name for plan in planned), metadata)

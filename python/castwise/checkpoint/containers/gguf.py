@@ -1,24 +1,36 @@
-"""`.gguf`: what llama.cpp reads, here only read, to be decoded.
+"""`.gguf`: what llama.cpp reads.
 
 A header of typed keys and values, then of tensors, then their data at multiples of an alignment. A
 quantised tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
 the bytes of a block, and `stored` is its type.
+
+Files are read to be decoded. They are written for models whose metadata are values as `typed` makes
+them, since a file without those of its architecture is one that nothing loads.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._filesystem import SourceFile
-from castwise.checkpoint._tensors import TensorInfo, check_shape, format_info, numpy_dtype
-from castwise.checkpoint.containers._elements import from_bytes
-from castwise.checkpoint.containers._interface import Elements, PlacedReader
+from castwise.checkpoint._tensors import (
+    Planned,
+    TensorInfo,
+    check_shape,
+    format_info,
+    numpy_dtype,
+)
+from castwise.checkpoint.containers._elements import from_bytes, to_bytes
+from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -26,7 +38,11 @@ _MAX_TEXT = 64 << 20
 _MAX_AXES = 4  # ggml's own limit
 _ALIGNMENT_KEY = "general.alignment"
 _ALIGNMENT = 32
+ARCHITECTURE = "general.architecture"
 _STRING, _ARRAY = 8, 9
+TEXT, COUNT, INTEGER, FLOAT, BOOL = "s", "I", "i", "f", "?"
+"""The types of values that are written: text, and numbers as `struct` calls them."""
+
 _SCALARS = {
     0: "B",
     1: "b",
@@ -60,6 +76,9 @@ _BLOCKS = {
     40: ("NVFP4", 64, 36),
 }
 """Types of blocks that can be decoded: name, elements and bytes of a block."""
+
+_WRITTEN = {"mxfp4": 39}
+"""The types of blocks that are written, by what reports call the scheme."""
 
 _OTHERS = {
     **dict(
@@ -214,3 +233,123 @@ class _Cursor:
         else:
             raise CheckpointError("an array of arrays in its header")
         return None
+
+
+def typed(kind: str, value: Any) -> str:
+    """Return a value for the header of a new file as text of metadata; a list becomes an array.
+
+    `kind` is one of those above, for each item of a list.
+    """
+    return json.dumps([kind, value], ensure_ascii=False)
+
+
+class GgufWriter(Writer):
+    """Writes a GGUF file: the header at once, tensors at their places.
+
+    Raises
+    ------
+    CheckpointError
+        The metadata are not those of a model, or GGUF has no type for a tensor.
+
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
+        del source
+        self._file = file
+        self.planned = {plan.info.name: plan for plan in planned}
+        self.order = list(self.planned)
+        if not metadata.get(ARCHITECTURE, "").startswith("["):
+            raise CheckpointError(
+                "a .gguf file states the architecture and the tokens of its model, so castwise "
+                "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
+            )
+        rows = [_described(plan) for plan in self.planned.values()]
+        lengths = [self.elements(name).nbytes(math.prod(self._shape(name))) for name in self.order]
+        *offsets, end = accumulate(map(_padded, lengths), initial=0)
+        pairs = [_text(key) + _pair(*json.loads(text)) for key, text in metadata.items()]
+        tensors = [
+            row + struct.pack("<Q", offset) for row, offset in zip(rows, offsets, strict=True)
+        ]
+        begin = struct.pack("<4sIQQ", _MAGIC, _VERSIONS[-1], len(rows), len(pairs))
+        header = b"".join([begin, *pairs, *tensors])
+        start = _padded(len(header))
+        self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
+        file.write(header.ljust(start, b"\0"))
+        file.flush()
+        file.truncate(start + end)  # what lies between tensors, and after the last, is zero
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.planned[name].info.shape
+
+    def keeps(self, name: str) -> bool:
+        """Return False: the source is another container."""
+        del name
+        return False
+
+    def elements(self, name: str) -> Elements:
+        """Return how a tensor must stand in the file."""
+        plan = self.planned[name]
+        format_name = plan.target or plan.info.format
+        assert format_name is not None, "`_described` refuses others"  # noqa: S101
+        return Elements(format_name)
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes."""
+        return self._file, self._begins[name]
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write a tensor from bytes that stand as they must in the file."""
+        self._file.seek(self._begins[name])
+        for piece in pieces:
+            self._file.write(piece)
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array of the planned format and shape."""
+        self.write_pieces(name, [to_bytes(array).tobytes()])
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _pair(kind: str, value: Any) -> bytes:
+    """Write the type of a value, and the value."""
+    codes = {code: number for number, code in _SCALARS.items()} | {TEXT: _STRING}
+    if not isinstance(value, list):
+        return struct.pack("<I", codes[kind]) + _values(kind, [value])
+    return struct.pack("<IIQ", _ARRAY, codes[kind], len(value)) + _values(kind, value)
+
+
+def _values(kind: str, values: Sequence[Any]) -> bytes:
+    if kind == TEXT:
+        return b"".join(map(_text, values))
+    return struct.pack(f"<{len(values)}{kind}", *values)
+
+
+def _described(plan: Planned) -> bytes:
+    """Write what the header says of a tensor, but for its place."""
+    info, format_name = plan.info, plan.target or plan.info.format
+    shape, kind = info.shape, _WRITTEN.get(plan.label or "")
+    if kind is not None:
+        *leading, blocks, _ = shape
+        shape = (*leading, blocks * _BLOCKS[kind][1])
+    else:
+        kind = next((kind for kind, name in _PLAIN.items() if name == format_name), None)
+    if kind is None or len(shape) > _MAX_AXES:
+        raise CheckpointError(
+            f"tensor {info.name!r} is {format_name or info.stored} of {len(shape)} axes; GGUF has "
+            f"{', '.join(_PLAIN.values())} of {_MAX_AXES} axes or fewer, and MXFP4"
+        )
+    axes = struct.pack(f"<I{len(shape)}QI", len(shape), *shape[::-1], kind)
+    return _text(info.name) + axes

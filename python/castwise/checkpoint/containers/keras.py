@@ -27,6 +27,7 @@ from castwise.checkpoint.containers._zip import (
 )
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
 from castwise.quantization._keras import stated_layers
+from castwise.quantization._layouts import BYTES
 
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"
@@ -84,7 +85,10 @@ class KerasReader(Hdf5Reader):
 
     def stated(self) -> Any:
         """Return what the configuration states of quantised layers; errors are those of `model`."""
-        return stated_layers(self.model(), self.layer_names)
+        coded = [
+            name.removesuffix("/0") for name, one in self.tensors.items() if one.format in BYTES
+        ]
+        return stated_layers(self.model(), self.layer_names, coded)
 
 
 def _check_name(name: str) -> None:

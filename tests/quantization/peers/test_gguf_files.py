@@ -1,0 +1,203 @@
+# ruff: noqa: PLC0415 - a library is imported by the tests that need it
+"""GGUF files are what gguf-py reads, and what llama.cpp computes as transformers does."""
+
+from __future__ import annotations
+
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from castwise import checkpoint
+from producers import array
+from test_transcode_gguf import GPT4O
+
+PROMPT = [1, 5, 260, 33, 71, 200, 90, 12, *range(3, 21)]
+"""More tokens than the window of attention has."""
+
+NEXT, SHOWN = 5, 8
+TOLERANCE = 0.1
+"""Of logarithms of probabilities: llama.cpp rounds what it multiplies by MXFP4 to 8 bits. Those of
+other models differ by units."""
+
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 96,
+    "head_dim": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 256,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {"num_experts_per_tok": 2, "sliding_window": 16}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "rope_theta": 10000.0,
+    "truncate": True,
+}
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gpt-oss": (
+        "GptOss",
+        {**EXPERTS, "num_local_experts": 4, "rope_parameters": YARN},
+        "gpt-oss",
+    ),
+    "gpt-oss, of compressed-tensors": ("GptOss", {**EXPERTS, "num_local_experts": 4}, "gpt-oss"),
+    "qwen3": ("Qwen3", {}, "compressed-tensors"),
+    "qwen3moe": (
+        "Qwen3Moe",
+        {
+            "num_experts_per_tok": 2,
+            "num_experts": 4,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+        },
+        "compressed-tensors",
+    ),
+}
+
+
+def save_tokenizer(folder: Path) -> None:
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocab = {text: number for number, text in enumerate(sorted(bytes_of.alphabet()))}
+    begin, end = "<|startoftext|>", "<|endoftext|>"
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "w")]
+    for text in (begin, end, *starmap("{}{}".format, merges)):
+        vocab[text] = len(vocab)
+    made = Tokenizer(models.BPE(vocab, merges))
+    split = pre_tokenizers.Split(Regex(GPT4O), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_of])
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(one, special=True) for one in (begin, end)])
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=begin, eos_token=end, pad_token=end
+    )
+    fast.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    fast.save_pretrained(folder)
+
+
+def save(name: str, folder: Path, seed: int = 0) -> None:
+    """Write a model with random weights, plain ones and quantised to MXFP4, and as GGUF."""
+    kind, config, recipe = MODELS[name]
+    torch.manual_seed(seed)
+    made = getattr(transformers, f"{kind}Config")(**SIZES | config)
+    model = getattr(transformers, f"{kind}ForCausalLM")(made).to(torch.bfloat16)
+    with torch.no_grad():
+        for key, one in model.named_parameters():
+            drawn = torch.randn(one.shape) * (0.1 if one.ndim > 1 else 0.5)
+            one.copy_(drawn + ("norm" in key))
+        # Bytes that are no characters are never the likeliest: llama.cpp would not answer them.
+        model.lm_head.weight[94:256] = 0
+    for part in ("first", "plain", "mxfp4"):
+        (folder / part).mkdir(parents=True)
+    model.save_pretrained(folder / "first")
+    save_tokenizer(folder / "first")
+    quantised = folder / "mxfp4"
+    checkpoint.quantize_file(folder / "first", quantised, "mxfp4", recipe=recipe, overwrite=True)
+    if "of compressed-tensors" in name:
+        checkpoint.transcode_file(quantised, quantised, "compressed-tensors", overwrite=True)
+        checkpoint.transcode_file(quantised, folder / "back", "gpt-oss")
+    back = folder / "back" if (folder / "back").exists() else quantised
+    checkpoint.dequantize_file(back, folder / "plain", "float32", overwrite=True)
+    checkpoint.transcode_file(quantised, folder / "model.gguf", "gguf")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("models") / "model"
+    save(request.param, made)
+    return made
+
+
+def test_as_gguf_reads_them(folder: Path) -> None:
+    """The values of gate and down are those that are decoded here, and tokens those of gguf-py."""
+    read = gguf.GGUFReader(folder / "model.gguf")
+    tensors = {one.name: one for one in read.tensors}
+    plain = checkpoint.load(folder / "plain")
+    stacked = "model.layers.1.mlp.experts.gate_up_proj"
+    gates = [name for name in tensors if name.startswith("blk.1.ffn_gate") and "inp" not in name]
+    found = next(tensors[name] for name in gates if name.endswith("weight"))
+    values = gguf.quants.dequantize(found.data, found.tensor_type)
+    if stacked in plain:
+        wanted = plain[stacked].swapaxes(1, 2)[:, ::2]
+    else:
+        pattern = "model.layers.1.mlp.{}gate_proj.weight"
+        one = plain.get(pattern.format(""))
+        each = (plain[pattern.format(f"experts.{n}.")] for n in range(4)) if one is None else ()
+        wanted = np.stack([*each]) if one is None else one
+    assert found.tensor_type == gguf.GGMLQuantizationType.MXFP4
+    np.testing.assert_array_equal(values, wanted)
+    assert tensors["output_norm.weight"].tensor_type == gguf.GGMLQuantizationType.F32
+    assert tensors["token_embd.weight"].tensor_type == gguf.GGMLQuantizationType.BF16
+    vocabulary = gguf.SpecialVocab(folder / "mxfp4", load_merges=True, n_vocab=320)
+    stated = {name: field.contents() for name, field in read.fields.items()}
+    assert stated["tokenizer.ggml.merges"] == vocabulary.merges
+    assert stated["tokenizer.chat_template"] == vocabulary.chat_template
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        assert stated[f"tokenizer.ggml.{key}_token_id"] == vocabulary.special_token_ids[name]
+
+
+def theirs(path: Path, tokens: list[int]) -> list[dict[int, float]]:
+    """Return the logarithms of probabilities of the next tokens, as llama.cpp computes them."""
+    import xllamacpp
+
+    asked = xllamacpp.CommonParams()
+    asked.model.path = str(path)
+    asked.n_ctx, asked.n_parallel, asked.warmup, asked.verbosity = 256, 1, False, 0
+    asked.cpuparams.n_threads = 1
+    asked.cache_type_k = asked.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    server = xllamacpp.Server(asked)
+    found = []
+    for count in range(NEXT):
+        answer = server.handle_completions(
+            {
+                "prompt": tokens[: len(tokens) - NEXT + count],
+                "n_predict": 1,
+                "ignore_eos": True,
+                "temperature": 0,
+                "n_probs": SHOWN,
+                "cache_prompt": False,
+            }
+        )
+        (token,) = answer["choices"][0]["logprobs"]["content"]
+        found.append({one["id"]: one["logprob"] for one in token["top_logprobs"]})
+    return found
+
+
+def differences(found: list[dict[int, float]], plain: Path, tokens: list[int]) -> list[float]:
+    """Return how far these are from what transformers computes of the decoded model."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    with torch.no_grad():
+        logits = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
+    own = array(logits)[len(tokens) - NEXT - 1 : -1]
+    return [
+        max(abs(float(row[token]) - value) for token, value in one.items())
+        for row, one in zip(own, found, strict=True)
+    ]
+
+
+def test_as_llama_computes_them(folder: Path) -> None:
+    found = theirs(folder / "model.gguf", PROMPT)
+    assert max(differences(found, folder / "plain", PROMPT)) < TOLERANCE
+    assert min(map(len, found)) == SHOWN
+
+
+def test_other_weights_would_be_told(tmp_path: Path, folder: Path) -> None:
+    """What llama.cpp computes is not that of any model of these sizes."""
+    save("qwen3", tmp_path / "other", seed=1)
+    found = theirs(folder / "model.gguf", PROMPT)
+    assert max(differences(found, tmp_path / "other" / "plain", PROMPT)) > 10 * TOLERANCE

@@ -1,0 +1,542 @@
+"""MXFP4 models become GGUF files: blocks, names, hyperparameters, tokens as of llama.cpp."""
+
+from __future__ import annotations
+
+import json
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, _to_gguf
+from castwise.cli import main
+from checkpoint_samples import assert_same
+from decodable_models import Draw
+from numpy.typing import NDArray
+from scheme_oracle import pack
+
+Array = NDArray[Any]
+BF16 = ml_dtypes.bfloat16
+WIDTH, INNER, HEAD, HEADS, EXPERTS, LAYERS, TOKENS = 64, 32, 32, 2, 3, 2, 262
+GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TOKENIZER: dict[str, Any] = {
+    "added_tokens": [
+        {"id": 256, "content": "<|startoftext|>", "special": True},
+        {"id": 257, "content": "<|call|>", "special": False},
+        {"id": 258, "content": "\u2581user", "special": False},
+    ],
+    "normalizer": None,
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": GPT4O}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        ],
+    },
+    "post_processor": {"type": "ByteLevel"},
+    "model": {
+        "type": "BPE",
+        "vocab": {**{chr(0x100 + n): n for n in range(256)}, "ab": 259, "abc": 260},
+        "merges": [["a", "b"], "ab c"],
+    },
+}
+CONFIG: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "num_hidden_layers": LAYERS,
+    "max_position_embeddings": 256,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 1,
+    "head_dim": HEAD,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32.0,
+        "truncate": False,
+    },
+    "sliding_window": 16,
+    "num_local_experts": EXPERTS,
+    "num_experts_per_tok": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "swiglu_limit": 7.0,
+    "vocab_size": TOKENS,
+    "eos_token_id": 257,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+STATED = {
+    "bos_token": "<|startoftext|>",
+    "pad_token": {"content": "<|call|>"},
+    "add_bos_token": True,
+    "chat_template": [{"name": "default", "template": "{{x}}"}, {"name": "tool", "template": "y"}],
+}
+
+
+def linear(draw: Draw, name: str, rows: int, columns: int) -> dict[str, Array]:
+    return {f"{name}.weight": draw.floats(rows, columns), f"{name}.bias": draw.floats(rows)}
+
+
+def experts(draw: Draw, rows: int, columns: int) -> tuple[Array, Array]:
+    """Return codes and powers of two of the matrices of experts."""
+    return draw.codes(4, EXPERTS, rows, columns), draw.powers(EXPERTS, rows, columns // 32)
+
+
+def gpt_oss() -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
+    """Return the tensors of a model, and the codes and scales of its experts."""
+    draw = Draw()
+    tensors = {
+        "model.embed_tokens.weight": draw.floats(TOKENS, WIDTH),
+        "lm_head.weight": draw.floats(TOKENS, WIDTH),
+        "model.norm.weight": draw.floats(WIDTH),
+    }
+    found: dict[str, tuple[Array, Array]] = {}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}."
+        for one, rows in (("q", HEADS * HEAD), ("k", HEAD), ("v", HEAD)):
+            tensors |= linear(draw, f"{at}self_attn.{one}_proj", rows, WIDTH)
+        tensors |= linear(draw, f"{at}self_attn.o_proj", WIDTH, HEADS * HEAD)
+        tensors |= linear(draw, f"{at}mlp.router", EXPERTS, WIDTH)
+        tensors[f"{at}self_attn.sinks"] = draw.floats(HEADS)
+        for norm in ("input", "post_attention"):
+            tensors[f"{at}{norm}_layernorm.weight"] = draw.floats(WIDTH)
+        for name, rows, columns in (("gate_up", 2 * INNER, WIDTH), ("down", WIDTH, INNER)):
+            module = f"{at}mlp.experts.{name}_proj"
+            tensors[f"{module}_bias"] = draw.floats(EXPERTS, rows)
+            codes, powers = found[module] = experts(draw, rows, columns)
+            tensors[f"{module}_blocks"] = pack(codes, 4).reshape(*powers.shape, 16)
+            tensors[f"{module}_scales"] = powers
+    return tensors, found
+
+
+def write(
+    folder: Path, tensors: dict[str, Array], config: dict[str, Any], *, shards: int = 2
+) -> Path:
+    """Write a model with its tokenizer, its tensors dealt out to shards."""
+    folder.mkdir()
+    names = [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
+    homes = {name: names[number % shards] for number, name in enumerate(sorted(tensors))}
+    for shard in names:
+        own = {name: array for name, array in tensors.items() if homes[name] == shard}
+        checkpoint.save(folder / shard, own, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": homes}
+    for name, value in (
+        ("model.safetensors.index.json", index),
+        ("config.json", config),
+        ("tokenizer.json", TOKENIZER),
+        ("tokenizer_config.json", STATED),
+    ):
+        (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+def model(path: Path, **config: Any) -> Path:
+    return write(path, gpt_oss()[0], CONFIG | config)
+
+
+TYPES = {4: "I", 5: "i", 6: "f", 7: "?"}
+FORMATS = {0: np.dtype(np.float32), 30: np.dtype(BF16)}
+
+
+def parsed(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, Array]]]:
+    """Read a file as the specification of GGUF says: values, and tensors with their types."""
+    raw, at = path.read_bytes(), 0
+
+    def take(layout: str) -> Any:
+        nonlocal at
+        (found,) = struct.unpack_from("<" + layout, raw, at)
+        at += struct.calcsize("<" + layout)
+        return found
+
+    def text() -> str:
+        nonlocal at
+        count = take("Q")
+        at += count
+        return raw[at - count : at].decode()
+
+    def value(kind: int) -> Any:
+        if kind == 9:
+            inner, count = take("I"), take("Q")
+            return [value(inner) for _ in range(count)]
+        return text() if kind == 8 else take(TYPES[kind])
+
+    assert (raw[:4], struct.unpack_from("<I", raw, 4)) == (b"GGUF", (3,))
+    at = 8
+    tensors, pairs = take("Q"), take("Q")
+    stated = {text(): value(take("I")) for _ in range(pairs)}
+    rows = []
+    for _ in range(tensors):
+        name = text()
+        shape = [take("Q") for _ in range(take("I"))][::-1]
+        rows.append((name, shape, take("I"), take("Q")))
+    start = -(-at // 32) * 32
+    assert not any(raw[at:start])
+    found: dict[str, tuple[int, Array]] = {}
+    end = 0
+    for name, shape, kind, offset in rows:
+        assert offset == -(-end // 32) * 32
+        dtype = FORMATS.get(kind, np.dtype(np.uint8))
+        stored = shape if kind != 39 else [*shape[:-1], shape[-1] // 32, 17]
+        count = int(np.prod(stored))
+        end = offset + count * dtype.itemsize
+        found[name] = kind, np.frombuffer(raw, dtype, count, start + offset).reshape(stored)
+    assert len(raw) == start + -(-end // 32) * 32
+    return stated, found
+
+
+def blocks(codes: Array, powers: Array) -> Array:
+    """Return blocks: a power of two, then codes j and j + 16 in byte j."""
+    each = codes.reshape(*powers.shape, 32)
+    return np.concatenate([powers[..., None], each[..., :16] | each[..., 16:] << 4], -1)
+
+
+def expected() -> dict[str, Array]:
+    """Return the tensors that llama.cpp's converter would write of `gpt_oss`."""
+    tensors, found = gpt_oss()
+    names = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "lm_head.weight": "output.weight",
+        "model.norm.weight": "output_norm.weight",
+    }
+    made: dict[str, Array] = {}
+    for layer in range(LAYERS):
+        old, new = f"model.layers.{layer}.", f"blk.{layer}."
+        modules = {f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"}
+        modules |= {"self_attn.o_proj": "attn_output", "mlp.router": "ffn_gate_inp"}
+        for end in ("weight", "bias"):
+            names |= {f"{old}{a}.{end}": f"{new}{b}.{end}" for a, b in modules.items()}
+        names[f"{old}self_attn.sinks"] = f"{new}attn_sinks.weight"
+        names[f"{old}input_layernorm.weight"] = f"{new}attn_norm.weight"
+        names[f"{old}post_attention_layernorm.weight"] = f"{new}post_attention_norm.weight"
+        names[f"{old}mlp.experts.down_proj_bias"] = f"{new}ffn_down_exps.bias"
+        for first, half in enumerate(("gate", "up")):
+            bias = tensors[f"{old}mlp.experts.gate_up_proj_bias"]
+            made[f"{new}ffn_{half}_exps.bias"] = bias[:, first::2].astype(np.float32)
+            codes, powers = found[f"{old}mlp.experts.gate_up_proj"]
+            every = slice(first, None, 2)
+            made[f"{new}ffn_{half}_exps.weight"] = blocks(codes[:, every], powers[:, every])
+        made[f"{new}ffn_down_exps.weight"] = blocks(*found[f"{old}mlp.experts.down_proj"])
+    plain = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output")
+    for name, new in names.items():
+        stays = new.endswith(".weight") and new.split(".")[-2] in plain
+        made[new] = tensors[name] if stays else tensors[name].astype(np.float32)
+    return made
+
+
+@pytest.mark.parametrize("elements", [1, 1 << 20])
+@pytest.mark.parametrize("recipe", ["gpt-oss", "compressed-tensors"])
+def test_tensors(
+    tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_to_gguf, "SLAB_ELEMENTS", elements)
+    source, out = model(tmp_path / "model"), tmp_path / "out.gguf"
+    if recipe != "gpt-oss":
+        checkpoint.transcode_file(source, tmp_path / "other", recipe)
+        source = tmp_path / "other"
+    summary = checkpoint.transcode_file(source, out, "gguf")
+    _, found = parsed(out)
+    wanted = expected()
+    assert found.keys() == wanted.keys()
+    for name, (kind, array) in found.items():
+        assert_same(array, wanted[name])
+        assert kind == (39 if array.shape[-1] == 17 else 30 if array.dtype == BF16 else 0)
+    rows = {row.name: row for row in summary.rows}
+    before = sum(row.nbytes_before for row in rows.values())
+    assert before == sum(array.nbytes for array in checkpoint.load(source).values())
+    assert sum(row.nbytes_after for row in rows.values()) == sum(a.nbytes for a in wanted.values())
+    assert rows["blk.1.ffn_up_exps.weight"].target == "mxfp4"
+
+
+def test_what_is_stated(tmp_path: Path) -> None:
+    source, out = model(tmp_path / "model"), tmp_path / "out.gguf"
+    checkpoint.transcode_file(source, out, "gguf")
+    stated, _ = parsed(out)
+    tokens = [*(chr(0x100 + n) for n in range(256)), "<|startoftext|>", "<|call|>", " user"]
+    assert stated == {
+        "general.architecture": "gpt-oss",
+        "general.type": "model",
+        "general.name": "model",
+        "general.file_type": 38,
+        "general.quantization_version": 2,
+        "gpt-oss.block_count": LAYERS,
+        "gpt-oss.context_length": 256,
+        "gpt-oss.embedding_length": WIDTH,
+        "gpt-oss.feed_forward_length": INNER,
+        "gpt-oss.attention.head_count": HEADS,
+        "gpt-oss.attention.head_count_kv": 1,
+        "gpt-oss.attention.key_length": HEAD,
+        "gpt-oss.attention.value_length": HEAD,
+        "gpt-oss.attention.layer_norm_rms_epsilon": float(np.float32(1e-5)),
+        "gpt-oss.attention.sliding_window": 16,
+        "gpt-oss.rope.freq_base": 150000.0,
+        "gpt-oss.rope.scaling.type": "yarn",
+        "gpt-oss.rope.scaling.factor": 32.0,
+        "gpt-oss.rope.scaling.original_context_length": 64,
+        "gpt-oss.rope.scaling.yarn_beta_fast": 32.0,
+        "gpt-oss.expert_count": EXPERTS,
+        "gpt-oss.expert_used_count": 2,
+        "gpt-oss.expert_feed_forward_length": INNER,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-4o",
+        "tokenizer.ggml.tokens": [*tokens, "ab", "abc", "[PAD261]"],
+        "tokenizer.ggml.token_type": [*[1] * 256, 3, 3, 4, 1, 1, 5],
+        "tokenizer.ggml.merges": ["a b", "ab c"],
+        "tokenizer.ggml.bos_token_id": 256,
+        "tokenizer.ggml.eos_token_id": 257,
+        "tokenizer.ggml.padding_token_id": 257,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.chat_template": "{{x}}",
+        "tokenizer.chat_template.tool": "y",
+        "tokenizer.chat_templates": ["tool"],
+    }
+
+
+def test_golden_file(tmp_path: Path) -> None:
+    """A file that llama.cpp (xllamacpp 2026.10.11549) loaded, and gguf 0.19.0 read."""
+    counted = np.arange(251, dtype=np.uint8)
+    tensors = {
+        name: np.resize(counted, array.nbytes).view(array.dtype).reshape(array.shape)
+        for name, array in gpt_oss()[0].items()
+    }
+    out = tmp_path / "out.gguf"
+    checkpoint.transcode_file(write(tmp_path / "model", tensors, CONFIG), out, "gguf")
+    first = parsed(out)[1]["blk.0.ffn_down_exps.weight"][1][0, 0, 0]
+    # Scale 0, and bytes 0 to 15: even elements have the codes 0 to 15, and odd ones 0.
+    assert first.tobytes().hex() == "0080009100a200b300c400d500e600f700"
+    assert sha256(out.read_bytes()).hexdigest()[:24] == "a36134948e83ce6254757458"
+
+
+def test_ways_of_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run, parts, an executor and one file give what one run gives."""
+    source, out = model(tmp_path / "model"), tmp_path / "out.gguf"
+    checkpoint.transcode_file(source, out, "gguf")
+    whole = out.read_bytes()
+    plan = checkpoint.transcode_file(source, tmp_path / "dry.gguf", "gguf", dry_run=True)
+    assert not (tmp_path / "dry.gguf").exists()
+    assert {row.name for row in plan.rows} == set(expected())
+    parts = tmp_path / "parts.gguf"
+    for number in (2, 1):
+        checkpoint.transcode_file(source, parts, "gguf", part=(number, 2))
+    checkpoint.finish(parts)
+    assert parts.read_bytes() == whole
+    with ThreadPoolExecutor(2) as executor:
+        checkpoint.transcode_file(source, tmp_path / "many.gguf", "gguf", executor=executor)
+    assert (tmp_path / "many.gguf").read_bytes() == whole
+    alone = write(tmp_path / "alone", gpt_oss()[0], CONFIG, shards=1)
+    (file,) = alone.glob("*.safetensors")
+    command = ["transcode", str(file), str(tmp_path / "command.gguf"), "--to", "gguf"]
+    assert main(command) == 0
+    assert "mxfp4" in capsys.readouterr().out
+    assert parsed(tmp_path / "command.gguf")[1].keys() == expected().keys()
+
+
+def test_back(tmp_path: Path) -> None:
+    """Codes and scales come back as they were, of gate and up apart and under llama.cpp's names."""
+    source, out, back = model(tmp_path / "model"), tmp_path / "out.gguf", tmp_path / "back"
+    checkpoint.transcode_file(source, out, "gguf")
+    checkpoint.transcode_file(out, back, "gpt-oss", max_shard_size="1GB")
+    again, (tensors, _) = checkpoint.load(back), gpt_oss()
+    for layer in range(LAYERS):
+        old, new = f"model.layers.{layer}.mlp.experts", f"blk.{layer}.ffn"
+        for end in ("blocks", "scales"):
+            halves = [again[f"{new}_{half}_exps.weight.{end}"] for half in ("gate", "up")]
+            joined = np.stack(halves, axis=2).reshape(tensors[f"{old}.gate_up_proj_{end}"].shape)
+            assert_same(joined, tensors[f"{old}.gate_up_proj_{end}"])
+            assert_same(again[f"{new}_down_exps.weight.{end}"], tensors[f"{old}.down_proj_{end}"])
+    with pytest.raises(CheckpointError, match="is stored so already"):
+        checkpoint.transcode_file(out, tmp_path / "again.gguf", "gguf")
+
+
+QWEN: dict[str, Any] = {
+    **{key: CONFIG[key] for key in CONFIG.keys() - {"layer_types", "rope_scaling", "swiglu_limit"}},
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 1,
+    "moe_intermediate_size": INNER,
+    "norm_topk_prob": True,
+}
+
+
+def test_experts_of_their_own(tmp_path: Path) -> None:
+    """Experts that compressed-tensors stores one by one are stacked in their order."""
+    draw, at = Draw(), "model.layers.0."
+    plain = {
+        f"{at}self_attn.q_proj.weight": (WIDTH, WIDTH),
+        f"{at}self_attn.k_proj.weight": (HEAD, WIDTH),
+        f"{at}self_attn.v_proj.weight": (HEAD, WIDTH),
+        f"{at}self_attn.o_proj.weight": (WIDTH, WIDTH),
+        f"{at}self_attn.q_norm.weight": (HEAD,),
+        f"{at}self_attn.k_norm.weight": (HEAD,),
+        f"{at}input_layernorm.weight": (WIDTH,),
+        f"{at}post_attention_layernorm.weight": (WIDTH,),
+        f"{at}mlp.gate.weight": (12, WIDTH),
+        "model.norm.weight": (WIDTH,),
+        "model.embed_tokens.weight": (TOKENS, WIDTH),
+        **{f"{at}mlp.experts.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
+        **{f"{at}mlp.experts.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
+        **{f"{at}mlp.experts.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
+    }
+    tensors = {name: draw.floats(*s) for name, s in plain.items()}
+    config = {key: value for key, value in QWEN.items() if key != "quantization_config"}
+    source = write(tmp_path / "model", tensors, config | {"num_local_experts": 12})
+    quantised, out = tmp_path / "quantised", tmp_path / "out.gguf"
+    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=r".*(up|q)_proj\.weight")
+    checkpoint.transcode_file(quantised, out, "gguf")
+    stored = checkpoint.load(quantised)
+    stated, found = parsed(out)
+    assert stated["general.architecture"] == "qwen3moe"
+    assert stated["qwen3moe.expert_feed_forward_length"] == INNER
+    assert "output.weight" not in found
+    for half in ("gate", "down"):
+        kind, array = found[f"blk.0.ffn_{half}_exps.weight"]
+        wanted = []
+        for number in range(12):
+            name = f"{at}mlp.experts.{number}.{half}_proj.weight"
+            raw = stored[f"{name}_packed"]
+            codes = np.stack([raw & 15, raw >> 4], -1).reshape(len(raw), -1)
+            wanted.append(blocks(codes, stored[f"{name}_scale"].view(np.uint8)))
+        assert kind == 39
+        assert_same(array, np.stack(wanted))
+    kind, array = found["blk.0.ffn_up_exps.weight"]
+    ups = [tensors[f"{at}mlp.experts.{number}.up_proj.weight"] for number in range(12)]
+    assert kind == 30
+    assert_same(array, np.stack(ups))
+    before = sum(array.nbytes for array in stored.values())
+    rows = checkpoint.transcode_file(quantised, out, "gguf", overwrite=True).rows
+    assert sum(row.nbytes_before for row in rows) == before
+
+
+# What is refused
+
+
+def refused(source: Path, match: str) -> None:
+    out = source.parent / "out.gguf"
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.transcode_file(source, out, "gguf")
+    assert not [*source.parent.glob("*.gguf*")]
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"model_type": "mamba"}, "'mamba', and castwise writes GGUF of gpt_oss, qwen3, qwen3_moe"),
+        ({"layer_types": ["full_attention"] * 2}, r"layer_types \['full_attention'"),
+        ({"swiglu_limit": 5.0}, "states swiglu_limit 5.0, and llama.cpp computes gpt-oss with 7.0"),
+        ({"hidden_size": None}, "hidden_size None, and GGUF needs embedding_length"),
+        ({"hidden_size": 64.5}, r"hidden_size 64\.5"),
+        ({"num_attention_heads": True}, "num_attention_heads True"),
+        (
+            {"rope_scaling": {"rope_type": "dynamic"}},
+            "the rotary embedding {'rope_type': 'dynamic'",
+        ),
+        ({"rope_scaling": {"full_attention": {}}}, "the rotary embedding {'full_attention'"),
+        ({"rope_scaling": CONFIG["rope_scaling"] | {"mscale": 2.0}}, "'mscale': 2.0"),
+        ({"num_hidden_layers": 1 << 31}, r"lacks what becomes 'blk\."),
+        ({"num_local_experts": 4}, r"'blk\.0\.ffn_.*of 3 experts, and config.json states 4"),
+        ({"num_hidden_layers": 3}, r"lacks what becomes 'blk\.2\."),
+        ({"num_hidden_layers": 1}, r"'blk\.1\..*is one too many for 1 layers"),
+        ({"eos_token_id": -1}, "ValueError: eos_token_id -1 of 262 tokens"),
+    ],
+)
+def test_configurations(tmp_path: Path, config: dict[str, Any], match: str) -> None:
+    refused(model(tmp_path / "model", **config), match)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("model", {"type": "Unigram", "vocab": {}}, "is of the type 'Unigram'"),
+        ("normalizer", {"type": "Lowercase"}, "after 'Lowercase'"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "splits text by {'type': 'Whitespace'}"),
+        ("post_processor", {"type": "BertProcessing"}, "a post-processor of the type 'BertPro"),
+        ("added_tokens", [{"id": 262, "content": "a"}], "from 0 to 262, and the embedding has 262"),
+        ("added_tokens", [{"id": 5, "content": "\ud800"}], "has no UTF-8 form"),
+        ("model", {"type": "BPE"}, "not as the library tokenizers writes it: KeyError: 'vocab'"),
+    ],
+)
+def test_tokenizers(tmp_path: Path, key: str, value: Any, match: str) -> None:
+    source = model(tmp_path / "model")
+    (source / "tokenizer.json").write_text(json.dumps(TOKENIZER | {key: value}))
+    refused(source, match)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_template_of_tokens(tmp_path: Path, *, begins: bool) -> None:
+    """A tokenizer that puts a token before each text says so, unless it is not that of begins."""
+    source = model(tmp_path / "model")
+    token = "<|startoftext|>" if begins else "<|call|>"
+    single = [{"SpecialToken": {"id": token}}, {"Sequence": {"id": "A"}}]
+    post = {"type": "TemplateProcessing", "single": single}
+    (source / "tokenizer.json").write_text(json.dumps(TOKENIZER | {"post_processor": post}))
+    (source / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|startoftext|>"}))
+    if not begins:
+        refused(source, r"puts \['<|call|>', None\] around a text")
+        return
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    assert parsed(tmp_path / "out.gguf")[0]["tokenizer.ggml.add_bos_token"] is True
+
+
+def test_files_that_are_missing(tmp_path: Path) -> None:
+    source = model(tmp_path / "model")
+    (source / "tokenizer.json").unlink()
+    refused(source, r"tokenizer\.json is missing, and a GGUF file has the tokens of its model")
+    (source / "tokenizer.json").write_text("{")
+    refused(source, r"tokenizer\.json is not JSON")
+
+
+def test_tensors_that_are_wrong(tmp_path: Path) -> None:
+    """A tensor removed, one too many, one that is not quantised, a scale of NaN."""
+    at = "model.layers.1."
+
+    def without(folder: str, *names: str, **more: Array) -> Path:
+        tensors = {name: one for name, one in gpt_oss()[0].items() if name not in names}
+        return write(tmp_path / folder, tensors | more, CONFIG)
+
+    refused(
+        without("a", f"{at}self_attn.sinks"), r"lacks what becomes 'blk\.1\.attn_sinks\.weight'"
+    )
+    refused(
+        without("b", f"{at}self_attn.q_proj.bias"), r"lacks what becomes 'blk\.1\.attn_q\.bias'"
+    )
+    extra = {"model.layers.0.self_attn.extra.weight": np.ones(3, BF16)}
+    refused(without("c", **extra), r"extra\.weight' has no place in a GGUF file of gpt-oss")
+    down = f"{at}mlp.experts.down_proj"
+    plain = {down: np.ones((EXPERTS, INNER, WIDTH), BF16)}
+    refused(without("d", f"{down}_blocks", f"{down}_scales", **plain), "'.*' is not quantised, and")
+    scales = gpt_oss()[0][f"{down}_scales"].copy()
+    scales[2, 5, 0] = 255
+    wrong = without("e", **{f"{down}_scales": scales})
+    refused(wrong, r"down_proj_blocks': the scale of the block at \(2, 5, 0\) is NaN")
+
+
+def test_other_ways_to_gguf(tmp_path: Path) -> None:
+    """What is no model, or is not laid anew, becomes no GGUF file."""
+    source = model(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=r"GGUF is one file; name one that ends with \.gguf"):
+        checkpoint.transcode_file(source, tmp_path / "out", "gguf")
+    with pytest.raises(CheckpointError, match=r"is a folder or a \.gguf file; name one"):
+        checkpoint.transcode_file(source, tmp_path / "out.safetensors", "gguf")
+    with pytest.raises(CheckpointError, match=r"is a folder or a \.safetensors file; name one"):
+        checkpoint.transcode_file(source, tmp_path / "out.gguf", "compressed-tensors")
+    plain = tmp_path / "plain.safetensors"
+    checkpoint.save(plain, {"a": np.ones(3, np.float32)})
+    for function in (checkpoint.cast_file, checkpoint.dequantize_file):
+        with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+            function(source, tmp_path / "out.gguf", "float32")
+    with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+        checkpoint.cast_file(plain, tmp_path / "out.gguf", "float16")
+    with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+        checkpoint.save(tmp_path / "out.gguf", {"a": np.ones(3, np.float32)})
+    assert not [*tmp_path.glob("*.gguf*")]
