@@ -50,6 +50,9 @@ impl Bounds {
     }
 }
 
+/// Elements that stay in the innermost cache while they are compared with all middles.
+const CHUNK: usize = 512;
+
 struct Nearest<'a, T>(&'a [T], &'a Bounds, &'a mut [u8]);
 
 impl<T: Real> RawKernel for Nearest<'_, T> {
@@ -58,16 +61,20 @@ impl<T: Real> RawKernel for Nearest<'_, T> {
     #[inline(always)]
     unsafe fn run(self) {
         let Self(values, bounds, codes) = self;
-        codes.fill(0);
-        // All elements for each middle: this the compiler vectorises.
-        for &middle in &bounds.middles {
-            let middle = T::from_f32(middle);
-            for (&value, code) in values.iter().zip(codes.iter_mut()) {
-                *code += u8::from(value > middle);
+        for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)) {
+            codes.fill(0);
+            // All elements for each middle: this the compiler vectorises.
+            for &middle in &bounds.middles {
+                let middle = T::from_f32(middle);
+                for (&value, code) in values.iter().zip(codes.iter_mut()) {
+                    *code += u8::from(value > middle);
+                }
             }
         }
-        for code in codes {
-            *code = bounds.codes[usize::from(*code)];
+        if !bounds.codes.is_sorted() {
+            for code in codes {
+                *code = bounds.codes[usize::from(*code)];
+            }
         }
     }
 }
