@@ -33,7 +33,11 @@ pub(super) trait Target: Copy {
     unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool;
 }
 
-const TOP: u16 = 1 << 15;
+/// The sign of bf16.
+pub(super) const TOP: u16 = 1 << 15;
+
+/// Its infinity.
+pub(super) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
 
 /// How far a product with a rounded reciprocal is from the rounded quotient, at most, in units in the last place: factor
 /// and product are each off by half a unit, together at most two of the product's, and so is the quotient.

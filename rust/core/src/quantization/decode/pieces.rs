@@ -1,7 +1,7 @@
 //! Piece by piece: codes to values, an operation at a time.
 
 use super::decoder::{Buffers, Decoder, Ends, NUMBERS};
-use super::operands::{GlobalUse, PerBlock};
+use super::operands::{GlobalUse, Meaning, PerBlock};
 use crate::cast::Prepared;
 use crate::kernels::vectors::shapes::Shape;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, apply, by_block, with_one};
@@ -10,7 +10,7 @@ use crate::quantization::packing::{Packing, add_high_bits, unpack};
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::rows::Rows;
-use crate::quantization::scaled::{self, Float, Scaling};
+use crate::quantization::scaled::{self, Float, MOST_EXPONENT, NO_EXPONENTS, Scaling};
 use crate::quantization::work::Item;
 
 impl<T: Real> Decoder<'_, T> {
@@ -146,7 +146,15 @@ impl<T: Real> Decoder<'_, T> {
             let first = from.cast_const();
             let area = Area { first, pitch: (columns * size_of::<u16>()) as isize, rows, columns };
             let from = (area, Float::Bf16);
-            scaled::scale(self.level, Scaling { from, to: there, blocks, numbers, reciprocals: &[] });
+            let exponents = match self.what.meaning {
+                // Powers of two have codes of a byte for the whole range.
+                Meaning::Format(format) if format.float().is_none_or(|spec| spec.signed) => {
+                    (-MOST_EXPONENT, MOST_EXPONENT)
+                }
+                _ => NO_EXPONENTS,
+            };
+            let what = Scaling { from, to: there, blocks, numbers, reciprocals: &[], exponents };
+            scaled::scale(self.level, what);
             if there.0 == values {
                 for row in 0..rows {
                     let (from, to) = (values.offset(row as isize * there.2), to.offset(row as isize * pitch));

@@ -13,7 +13,7 @@ use crate::quantization::packing::pack;
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
-use crate::quantization::scaled::{Float, Scaling, scale};
+use crate::quantization::scaled::{Float, MOST_EXPONENT, NO_EXPONENTS, Scaling, scale};
 
 impl<T: Real> Encoder<'_, T> {
     /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
@@ -103,7 +103,11 @@ impl<T: Real> Encoder<'_, T> {
             if let Some(numbers) = T::f32s(factors) {
                 let reciprocals = if self.multiplies() { &[] } else { reciprocals };
                 let to = (to.cast(), float, (columns * float.size()) as isize);
-                return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals });
+                // Powers of two leave the largest magnitude near the largest element, and directions tell from zero what is
+                // too small.
+                let by_powers = self.recipe.steps == Steps::Power && self.is_usual();
+                let exponents = if by_powers { (0, MOST_EXPONENT) } else { NO_EXPONENTS };
+                return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals, exponents });
             }
             for row in 0..rows {
                 let ends = (from.0.row(row).cast(), to.add(row * columns), columns);
