@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import scheme_oracle as oracle
 from castwise.quantization import QuantizedArray, dequantize, quantize, schemes
 from golden import GOLDEN
 from scheme_oracle import ELEMENTS, F32, Array, Encoded, spread, w
+from support import LEVELS, at_level
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = ("float32", "bfloat16", "float16")
@@ -230,6 +231,80 @@ def test_arrays_of_every_kind_are_the_oracles(case: Case, dtype: str) -> None:
         del kinds["tiny"]
     for x in kinds.values():
         check(case, x)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+def test_every_code_is_multiplied_by_every_power(element: str, level: str) -> None:
+    scheme = f"mxfp8_{element}"
+    dtype = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[element]
+    numbers = np.arange(256, dtype=np.uint8)
+    data, scale = np.tile(numbers, (256, 1)), np.repeat(numbers, 8).reshape(256, 8)
+    values = ELEMENTS[element].decode(data)
+    factors = np.where(scale == 255, np.nan, oracle.power(scale.astype(int) - 127))
+    expected = oracle.decode_peer(values, spread(factors, data.shape, (1, 32)), BF16)
+    # Beside NaN, infinities or other powers, blocks are multiplied in another way.
+    with at_level(level):
+        for columns in (slice(None), slice(96), slice(128, 224)):
+            for rows in (slice(None), slice(50, 200)):
+                codes = np.ascontiguousarray(data[rows, columns])
+                scales = scale[rows, : codes.shape[1] // 32]
+                q = QuantizedArray(scheme, codes.view(dtype), scales, shape=codes.shape)
+                same_numbers(dequantize(q, BF16), expected[rows, columns])
+
+
+def same_numbers(found: Array, expected: Array) -> None:
+    """Compare bits, but for those of NaN."""
+    is_nan = np.isnan(expected.astype(F32))
+    np.testing.assert_array_equal(np.isnan(found.astype(F32)), is_nan)
+    bits = [np.where(is_nan, 0, one.view(np.uint16)) for one in (found, expected)]
+    np.testing.assert_array_equal(*bits)
+
+
+BY_POWERS = [case for case in CASES if case.scheme.startswith("mxfp") and case.recipe != "mlx"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("largest", [2.0**-120, 2.0**-60, 0.3, 1.0, 3e4, 2.0**100, 3e38])
+@pytest.mark.parametrize("case", BY_POWERS, ids=lambda case: f"{case.scheme} {case.recipe}")
+def test_bfloat16_of_every_magnitude_are_the_oracles(
+    case: Case, largest: float, level: str
+) -> None:
+    rng = np.random.default_rng(5)
+    # Zeros, subnormal numbers, and magnitudes up to the largest, each in blocks with others.
+    most = int(np.asarray(largest, BF16).view(np.uint16))
+    bits = rng.integers(0, most + 1, (8, 256))
+    bits[:, ::7] = rng.integers(0, 0x90, bits[:, ::7].shape)
+    near = rng.integers(max(0, most - 0x600), most + 1, bits.shape)
+    bits = np.where(rng.random(bits.shape) < 0.5, near, bits)
+    bits[:, 3::5] = 0
+    x = (bits | rng.integers(0, 2, bits.shape) << 15).astype(np.uint16).view(BF16)
+    with at_level(level):
+        check(case, x)
+
+
+CHANGED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("int4_group", "mlx", {}, "bias"),
+    ("int8_group", "compressed-tensors", {"symmetric": False}, "zero_point"),
+    ("bnb_nf4", "bitsandbytes", {}, "code map"),
+    ("bnb_nf4", "bitsandbytes", {}, "scale"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "recipe", "options", "name"), CHANGED)
+def test_a_part_that_changes_is_decoded_as_it_is(
+    scheme: str, recipe: str, options: dict[str, Any], name: str
+) -> None:
+    q = quantize(w(8, 128), scheme, recipe=recipe, **options)
+    before, out = dequantize(q), np.empty((16, 256), BF16)[::2, ::2]
+    np.testing.assert_array_equal(dequantize(q), before)
+    np.testing.assert_array_equal(dequantize(q, out=out), before)
+    part = q.extras[name] if name in q.extras else getattr(q, name)
+    part += part.dtype.type(1)
+    expected = dequantize(replace(q))
+    assert (expected != before).any()
+    np.testing.assert_array_equal(dequantize(q), expected)
+    np.testing.assert_array_equal(dequantize(q, out=out), expected)
 
 
 @pytest.mark.thinned(4)

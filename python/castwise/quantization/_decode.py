@@ -58,9 +58,10 @@ def decoded(
     if not out.size:
         return out
     ready = q._ready.get(arithmetic)
-    if ready is not None:
+    if ready is not None and (ready.shape is None or out.flags.c_contiguous):
         more: dict[str, Any] = {} if threads is None else {"threads": threads}
-        _core.decode_blocks(ready.data, ready.scale, out, **ready.options, **more)
+        weight = out if ready.shape is None else out.reshape(ready.shape)
+        _core.decode_blocks(ready.data, ready.scale, weight, **ready.options, **more)
         return out
     several = q.global_scale is not None and q.global_scale.size > 1
     if several or not _STEPS.isdisjoint(q.extras):
@@ -80,13 +81,18 @@ def decoded(
     _core.decode_blocks(data, scale, weight, threads=threads, **options)
     if target is not out:
         out[...] = target
-    if weight is out and _only_views(q, scale, inner=inner):
+    in_order = out.flags.c_contiguous and weight.flags.c_contiguous and target is out
+    if (
+        (weight is out or in_order)
+        and not inner
+        and _only_views(q, options | {"data": data, "scale": scale})
+    ):
         told = {
             name: value
             for name, value in options.items()
             if name not in _DEFAULTS or value != _DEFAULTS[name]
         }
-        q._ready[arithmetic] = _Ready(data, scale, told)
+        q._ready[arithmetic] = _Ready(data, scale, None if weight is out else weight.shape, told)
     return out
 
 
@@ -166,14 +172,18 @@ class _Ready:
 
     data: Array
     scale: Array
+    shape: tuple[int, ...] | None
+    """Of the result as the core sees it, if not as it is; both are in C order."""
     options: dict[str, Any]
 
 
-def _only_views(q: Any, scale: Array, *, inner: bool) -> bool:
+def _only_views(q: Any, given: dict[str, Any]) -> bool:
     """Return True if a change of a part is a change of what the core is given."""
-    level = q.global_scale is None or q.global_scale.dtype == np.float32
-    plain = level and q.zero_point is None and not q.extras and not inner
-    return plain and np.shares_memory(scale, q.scale)
+    names = ("data", "scale", "global_scale", "zero_point")
+    parts = {name: getattr(q, name) for name in names} | dict(q.extras)
+    # Nested scales are not given: those that they make share memory with no part.
+    pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
+    return all(part is None or one is None or np.may_share_memory(part, one) for part, one in pairs)
 
 
 def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
@@ -239,7 +249,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
         found["divisor"] = q.extras["divisor"].reshape(-1)
     if scheme.code_map is not None:
         code_map = q.extras.get("code map", np.array(scheme.code_map))
-        found["code_map"] = code_map.astype(np.float32).reshape(-1)
+        found["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
     elif storage.positive_zero and is_peer:
         found |= {"element": "map", "code_map": _positive(scheme.element)}
     elif found["element"] == _INT8 and scheme.bits < _BYTE:

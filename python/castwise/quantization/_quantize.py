@@ -313,7 +313,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     second = None
     if scheme.global_scale and plan.producer != "mlx":
         largest = 256.0 if "four_over_six" in plan.options else 448.0
-        found = _core.block_amax(np.atleast_2d(x)) if amax is None else amax
+        found = _core.block_amax(weight) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = found if math.isfinite(found) else 1.0
         level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)

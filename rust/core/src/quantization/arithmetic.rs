@@ -43,7 +43,7 @@ pub(super) fn apply<T: Real, const OPERATION: u8>(level: Level, tile: &mut [T], 
 pub(super) const LANES: usize = 16;
 
 /// Elements that pass through all steps together: several tiles, because blocks are short and each step is a call.
-pub(super) const PIECE: usize = 4 * TILE;
+pub(super) const PIECE: usize = 8 * TILE;
 
 /// Room for a piece, aligned as tiles are.
 #[derive(Clone, Copy)]

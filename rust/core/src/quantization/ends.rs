@@ -1,5 +1,7 @@
 //! What elements that are scaled are read from and written to: float32, and its upper halves.
 
+use crate::codec::options::Rounding;
+use crate::codec::rounding::{Directed, round_off};
 use crate::simd::{Vector, up_above_middle};
 
 /// What an element is read from.
@@ -31,7 +33,11 @@ pub(super) trait Target: Copy {
     unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool;
 }
 
-const TOP: u16 = 1 << 15;
+/// The sign of bf16.
+pub(super) const TOP: u16 = 1 << 15;
+
+/// Its infinity.
+pub(super) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
 
 /// How far a product with a rounded reciprocal is from the rounded quotient, at most, in units in the last place: factor
 /// and product are each off by half a unit, together at most two of the product's, and so is the quotient.
@@ -48,6 +54,13 @@ unsafe fn near<V: Vector>(a: V::Integers, other: u16) -> V::Mask16 {
         let turned = V::add16(a, V::splat16((TOP + NEAR).wrapping_sub(other)));
         V::above16(V::splat16(TOP + 2 * NEAR + 1), turned)
     }
+}
+
+/// Returns the upper half of a float32 in a rounding that does not depend on its sign, and whether anything was cut off.
+#[inline(always)]
+fn upper_half(value: f32, rounding: Rounding) -> (u16, bool) {
+    let (half, inexact) = round_off(&Directed::new(rounding), value.to_bits(), u16::BITS, false, 0);
+    (half as u16, inexact)
 }
 
 impl Source for f32 {
@@ -107,9 +120,7 @@ impl Target for u16 {
 
     #[inline(always)]
     fn rounded(value: f32) -> Self {
-        let bits = value.to_bits();
-        let half = (1 << (u16::BITS - 1)) - 1 + (bits >> u16::BITS & 1);
-        (bits.wrapping_add(half) >> u16::BITS) as Self
+        upper_half(value, Rounding::NearestEven).0
     }
 
     #[inline(always)]
@@ -135,8 +146,8 @@ impl Target for Odd {
 
     #[inline(always)]
     fn rounded(value: f32) -> Self {
-        let bits = value.to_bits();
-        Self((bits >> u16::BITS) as u16 | u16::from(bits as u16 != 0))
+        let (cut, inexact) = upper_half(value, Rounding::TowardsZero);
+        Self(cut | u16::from(inexact))
     }
 
     #[inline(always)]

@@ -50,6 +50,9 @@ impl Bounds {
     }
 }
 
+/// Elements that stay in the innermost cache while they are compared with all middles.
+const CHUNK: usize = 512;
+
 struct Nearest<'a, T>(&'a [T], &'a Bounds, &'a mut [u8]);
 
 impl<T: Real> RawKernel for Nearest<'_, T> {
@@ -58,16 +61,20 @@ impl<T: Real> RawKernel for Nearest<'_, T> {
     #[inline(always)]
     unsafe fn run(self) {
         let Self(values, bounds, codes) = self;
-        codes.fill(0);
-        // All elements for each middle: this the compiler vectorises.
-        for &middle in &bounds.middles {
-            let middle = T::from_f32(middle);
-            for (&value, code) in values.iter().zip(codes.iter_mut()) {
-                *code += u8::from(value > middle);
+        for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)) {
+            codes.fill(0);
+            // All elements for each middle: this the compiler vectorises.
+            for &middle in &bounds.middles {
+                let middle = T::from_f32(middle);
+                for (&value, code) in values.iter().zip(codes.iter_mut()) {
+                    *code += u8::from(value > middle);
+                }
             }
         }
-        for code in codes {
-            *code = bounds.codes[usize::from(*code)];
+        if !bounds.codes.is_sorted() {
+            for code in codes {
+                *code = bounds.codes[usize::from(*code)];
+            }
         }
     }
 }
@@ -92,16 +99,19 @@ impl<T: Real> RawKernel for Look<'_, T> {
     #[inline(always)]
     unsafe fn run(self) {
         for i in 0..self.count {
-            // SAFETY: the slices that `look_up` was given have `count` elements.
+            // SAFETY: the tile has `count` elements, and the caller of `look_up` vouches for as many codes.
             unsafe { *self.tile.add(i) = T::from_f32(self.map[usize::from(*self.codes.add(i))]) };
         }
     }
 }
 
-/// Replaces codes by their values in a map.
-pub(super) fn look_up<T: Real>(level: Level, map: &[f32; 256], codes: &[u8], tile: &mut [T]) {
-    let (count, codes, tile) = (codes.len().min(tile.len()), codes.as_ptr(), tile.as_mut_ptr());
-    // SAFETY: both slices have as many elements.
+/// Fills a tile with the values of codes in a map.
+///
+/// # Safety
+/// As many codes are readable.
+pub(super) unsafe fn look_up<T: Real>(level: Level, map: &[f32; 256], codes: *const u8, tile: &mut [T]) {
+    let (count, tile) = (tile.len(), tile.as_mut_ptr());
+    // SAFETY: the caller's promise.
     unsafe { T::run(level, Look { map, codes, tile, count, real: PhantomData }) };
 }
 

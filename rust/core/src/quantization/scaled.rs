@@ -2,8 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::arithmetic::{Area, Blocks, on_level};
-use super::ends::{Odd, Source, Target};
+use super::arithmetic::{Area, Blocks, PIECE, on_level};
+use super::ends::{INFINITY, Odd, Source, TOP, Target};
+use crate::codec::odd_bf16::MANTISSA as BF16_MANTISSA;
+use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
@@ -35,12 +37,45 @@ pub(super) struct Scaling<'a> {
     pub(super) numbers: &'a [f32],
     /// What [`reciprocals`] returned, to divide; else it is empty.
     pub(super) reciprocals: &'a [f32],
+    /// The least and the most exponent of powers of two that may be added to the exponents of bf16: results of normal
+    /// elements are normal, and those of subnormal ones may be others that are as small. These are in other memory then.
+    pub(super) exponents: (i32, i32),
 }
+
+/// Elements of the longest register of bf16, and the most blocks of a scaling by exponents.
+const SHIFTED: usize = MOST_BYTES / size_of::<u16>();
+const MOST_SHIFTS: usize = PIECE / SHIFTED;
+
+/// The exponents of a scaling that adds none.
+pub(super) const NO_EXPONENTS: (i32, i32) = (1, 0);
+
+/// The most that the exponents of normal elements of a byte, and of those of blocks that become these, are moved by.
+pub(super) const MOST_EXPONENT: i32 = 100;
 
 impl Scaling<'_> {
     #[inline(always)]
     fn divides(&self) -> bool {
         !self.reciprocals.is_empty()
+    }
+
+    /// Returns what products with the numbers add to the bits of bf16, if that is all and blocks are whole registers.
+    fn shifts(&self) -> Option<[u16; MOST_SHIFTS]> {
+        let (Blocks { width, begun }, (least, most)) = (self.blocks, self.exponents);
+        let halves = self.from.1 != Float::F32 && self.to.1 != Float::F32;
+        let whole = begun == 0 && width % SHIFTED == 0 && self.from.0.columns.is_multiple_of(width);
+        if !halves || !whole || least > most || self.numbers.len() > MOST_SHIFTS {
+            return None;
+        }
+        let mut shifts = [0; MOST_SHIFTS];
+        let mut all = true;
+        for (shift, number) in shifts.iter_mut().zip(self.numbers) {
+            let bits = number.to_bits();
+            let exponent = (bits >> Binary32::MANTISSA) as i32 - Binary32::BIAS as i32;
+            let is_power = bits & ((1 << Binary32::MANTISSA) - 1) == 0;
+            all &= is_power & (least <= exponent) & (exponent <= most);
+            *shift = (exponent << BF16_MANTISSA) as u16;
+        }
+        all.then_some(shifts)
     }
 }
 
@@ -311,6 +346,38 @@ impl<A: Source, Z: Target, V: Vector> RawKernel for InRegisters<'_, A, Z, V> {
     }
 }
 
+/// Products of bf16 and powers of two, by addition to exponents; whether there were neither infinities nor NaN, whose
+/// products are wrong.
+struct Shifted<'a, V>(Scaling<'a>, &'a [u16], V);
+
+impl<V: Vector> RawKernel for Shifted<'_, V> {
+    type Output = bool;
+
+    #[inline(always)]
+    unsafe fn run(self) -> bool {
+        let Scaling { from: (area, _), to: (to, _, pitch), blocks: Blocks { width, .. }, .. } = self.0;
+        // SAFETY: the vectors are there; the caller of `scale` vouches for the elements, and blocks are whole registers.
+        unsafe {
+            let (mut most, one) = (V::splat16(0), V::splat16(1));
+            for row in 0..area.rows {
+                let (mut from, mut to) = (area.row(row), to.wrapping_offset(row as isize * pitch));
+                for &shift in self.1 {
+                    let shift = V::splat16(shift);
+                    for _ in 0..width / (V::BYTES / size_of::<u16>()) {
+                        let bits = V::load(from);
+                        let magnitudes = V::and(bits, V::splat16(!TOP));
+                        most = V::max16(most, magnitudes);
+                        let is_zero = V::above16(one, magnitudes);
+                        V::store(to, V::choose16(is_zero, bits, V::add16(bits, shift)));
+                        (from, to) = (from.add(V::BYTES), to.add(V::BYTES));
+                    }
+                }
+            }
+            !V::any16(V::above16(most, V::splat16(INFINITY - 1)))
+        }
+    }
+}
+
 /// Multiplies each element by the number of its block, or divides it, in float32.
 ///
 /// # Safety
@@ -331,6 +398,12 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
     }
     // SAFETY: the caller's promise.
     unsafe {
+        if let Some(shifts) = what.shifts() {
+            let shifts = &shifts[..what.numbers.len()];
+            if with_vectors!(level, vectors => vectors.run(Shifted(what, shifts, vectors))) == Some(true) {
+                return;
+            }
+        }
         match (what.from.1, what.to.1) {
             (Float::F32, Float::OddBf16) => run::<f32, Odd>(level, what),
             (Float::F32, _) => run::<f32, f32>(level, what),

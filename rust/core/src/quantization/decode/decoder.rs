@@ -15,23 +15,29 @@ use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::work::{Extent, Item};
 
-/// The buffers of a thread.
+/// The buffers of a thread for what is read from the host and written to it, and for tables: pointers to them outlive a
+/// use of the other buffers.
 #[derive(Default)]
-pub(super) struct Buffers<T: Real> {
+pub(super) struct Ends {
     pub(super) packed: Room,
     pub(super) high: Room,
     pub(super) codes: Piece<u8>,
     pub(super) bits: Piece<u8>,
+    pub(super) tables: Tables,
+    pub(super) out: OutRoom,
+}
+
+/// The other buffers of a thread.
+#[derive(Default)]
+pub(super) struct Buffers<T: Real> {
     pub(super) values: Piece<T>,
     pub(super) raw: Piece<u32>,
     pub(super) f32s: Piece<f32>,
-    pub(super) tables: Tables,
     pub(super) constant: T,
     pub(super) scale: Piece<T>,
     pub(super) zero: Piece<T>,
     pub(super) bias: Piece<T>,
     pub(super) narrow: Piece<u64>,
-    pub(super) out: OutRoom,
     pub(super) all: Vec<f32>,
 }
 
@@ -276,7 +282,8 @@ impl<'a, T: Real> Decoder<'a, T> {
         self.pattern.resize(all, T::default());
         let (first, rest) = self.pattern.split_at_mut(entries);
         if let Some(map) = &self.map {
-            look_up(level, map, &NUMBERS[..entries], first);
+            // SAFETY: there are as many numbers.
+            unsafe { look_up(level, map, NUMBERS.as_ptr(), first) };
         } else if let Some(elements) = &self.elements {
             // SAFETY: as many codes as values.
             unsafe { elements.run(NUMBERS.as_ptr(), first.as_mut_ptr().cast(), entries) };

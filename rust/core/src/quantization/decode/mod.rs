@@ -14,7 +14,7 @@ mod operands;
 mod pieces;
 mod tables;
 
-use decoder::{Buffers, Decoder, Way};
+use decoder::{Buffers, Decoder, Ends, Way};
 pub use operands::{Decoding, GlobalUse, Meaning};
 
 use super::held::with_held;
@@ -48,7 +48,7 @@ impl<T: Real> Decoder<'_, T> {
         let bytes = self.data.size() * self.data.width() + self.out.size() * self.extent.columns;
         // SAFETY: the caller's promise; items are apart.
         run_items(&self.extent, self.piece, bytes, threads, |item| unsafe {
-            with_held(|buffers| self.item(item, buffers));
+            with_held(|(ends, buffers)| self.item(item, ends, buffers));
             Ok(())
         })
     }
@@ -57,14 +57,14 @@ impl<T: Real> Decoder<'_, T> {
     ///
     /// # Safety
     /// As for [`decode`].
-    unsafe fn item(&self, item: &Item, buffers: &mut Buffers<T>) {
+    unsafe fn item(&self, item: &Item, ends: &mut Ends, buffers: &mut Buffers<T>) {
         // SAFETY: passed on.
         unsafe {
             match self.way {
-                Way::Pieces => self.pieces(item, buffers),
-                Way::NibblesByScale(shift) => self.nibbles_by_scale(item, shift, buffers),
-                Way::NibblesByBlock(shift) => self.nibbles_by_block(item, shift, buffers),
-                Way::Bytes => self.bytes(item, buffers),
+                Way::Pieces => self.pieces(item, ends, buffers),
+                Way::NibblesByScale(shift) => self.nibbles_by_scale(item, shift, ends, buffers),
+                Way::NibblesByBlock(shift) => self.nibbles_by_block(item, shift, ends, buffers),
+                Way::Bytes => self.bytes(item, ends, buffers),
             }
         }
     }

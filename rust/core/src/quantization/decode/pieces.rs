@@ -1,7 +1,7 @@
 //! Piece by piece: codes to values, an operation at a time.
 
-use super::decoder::{Buffers, Decoder, NUMBERS};
-use super::operands::{GlobalUse, PerBlock};
+use super::decoder::{Buffers, Decoder, Ends, NUMBERS};
+use super::operands::{GlobalUse, Meaning, PerBlock};
 use crate::cast::Prepared;
 use crate::kernels::vectors::shapes::Shape;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, apply, by_block, with_one};
@@ -10,7 +10,7 @@ use crate::quantization::packing::{Packing, add_high_bits, unpack};
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::rows::Rows;
-use crate::quantization::scaled::{self, Float, Scaling};
+use crate::quantization::scaled::{self, Float, MOST_EXPONENT, NO_EXPONENTS, Scaling};
 use crate::quantization::work::Item;
 
 impl<T: Real> Decoder<'_, T> {
@@ -18,7 +18,7 @@ impl<T: Real> Decoder<'_, T> {
     ///
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn pieces(&self, item: &Item, buffers: &mut Buffers<T>) {
+    pub(super) unsafe fn pieces(&self, item: &Item, ends: &mut Ends, buffers: &mut Buffers<T>) {
         let item = &self.joined(item).unwrap_or_else(|| item.clone());
         let (widest, tall) = self.piece;
         let tall_block = self.extent.block.0;
@@ -40,7 +40,7 @@ impl<T: Real> Decoder<'_, T> {
                         }
                     };
                     prepared = Some((block, blocks));
-                    self.piece((item.matrix, row, rows), (start, count), blocks, buffers);
+                    self.piece((item.matrix, row, rows), (start, count), blocks, (ends, buffers));
                 }
                 row += rows;
             }
@@ -56,7 +56,7 @@ impl<T: Real> Decoder<'_, T> {
         (matrix, row, rows): (usize, usize, usize),
         (start, columns): (usize, usize),
         blocks: Blocks,
-        buffers: &mut Buffers<T>,
+        (ends, buffers): (&mut Ends, &mut Buffers<T>),
     ) {
         let (level, what) = (self.level, self.what);
         // SAFETY: the caller's promise; the rooms are large enough for a piece.
@@ -68,17 +68,17 @@ impl<T: Real> Decoder<'_, T> {
                 let (first, pitch) = rows_of.read(level, rows_of.row(matrix, row), items, room);
                 Area { first, pitch, rows, columns }
             };
-            let room = buffers.packed.0.as_mut_ptr().cast();
+            let room = ends.packed.0.as_mut_ptr().cast();
             let mut codes = containers(&self.data, (what.packing, what.bits), room);
-            let room = buffers.high.0.as_mut_ptr().cast();
+            let room = ends.high.0.as_mut_ptr().cast();
             let high = self.high.as_ref().map(|high| containers(high, (Packing::Dense, 1), room));
             if what.bits < 8 || what.packing != Packing::Dense {
-                let unpacked = buffers.codes.0.as_mut_ptr();
+                let unpacked = ends.codes.0.as_mut_ptr();
                 for row in 0..rows {
                     let to = unpacked.add(row * columns);
                     unpack(level, (what.packing, what.bits), codes.row(row), to, columns);
                     if let Some(high) = &high {
-                        let bits = buffers.bits.0.as_mut_ptr();
+                        let bits = ends.bits.0.as_mut_ptr();
                         add_high_bits(level, what.bits, high.row(row), (to, bits), columns);
                     }
                 }
@@ -88,7 +88,7 @@ impl<T: Real> Decoder<'_, T> {
             let (to, pitch) = if direct {
                 (self.out.row(matrix, row).add(start * self.out.size()), self.out.pitch())
             } else {
-                (buffers.out.0.as_mut_ptr().cast::<u8>(), (columns * self.out.size()) as isize)
+                (ends.out.0.as_mut_ptr().cast::<u8>(), (columns * self.out.size()) as isize)
             };
             if let Some(elements) = &self.bf16_elements {
                 self.products(elements, codes, (to, pitch), blocks, buffers);
@@ -104,7 +104,7 @@ impl<T: Real> Decoder<'_, T> {
                 }
             }
             if !direct {
-                let tile = buffers.out.0.as_ptr().cast();
+                let tile = ends.out.0.as_ptr().cast();
                 self.out.write(level, self.out.row(matrix, row), (rows, start, columns), tile);
             }
         }
@@ -146,7 +146,15 @@ impl<T: Real> Decoder<'_, T> {
             let first = from.cast_const();
             let area = Area { first, pitch: (columns * size_of::<u16>()) as isize, rows, columns };
             let from = (area, Float::Bf16);
-            scaled::scale(self.level, Scaling { from, to: there, blocks, numbers, reciprocals: &[] });
+            let exponents = match self.what.meaning {
+                // Powers of two have codes of a byte for the whole range.
+                Meaning::Format(format) if format.float().is_none_or(|spec| spec.signed) => {
+                    (-MOST_EXPONENT, MOST_EXPONENT)
+                }
+                _ => NO_EXPONENTS,
+            };
+            let what = Scaling { from, to: there, blocks, numbers, reciprocals: &[], exponents };
+            scaled::scale(self.level, what);
             if there.0 == values {
                 for row in 0..rows {
                     let (from, to) = (values.offset(row as isize * there.2), to.offset(row as isize * pitch));
@@ -165,7 +173,7 @@ impl<T: Real> Decoder<'_, T> {
         // SAFETY: the caller's promise; the buffer has so many elements.
         unsafe {
             if let Some(map) = &self.map {
-                look_up(self.level, map, std::slice::from_raw_parts(codes, count), values);
+                look_up(self.level, map, codes, values);
             } else if let Some(elements) = &self.elements {
                 elements.run(codes, values.as_mut_ptr().cast(), count);
             }

@@ -1,7 +1,7 @@
 //! Codes to 16-bit results by tables of the codes of each block.
 
-use super::decoder::{Buffers, Decoder};
-use crate::cpu::{Kernel, Level};
+use super::decoder::{Buffers, Decoder, Ends};
+use crate::cpu::{Level, RawKernel};
 use crate::quantization::arithmetic::PIECE;
 use crate::quantization::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
 use crate::quantization::packing::Packing;
@@ -54,18 +54,23 @@ impl<T: Real> Decoder<'_, T> {
     ///
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn nibbles_by_scale(&self, item: &Item, shift: u32, buffers: &mut Buffers<T>) {
+    pub(super) unsafe fn nibbles_by_scale(
+        &self,
+        item: &Item,
+        shift: u32,
+        ends: &mut Ends,
+        buffers: &mut Buffers<T>,
+    ) {
         let Some(scale) = &self.scale else { return };
         let (item, width, shift) = self.in_one_row(item, shift);
         // SAFETY: the caller's promise.
         unsafe {
-            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let tables = (&raw mut ends.tables.0).cast::<u8>();
             let (mut low, mut high) = (1usize, 0usize);
             for row in item.rows.clone() {
                 let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
                 let indices = scale.items.row(item.matrix, self.extent.row_block(row)).cast_const();
-                let found = std::slice::from_raw_parts(indices.add(first), last - first);
-                let (least, most) = bounds(self.level, found);
+                let (least, most) = bounds(self.level, indices.add(first), last - first);
                 if low > high || least < low || most > high {
                     (low, high) = if low > high { (least, most) } else { (low.min(least), high.max(most)) };
                     for first in (low..=high).step_by(TABLES) {
@@ -92,11 +97,17 @@ impl<T: Real> Decoder<'_, T> {
     ///
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn nibbles_by_block(&self, item: &Item, shift: u32, buffers: &mut Buffers<T>) {
+    pub(super) unsafe fn nibbles_by_block(
+        &self,
+        item: &Item,
+        shift: u32,
+        ends: &mut Ends,
+        buffers: &mut Buffers<T>,
+    ) {
         let (item, width, shift) = self.in_one_row(item, shift);
         // SAFETY: the caller's promise.
         unsafe {
-            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let tables = (&raw mut ends.tables.0).cast::<u8>();
             let mut known = None;
             for row in item.rows.clone() {
                 let (codes, to) = self.ends(&item, row);
@@ -129,12 +140,12 @@ impl<T: Real> Decoder<'_, T> {
     ///
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn bytes(&self, item: &Item, buffers: &mut Buffers<T>) {
+    pub(super) unsafe fn bytes(&self, item: &Item, ends: &mut Ends, buffers: &mut Buffers<T>) {
         let (tall, width) = self.extent.block;
         let mut planes: Planes = [[0; 256]; 2];
         // SAFETY: the caller's promise.
         unsafe {
-            let tables = (&raw mut buffers.tables.0).cast::<u8>();
+            let tables = (&raw mut ends.tables.0).cast::<u8>();
             let mut row = item.rows.start;
             while row < item.rows.end {
                 let rows = (tall - row % tall).min(item.rows.end - row);
@@ -173,19 +184,27 @@ impl<T: Real> Decoder<'_, T> {
 }
 
 /// Returns the smallest and the largest of some bytes; 1 and 0 if there are none.
-fn bounds(level: Level, bytes: &[u8]) -> (usize, usize) {
-    struct Bounds<'a>(&'a [u8]);
-    impl Kernel for Bounds<'_> {
+///
+/// # Safety
+/// So many are readable.
+unsafe fn bounds(level: Level, bytes: *const u8, count: usize) -> (usize, usize) {
+    struct Bounds(*const u8, usize);
+    impl RawKernel for Bounds {
         type Output = (u8, u8);
 
         #[inline(always)]
-        fn run(self) -> (u8, u8) {
-            self.0.iter().fold((u8::MAX, 0), |(low, high), &byte| (low.min(byte), high.max(byte)))
+        unsafe fn run(self) -> (u8, u8) {
+            (0..self.1).fold((u8::MAX, 0), |(low, high), place| {
+                // SAFETY: the caller of `bounds` vouches for the bytes.
+                let byte = unsafe { *self.0.add(place) };
+                (low.min(byte), high.max(byte))
+            })
         }
     }
-    if bytes.is_empty() {
+    if count == 0 {
         return (1, 0);
     }
-    let (low, high) = level.run(Bounds(bytes));
+    // SAFETY: the caller's promise.
+    let (low, high) = unsafe { level.run_raw(Bounds(bytes, count)) };
     (low.into(), high.into())
 }

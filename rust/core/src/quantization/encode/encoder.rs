@@ -86,8 +86,8 @@ fn common_multiple(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Elements of a band of joined rows, or of one row, at most: they stay in the innermost cache.
-pub(super) const JOINED: usize = 1 << 13;
+/// Elements of a band of joined rows, or of one row, at most: they stay in the second cache.
+pub(super) const JOINED: usize = 1 << 15;
 
 /// Elements of a block that is worth finding its largest magnitude by several threads.
 const LARGE: usize = 1 << 17;

@@ -4,17 +4,16 @@ use super::encoder::{Encoder, ties_of};
 use super::operands::FourOverSix;
 use super::rounded::single;
 use super::source::Buffers;
-use crate::cast::cast_piece;
-use crate::codec::options::Rounding;
+use crate::cast::{PlannedCast, cast_piece};
 use crate::codec::reference::worth;
-use crate::format::Kind;
+use crate::format::{Format, Kind};
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, by_block, limit};
 use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest};
 use crate::quantization::packing::pack;
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
-use crate::quantization::scaled::{Float, Scaling, scale};
+use crate::quantization::scaled::{Float, MOST_EXPONENT, NO_EXPONENTS, Scaling, scale};
 
 impl<T: Real> Encoder<'_, T> {
     /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
@@ -104,7 +103,11 @@ impl<T: Real> Encoder<'_, T> {
             if let Some(numbers) = T::f32s(factors) {
                 let reciprocals = if self.multiplies() { &[] } else { reciprocals };
                 let to = (to.cast(), float, (columns * float.size()) as isize);
-                return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals });
+                // Powers of two leave the largest magnitude near the largest element, and directions tell from zero what is
+                // too small.
+                let by_powers = self.recipe.steps == Steps::Power && self.is_usual();
+                let exponents = if by_powers { (0, MOST_EXPONENT) } else { NO_EXPONENTS };
+                return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals, exponents });
             }
             for row in 0..rows {
                 let ends = (from.0.row(row).cast(), to.add(row * columns), columns);
@@ -202,8 +205,8 @@ impl<T: Real> Encoder<'_, T> {
         let there = data.row(matrix, row).wrapping_add(from);
         // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
-            if direct && is_plain {
-                return self.round(index, values, std::slice::from_raw_parts_mut(there, count));
+            if direct && is_plain && self.casts_only() && self.cast(values, there, count) {
+                return;
             }
             self.round(index, values, codes);
             if direct {
@@ -215,6 +218,30 @@ impl<T: Real> Encoder<'_, T> {
                 pack(self.level, (packing, bits), codes.as_ptr(), room.add(row * items * size), columns);
             }
             data.write(self.level, data.row(matrix, row), (rows, from / size, items), room);
+        }
+    }
+
+    /// Whether codes are what a cast of values makes.
+    fn casts_only(&self) -> bool {
+        let is_changed = self.code_limits.is_some() || self.what.offset != 0 || self.map.is_some();
+        !is_changed && ties_of(self.what, self.recipe, self.element) == Ties::Even
+    }
+
+    /// Casts values, or the bf16 that their memory begins with, to codes; returns whether it did.
+    ///
+    /// # Safety
+    /// So many codes are writable, apart from the values.
+    unsafe fn cast(&self, (values, float): (&[T], Float), codes: *mut u8, count: usize) -> bool {
+        let (plan, _) = self.plan(float);
+        // SAFETY: the caller's promise; there are as many values.
+        !self.draws() && unsafe { plan.run(values.as_ptr().cast(), codes, count) }
+    }
+
+    /// Returns the cast to codes, and the format that it is from.
+    fn plan(&self, float: Float) -> (&PlannedCast, Format) {
+        match (&self.bf16_codes, float) {
+            (Some((plan, bf16)), Float::Bf16 | Float::OddBf16) => (plan, *bf16),
+            _ => (&self.codes, self.real),
         }
     }
 
@@ -250,14 +277,10 @@ impl<T: Real> Encoder<'_, T> {
         }
         // SAFETY: there are as many codes as values, of one byte each, apart from them.
         unsafe {
-            let from = values.as_ptr().cast::<u8>();
-            let stochastic = self.what.rounding == Some(Rounding::Stochastic);
-            let (plan, format) = match (&self.bf16_codes, float) {
-                (Some((plan, bf16)), Float::Bf16 | Float::OddBf16) => (plan, *bf16),
-                _ => (&self.codes, self.real),
-            };
-            if stochastic || !plan.run(from, codes.as_mut_ptr(), codes.len()) {
-                let values = std::slice::from_raw_parts(from, codes.len() * format.item_size());
+            if !self.cast((values, float), codes.as_mut_ptr(), codes.len()) {
+                let format = self.plan(float).1;
+                let values =
+                    std::slice::from_raw_parts(values.as_ptr().cast(), codes.len() * format.item_size());
                 let (source, target) = ((values, format, false), (codes, self.element, false));
                 // Nothing is refused with these options.
                 let _ = cast_piece(index, source, target, &self.settings);

@@ -229,14 +229,17 @@ impl<T: Real> Encoder<'_, T> {
             }
         });
         if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {
-            // Of blocks under a global scale, it is not the caller's that bounds elements. Directions tell from zero what
-            // underflows.
-            let is_own = self.what.amax.is_none() || self.what.scheme.global_scale;
-            let nearest =
-                matches!(self.settings.options.rounding, Some(Rounding::NearestEven | Rounding::NearestAway));
-            let level = if is_own && nearest { self.level } else { Level::PORTABLE };
+            let level = if self.is_usual() { self.level } else { Level::PORTABLE };
             reciprocals(level, factors, amax, found);
         }
+    }
+
+    /// Whether the largest magnitudes are those of elements, and rounding does not tell from zero what underflows, as
+    /// directions do. Of blocks under a global scale, it is not the caller's that bounds elements.
+    pub(super) fn is_usual(&self) -> bool {
+        let is_own = self.what.amax.is_none() || self.what.scheme.global_scale;
+        let rounding = self.settings.options.rounding;
+        is_own && matches!(rounding, Some(Rounding::NearestEven | Rounding::NearestAway))
     }
 
     /// Applies an operation to numbers and one other.
