@@ -18,7 +18,7 @@ use crate::report::CastReport;
 use crate::runtime::parse_threads;
 
 /// Casts shorter than this finish before another thread could make use of the interpreter.
-const DETACH_BYTES: usize = 1 << 16;
+pub(crate) const DETACH_BYTES: usize = 1 << 16;
 
 /// Cast an array to another dtype, rounding once from the exact value.
 ///

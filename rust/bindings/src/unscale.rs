@@ -9,13 +9,11 @@ use pyo3::prelude::*;
 
 use crate::arguments::real;
 use crate::array::{Array, Order, shown};
+use crate::cast::DETACH_BYTES;
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
 use crate::separation::{Elements, Same, copy_written, refuse_shared};
-
-/// Below this many bytes a call finishes before another thread could make use of the interpreter.
-const DETACH_BYTES: usize = 1 << 16;
 
 /// Divide arrays by a scale, in one pass over all of them.
 ///

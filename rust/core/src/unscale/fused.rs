@@ -89,12 +89,17 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
     const SIZE: usize = if TO_F32 { 4 } else { 2 };
 
     /// Multiplies as many elements as a register has; returns the larger of `most` and the bits of their magnitudes as
-    /// float32.
+    /// float32, for each of two registers, which do not wait for each other.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointers.
     #[inline(always)]
-    unsafe fn step(factor: V::F32s, most: V::Integers, source: *const u8, target: *mut u8) -> V::Integers {
+    unsafe fn step(
+        factor: V::F32s,
+        most: [V::Integers; 2],
+        source: *const u8,
+        target: *mut u8,
+    ) -> [V::Integers; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             // No closures: the instructions of a level are not inlined into them.
@@ -118,8 +123,10 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
                 (false, false) => V::store(target, V::to_f16::<{ rounding::NEAREST_EVEN }>(first, second)),
             }
             let magnitude = V::splat32(!Binary32::SIGN);
-            let most = V::max32(most, V::and(V::bits(first), magnitude));
-            V::max32(most, V::and(V::bits(second), magnitude))
+            [
+                V::max32(most[0], V::and(V::bits(first), magnitude)),
+                V::max32(most[1], V::and(V::bits(second), magnitude)),
+            ]
         }
     }
 }
@@ -137,7 +144,7 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> RawKernel for Work<V, BF16
         // goes through room for a whole register.
         unsafe {
             let factor = V::from_bits(V::splat32(factor.to_bits()));
-            let mut most = V::splat32(0);
+            let mut most = [V::splat32(0); 2];
             for i in (0..whole).step_by(lanes) {
                 most = Self::step(factor, most, source.add(2 * i), target.add(Self::SIZE * i));
             }
@@ -149,7 +156,7 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> RawKernel for Work<V, BF16
                 let target = target.add(Self::SIZE * whole);
                 to.0.as_ptr().copy_to_nonoverlapping(target, Self::SIZE * rest);
             }
-            V::most32(most)
+            V::most32(V::max32(most[0], most[1]))
         }
     }
 }

@@ -2,14 +2,14 @@
 
 #![deny(unsafe_code)]
 
-use super::finite::Scan;
 use super::fused;
 use super::multiply::{Factor, Multiply, ODD_PRODUCT, PRODUCT, QUOTIENT};
 use crate::codec::options::{Options, Overflow};
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
-use crate::format::Format;
+use crate::format::{Format, Specials};
+use crate::kernels::code_bounds::CodeBounds;
 use crate::kernels::request::Request;
 use crate::kernels::stages::assemble;
 use crate::kernels::stages::from_float;
@@ -61,13 +61,11 @@ pub(super) struct Route {
     pub(super) multiply: Option<Box<dyn Multiply>>,
     pub(super) encode: Option<Box<dyn Stage>>,
     /// Finds results that became infinite in rounding to the target.
-    pub(super) scan: Option<Scan>,
+    pub(super) scan: Option<CodeBounds>,
     /// One loop for all stages, where there is one.
     pub(super) fused: Option<Box<dyn Multiply>>,
     /// Whether lanes are the results.
     pub(super) ends_in_lanes: bool,
-    /// Finds the largest magnitude among the lanes.
-    pub(super) lanes: Scan,
     /// Lanes have 64 bits.
     pub(super) wide: bool,
 }
@@ -138,10 +136,9 @@ impl Route {
             decode: None,
             multiply: None,
             encode: None,
-            scan: Scan::new(source),
+            scan: finite_codes(source),
             fused: None,
             ends_in_lanes: false,
-            lanes: Scan::of_lanes::<Binary32>(),
             wide: false,
         }
     }
@@ -164,7 +161,7 @@ impl Route {
             let fast = vectors.or_else(|| assemble::fast_encoder::<P>(&request));
             Some(fast.or_else(|| assemble::encoder::<P>(&request))?)
         };
-        let scan = if is_pivot { None } else { Scan::new(target) };
+        let scan = if is_pivot { None } else { finite_codes(target) };
         Some(Self {
             decode: assemble::decoder::<P>(source),
             multiply: Some(multiply),
@@ -172,8 +169,20 @@ impl Route {
             scan,
             fused: None,
             ends_in_lanes: is_pivot,
-            lanes: Scan::of_lanes::<P>(),
             wide: size_of::<P::Lane>() == 8,
         })
+    }
+}
+
+/// Returns the bounds of the codes that are finite; `None` for a format whose codes all are.
+fn finite_codes(format: Format) -> Option<CodeBounds> {
+    let (spec, size) = (format.float()?, format.item_size());
+    let bounds = |mask, base, high| Some(CodeBounds { mask, flip: 0, base, low: 0, high, size });
+    let (magnitudes, full) = (spec.magnitude_mask(), u64::MAX >> (64 - 8 * size));
+    match spec.specials {
+        Specials::Finite => None,
+        // Negative zero's code, the one NaN, becomes the largest number.
+        Specials::Fnuz => bounds(full, spec.sign_bit() + 1, full - 1),
+        _ => bounds(magnitudes, 0, spec.infinity_code().unwrap_or(magnitudes) - 1),
     }
 }

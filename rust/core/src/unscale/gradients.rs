@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::gradient_route::{Operand, Route, Routes};
-use super::multiply::square_sum;
+use super::multiply::{largest, square_sum};
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{Binary32, Binary64, widen};
 use crate::cpu::{DefaultEnvironment, Level};
@@ -342,7 +342,7 @@ impl Job<'_> {
                 tile.cast_const()
             };
             let Some(multiply) = &route.multiply else {
-                let finite = route.scan.is_none_or(|scan| scan.run(self.level, source, count));
+                let finite = route.scan.is_none_or(|scan| scan.holds(self.level, source, count));
                 return Chunk { finite, ..Chunk::EMPTY };
             };
             let streams = self.streams(part);
@@ -375,8 +375,11 @@ impl Job<'_> {
             } else {
                 source
             };
-            let largest = if self.amax { route.lanes.largest(self.level, values, count) } else { 0 };
-            let largest = if route.wide { largest } else { widen(largest as u32) };
+            let largest = match (self.amax, route.wide) {
+                (false, _) => 0,
+                (true, false) => widen(largest::<Binary32>(self.level, values, count)),
+                (true, true) => largest::<Binary64>(self.level, values, count),
+            };
             let mut finite = multiply.run(self.level, values, lanes, count);
             let square_sum = self.square_sum(route, lanes.cast_const(), count);
             if let Some(encode) = &route.encode {
@@ -387,7 +390,7 @@ impl Job<'_> {
                 );
             }
             if let Some(scan) = &route.scan {
-                finite &= scan.run(self.level, target.cast_const(), count);
+                finite &= scan.holds(self.level, target.cast_const(), count);
             }
             hand_over(runs);
             Chunk { finite, square_sum, largest, ..Chunk::EMPTY }

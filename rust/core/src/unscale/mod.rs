@@ -1,6 +1,5 @@
 //! Gradients: unscaled and checked in place, reading each of them once.
 
-mod finite;
 mod fused;
 mod gradient_route;
 mod gradients;

@@ -97,6 +97,32 @@ pub(super) unsafe fn square_sum<P: Times>(level: Level, lanes: *const u8, count:
     unsafe { level.run_raw(SquareLoop::<P>(lanes.cast(), count, PhantomData)) }
 }
 
+/// Returns the bits of the largest magnitude of lanes of one pivot, where NaN is beyond infinity.
+///
+/// # Safety
+/// `count` lanes are readable.
+pub(super) unsafe fn largest<P: Times>(level: Level, lanes: *const u8, count: usize) -> P::Lane {
+    // SAFETY: the caller's promise.
+    unsafe { level.run_raw(LargestLoop::<P>(lanes.cast(), count, PhantomData)) }
+}
+
+struct LargestLoop<P: Times>(*const P::Lane, usize, PhantomData<P>);
+
+impl<P: Times> RawKernel for LargestLoop<P> {
+    type Output = P::Lane;
+
+    #[inline(always)]
+    unsafe fn run(self) -> P::Lane {
+        let Self(lanes, count, _) = self;
+        let mut largest = P::Lane::ZERO;
+        for i in 0..count {
+            // SAFETY: `i < count`, for which the caller of `largest` has made the pointer valid.
+            largest = largest.max(unsafe { lanes.add(i).read_unaligned() } & !P::SIGN);
+        }
+        largest
+    }
+}
+
 struct Span<L> {
     source: *const L,
     target: *mut L,
