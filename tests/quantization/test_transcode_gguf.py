@@ -522,6 +522,17 @@ def test_tensors_that_are_wrong(tmp_path: Path) -> None:
     refused(wrong, r"down_proj_blocks': the scale of the block at \(2, 5, 0\) is NaN")
 
 
+def test_other_forms_beside_it(tmp_path: Path) -> None:
+    """OpenAI's own form, which its repositories have in a folder, is left out by name."""
+    source = model(tmp_path / "model")
+    (source / "original").mkdir()
+    raw = {"block.0.mlp.mlp1_weight.blocks": np.zeros((2, 4, 1, 16), np.uint8)}
+    checkpoint.save(source / "original" / "model.safetensors", raw)
+    refused(source, r"has tensors in \., original/, and a GGUF file is of one model; leave out")
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf", exclude="original/*")
+    assert parsed(tmp_path / "out.gguf")[1].keys() == expected().keys()
+
+
 def test_other_ways_to_gguf(tmp_path: Path) -> None:
     """What is no model, or is not laid anew, becomes no GGUF file."""
     source = model(tmp_path / "model")
