@@ -304,6 +304,11 @@ def test_options_are_checked(tmp_path: Path) -> None:
     [
         ("W4A16_AWQ", np.float32(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
         ("W4A16_AWQ", np.float16(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
+        (
+            "W4A8_AWQ",
+            ml_dtypes.bfloat16(1),
+            "'a.weight_scale_2' is bfloat16; decoding needs float32",
+        ),
         ("W4A8_AWQ", np.float32(np.inf), r"'float8 scale'\] is inf"),
         ("W4A8_AWQ", np.float32(2**127), r"'float8 scale'\] is 1\.7"),
         ("W4A8_AWQ", np.float32(np.nan), r"'float8 scale'\] is nan"),

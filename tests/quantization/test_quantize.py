@@ -685,6 +685,20 @@ def test_other_layouts_of_nibbles(layout: str) -> None:
         np.testing.assert_array_equal(high[:, :half], codes[:, half : 2 * half])
 
 
+@pytest.mark.parametrize("columns", [1, 15, 16, 31, 32, 33, 64, 70, 257])
+@pytest.mark.parametrize("block", [16, 32])
+def test_halves_of_rows_that_are_not_whole_blocks(block: int, columns: int) -> None:
+    codes = np.random.default_rng(1).integers(0, 16, (5, columns)).astype(np.uint8)
+    whole = np.zeros((5, -(-columns // block), block), np.uint8)
+    whole.reshape(5, -1)[:, :columns] = codes
+    expected = (whole[..., : block // 2] | whole[..., block // 2 :] << 4).reshape(5, -1)
+    packed, found = np.full_like(expected, 255), np.full_like(codes, 255)
+    _core.pack_codes(codes | 0xF0, packed, bits=4, layout=f"halves-{block}")
+    np.testing.assert_array_equal(packed, expected)
+    _core.unpack_codes(packed, found, bits=4, layout=f"halves-{block}")
+    np.testing.assert_array_equal(found, codes)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (128, 4), (130, 9), (300, 5)])
 def test_scales_are_reordered_in_tiles(shape: tuple[int, int]) -> None:
     scales = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)

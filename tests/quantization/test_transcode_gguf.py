@@ -19,6 +19,7 @@ from checkpoint_samples import assert_same
 from decodable_models import Draw
 from numpy.typing import NDArray
 from scheme_oracle import pack
+from test_checkpoint_remote import BUCKET, Store, store  # noqa: F401
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
@@ -521,6 +522,17 @@ def test_tensors_that_are_wrong(tmp_path: Path) -> None:
     refused(wrong, r"down_proj_blocks': the scale of the block at \(2, 5, 0\) is NaN")
 
 
+def test_other_forms_beside_it(tmp_path: Path) -> None:
+    """OpenAI's own form, which its repositories have in a folder, is left out by name."""
+    source = model(tmp_path / "model")
+    (source / "original").mkdir()
+    raw = {"block.0.mlp.mlp1_weight.blocks": np.zeros((2, 4, 1, 16), np.uint8)}
+    checkpoint.save(source / "original" / "model.safetensors", raw)
+    refused(source, r"has tensors in \., original/, and a GGUF file is of one model; leave out")
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf", exclude="original/*")
+    assert parsed(tmp_path / "out.gguf")[1].keys() == expected().keys()
+
+
 def test_other_ways_to_gguf(tmp_path: Path) -> None:
     """What is no model, or is not laid anew, becomes no GGUF file."""
     source = model(tmp_path / "model")
@@ -540,3 +552,15 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
         checkpoint.save(tmp_path / "out.gguf", {"a": np.ones(3, np.float32)})
     assert not [*tmp_path.glob("*.gguf*")]
+
+
+def test_of_a_store(tmp_path: Path, store: Store) -> None:  # noqa: F811
+    """A model of an object store becomes a file of this machine, and of no store."""
+    source = model(tmp_path / "source")
+    store.put(source, "source")
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    url = f"s3://{BUCKET}"
+    checkpoint.transcode_file(f"{url}/source", tmp_path / "same.gguf", "gguf")
+    assert (tmp_path / "same.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
+    with pytest.raises(CheckpointError, match=r"\.gguf files cannot be read from a store or writ"):
+        checkpoint.transcode_file(source, f"{url}/out.gguf", "gguf")

@@ -294,6 +294,13 @@ class _Plain:
             plan = decoding(weight, self._stored, self._stored.read, section, self._how.arithmetic)
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
+
+        def rows(cut: Cut) -> QuantizedArray:
+            try:
+                return plan.rows(cut)
+            except Undecodable as error:  # what codes are, only reading tells
+                raise self._refusal(f"{weight.payload!r}: {error}") from error
+
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
         info = TensorInfo(
             weight.name, None, _DECODED, weight.scheme or "quantised", plan.shape, nbytes
@@ -303,7 +310,12 @@ class _Plain:
             self._how.format,
             weight.payload,
             plan.parts,
-            partial(_slabs, plan, self._check_of(weight, section), self._how.arithmetic),
+            partial(
+                _slabs,
+                replace(plan, rows=rows),
+                self._check_of(weight, section),
+                self._how.arithmetic,
+            ),
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:

@@ -225,4 +225,5 @@ def _blocks_of(weight: TranscodedWeight, cut: Cut, place: Place) -> NDArray[Any]
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
             f"llama.cpp takes for a number; {AGAIN}"
         )
-    return blocks_of(q, of_rows(_form(weight), cut.stop - cut.start))[place.first :: place.step]
+    form = of_rows(_form(weight), (cut.stop - cut.start) // place.step)
+    return blocks_of(q, form, slice(place.first, None, place.step))

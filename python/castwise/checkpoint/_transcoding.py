@@ -76,8 +76,14 @@ def transcoded(
         other form has no place for.
 
     """
+    several = [one.prefix or "." for one in components_of(source)]
     if recipe == GGUF and not is_file:
         raise CheckpointError("GGUF is one file; name one that ends with .gguf")
+    if recipe == GGUF and len(several) > 1:
+        raise CheckpointError(
+            f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
+            "leave out the others (exclude, --exclude)"
+        )
     made = Encoded(source, DtypeMap.from_mapping({FLOAT32: "float32"} if recipe == GGUF else {}))
     kind = _AsGguf if recipe == GGUF else _Relaid
     plans = [kind(source, one, recipe, scheme) for one in components_of(source)]

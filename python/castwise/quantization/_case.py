@@ -220,7 +220,9 @@ def _packed(stored: LazyArray, bits: int) -> LazyArray:
         *others, (first, last) = ranges
         codes = stored[tuple(slice(*one) for one in others)]
         if (codes >> bits).any():
-            raise Undecodable(f"{stored.name!r} has codes of more than {bits} bits")
+            raise Undecodable(
+                f"{stored.name!r} has codes of more than {bits} bits; save it with torchao again"
+            )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
         _core.pack_codes(codes, out, bits=bits, layout="dense")
         return out[..., first:last]

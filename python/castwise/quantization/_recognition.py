@@ -136,7 +136,7 @@ class _Search:
         schemes = {_scheme(one, stated, info.shape) for one in chosen}
         scheme = schemes.pop() if len(schemes) == 1 else None
         block, misshaped = _block(first, scheme, stated, info, recipes)
-        misshaped = misshaped or _missing(first, stated)
+        misshaped = misshaped or _missing(first, stated, self._tensors)
         return QuantizedWeight(
             numbered_kernel(info.name)
             or beside(tail(first.weight).removeprefix("_"), first.weight),
@@ -183,12 +183,16 @@ class _Search:
         return orphans
 
 
-def _missing(one: Match[Described], stated: Stated) -> str | None:
-    """Name what must be beside the payload, as is stated, and is not."""
+def _missing(one: Match[Described], stated: Stated, tensors: Mapping[str, Described]) -> str | None:
+    """Name what must be beside the payload, as is stated, and is not, or is of another format."""
     for need in stated.needs:
         if not any(
             need == part.role or name.endswith(need) for name, (part, _) in one.parts.items()
         ):
+            for part in one.layout.parts:
+                there = tensors.get(beside(part.name, one.weight))
+                if there is not None and there.name.endswith(need):
+                    return f"{there.name!r} is {there.format}; decoding needs {part.formats[0]}"
             return f"its configuration states that it has a {need}, and it has none"
     return None
 

@@ -115,9 +115,14 @@ def packed(codes: Array, new: Views, dtype: np.dtype[Any]) -> Array:
 
 
 def _scales(q: QuantizedArray, new: Views) -> Array:
+    return stored_scales(_scales_of(q), new)
+
+
+def _scales_of(q: QuantizedArray) -> Array:
+    """Return the scales of the blocks of a matrix, in its rows."""
     old = views_of(q)
     core = old.to_core(q.scale)
-    return stored_scales(core.swapaxes(-1, -2) if old.turned else core, new)
+    return core.swapaxes(-1, -2) if old.turned else core
 
 
 def stored_scales(core: Array, new: Views) -> Array:
@@ -147,11 +152,17 @@ def _zeros(q: QuantizedArray, new: Views) -> Array:
 _RELAID = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 
 
-def blocks_of(q: QuantizedArray, new: Views) -> Array:
-    """Return a matrix as blocks of bytes that hold their scales; the last axis has their bytes."""
+def blocks_of(q: QuantizedArray, new: Views, rows: slice) -> Array:
+    """Return rows of a matrix as blocks of bytes that hold their scales; the last axis has these.
+
+    `new` is the form of those rows alone.
+    """
     assert new.recipe is not None, "blocks are a producer's"  # noqa: S101
-    parts = {"data": _data(q, new), "scale": _scales(q, new)}
-    made = q._with(recipe=new.recipe.name, layout=new.layout, **parts)
+    parts = {
+        "data": packed(codes_of(q)[rows], new, q.data.dtype),
+        "scale": stored_scales(_scales_of(q)[rows], new),
+    }
+    made = q._with(recipe=new.recipe.name, layout=new.layout, shape=new.shape, **parts)
     (found,) = named_parts(made, None).values()
     return found.reshape(*new.data_shape[:-1], -1)
 

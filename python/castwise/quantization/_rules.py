@@ -38,39 +38,18 @@ def usual(case: Case) -> Given:
     if tail == "qweight" or not case.weight.recipes:
         raise case.unknown()
     if case.format in FLOAT8:
-        _refuse_factor(case)
-        if scheme == "fp8_channel" and case.scale() == f"{case.payload}_weight_scale":
-            raise Undecodable(
-                f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
-                f"whether its scales are those of the rows or of the columns of {case.payload!r}"
-            )
         return _bytes(case, _of_float8(case))
     if tail.endswith("_packed") and "32" in case.format:
         return _words(case)
     if scheme in _FLOAT_BITS:
-        _refuse_factor(case)
         axis = _axis_of_codes(case)
         case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[axis], 8)
         return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
     if case.format == U8 and scheme.startswith("int4_"):
-        second = f"{case.scale()}_2"
-        stated = modelopt_values(case.section, case.payload.rpartition(".")[0])
-        if second in case.tensors and stated.get("quant_algo") == "W4A16_AWQ":
-            raise Undecodable(f"W4A16_AWQ is stated, and {second!r} is a scale of W4A8_AWQ")
         return Given(scheme, case.block())
     raise case.unknown()
-
-
-def _refuse_factor(case: Case) -> None:
-    """Refuse experts in one tensor whose inputs are multiplied by a factor."""
-    factor = f"{case.payload}_pre_quant_scale"
-    if factor in case.tensors:
-        raise Undecodable(
-            f"castwise does not multiply experts in one tensor by a factor of inputs, as "
-            f"{factor!r} is"
-        )
 
 
 def _axis_of_codes(case: Case) -> int:
@@ -112,6 +91,27 @@ def _words(case: Case) -> Given:
     if 0 in block and (case.part("_g_idx") is not None or block == (0, 0)):
         block = (block[0] or shape[-2], shape[-1])
     return Given(f"int{bits}_{'channel' if block == (1, 0) else 'group'}", block)
+
+
+def modelopt(case: Case) -> Given:
+    """Refuse what ModelOpt stores and states of FP8 and of integers that would be a guess."""
+    payload, is_float = case.payload, case.format in FLOAT8
+    factor, second = f"{payload}_pre_quant_scale", f"{case.weight.scale}_2"
+    if factor in case.tensors and (is_float or case.scheme in _FLOAT_BITS):
+        raise Undecodable(
+            f"castwise does not multiply experts in one tensor by a factor of inputs, as "
+            f"{factor!r} is"
+        )
+    if is_float and case.scheme == "fp8_channel" and case.scale() == f"{payload}_weight_scale":
+        raise Undecodable(
+            f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
+            f"whether its scales are those of the rows or of the columns of {payload!r}"
+        )
+    stated = modelopt_values(case.section, payload.rpartition(".")[0])
+    is_packed = case.format == U8 and case.scheme.startswith("int4_")
+    if is_packed and second in case.tensors and stated.get("quant_algo") == "W4A16_AWQ":
+        raise Undecodable(f"W4A16_AWQ is stated, and {second!r} is a scale of W4A8_AWQ")
+    return usual(case)
 
 
 def gpt_oss(case: Case) -> Given:
@@ -369,6 +369,7 @@ _TORCHAO_BLOCKS = {
 _TORCHAO_PARTS = frozenset(("qdata", "scale", "zero_point"))
 
 RULES: Mapping[str, Callable[[Case], Given]] = {
+    "modelopt": modelopt,
     "gpt-oss": gpt_oss,
     "awq": awq,
     "gptq": gptq,

@@ -184,6 +184,50 @@ impl<const PACK: bool, const HIGH: u32> RawKernel for Nibbles<PACK, HIGH> {
     }
 }
 
+/// Nibbles of whole blocks, both ways: the codes of a first half are the low ones of its bytes.
+struct Halves<const PACK: bool, const HALF: usize>(Span<4>);
+
+impl<const PACK: bool, const HALF: usize> RawKernel for Halves<PACK, HALF> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Span { packed, codes, count } = self.0;
+        for block in 0..count / (2 * HALF) {
+            for place in 0..HALF {
+                // SAFETY: as for `UnpackDense` and `PackDense`.
+                unsafe {
+                    let byte = packed.add(block * HALF + place);
+                    let (low, high) =
+                        (codes.add(2 * block * HALF + place), codes.add((2 * block + 1) * HALF + place));
+                    if PACK {
+                        *byte = *low & 0x0f | *high << 4;
+                    } else {
+                        (*low, *high) = (*byte & 0x0f, *byte >> 4);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Moves the codes of whole blocks of halves; returns how many they are, 0 for another packing.
+///
+/// # Safety
+/// As for [`unpack`] or [`pack`].
+unsafe fn halves<const PACK: bool>(level: Level, packing: Packing, span: Span<4>) -> usize {
+    let (Packing::Halves(block), count) = (packing, span.count) else { return 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match block {
+            16 => level.run_raw(Halves::<PACK, 8>(span)),
+            32 => level.run_raw(Halves::<PACK, 16>(span)),
+            _ => return 0,
+        }
+    }
+    count / block * block
+}
+
 const fn mask(bits: usize) -> u8 {
     (u8::MAX as u32 >> (8 - bits)) as u8
 }
@@ -270,7 +314,7 @@ pub(super) unsafe fn unpack(
             }),
             Packing::HighFirst => level.run_raw(Nibbles::<false, 4>(Span { packed, codes, count })),
             _ => {
-                for index in 0..count {
+                for index in halves::<false>(level, packing, Span { packed, codes, count })..count {
                     let (byte, bit) = place(packing, bits, index);
                     let low = u16::from(*packed.add(byte));
                     let high = if bit + bits > 8 { u16::from(*packed.add(byte + 1)) } else { 0 };
@@ -303,8 +347,10 @@ pub(super) unsafe fn pack(
             }),
             Packing::HighFirst => level.run_raw(Nibbles::<true, 4>(Span { packed, codes, count })),
             _ => {
-                packed.write_bytes(0, packing.bytes(bits, count));
-                for index in 0..count {
+                let done = halves::<true>(level, packing, Span { packed, codes, count });
+                let begin = packing.bytes(bits, done);
+                packed.add(begin).write_bytes(0, packing.bytes(bits, count) - begin);
+                for index in done..count {
                     let (byte, bit) = place(packing, bits, index);
                     let code = u16::from(*codes.add(index) & mask(bits as usize)) << bit;
                     *packed.add(byte) |= code as u8;
