@@ -31,8 +31,8 @@ impl Operand {
     fn of(array: &Array<'_>) -> Self {
         Self {
             address: array.pointer().expose_provenance(),
-            shape: array.shape().into(),
-            strides: array.strides().into(),
+            shape: SmallVec::from_slice(array.shape()),
+            strides: SmallVec::from_slice(array.strides()),
             format: array.format,
             extent: array.extent(),
         }
@@ -208,7 +208,7 @@ pub(crate) fn decode_blocks(
     }
     let read = [&scale, &high, &zero_point, &bias, &group_index, &divisor, &global_scale];
     apart(&[&out], read.into_iter().flatten().chain([&data]))?;
-    let call = move || {
+    let call = || {
         let decoding = Decoding {
             data: data.get(),
             high: get(high.as_ref()),
@@ -267,7 +267,7 @@ pub(crate) fn encode_blocks(
     data: &Bound<'_, PyAny>,
     scale: &Bound<'_, PyAny>,
     scheme: &str,
-    recipe: Option<String>,
+    recipe: Option<&str>,
     block: Option<(usize, usize)>,
     layout: &str,
     offset: i32,
@@ -304,11 +304,11 @@ pub(crate) fn encode_blocks(
             [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()].into_iter().flatten().collect();
         apart(&written, [Some(&x), global_scale.as_ref()].into_iter().flatten())?;
     }
-    let call = move || {
+    let call = || {
         let encoding = Encoding {
             x: x.get(),
             scheme,
-            recipe: recipe.as_deref(),
+            recipe,
             block: block.unwrap_or(scheme.block),
             packing,
             offset,

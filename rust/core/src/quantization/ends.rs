@@ -26,11 +26,6 @@ pub(super) trait Target: Copy {
     /// # Safety
     /// The level's features.
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers;
-    /// Whether a float32 that is a few units in its last place away may be rounded to something else.
-    ///
-    /// # Safety
-    /// The level's features.
-    unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool;
 }
 
 /// The sign of bf16.
@@ -38,23 +33,6 @@ pub(super) const TOP: u16 = 1 << 15;
 
 /// Its infinity.
 pub(super) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
-
-/// How far a product with a rounded reciprocal is from the rounded quotient, at most, in units in the last place: factor
-/// and product are each off by half a unit, together at most two of the product's, and so is the quotient.
-const NEAR: u16 = 3;
-
-/// Returns which u16 are near to another.
-///
-/// # Safety
-/// The level's features.
-#[inline(always)]
-unsafe fn near<V: Vector>(a: V::Integers, other: u16) -> V::Mask16 {
-    // SAFETY: the caller's promise. The other becomes the smallest signed number but for those below it.
-    unsafe {
-        let turned = V::add16(a, V::splat16((TOP + NEAR).wrapping_sub(other)));
-        V::above16(V::splat16(TOP + 2 * NEAR + 1), turned)
-    }
-}
 
 /// Returns the upper half of a float32 in a rounding that does not depend on its sign, and whether anything was cut off.
 #[inline(always)]
@@ -91,11 +69,6 @@ impl Target for f32 {
     unsafe fn round<V: Vector>(low: V::Integers, _high: V::Integers, _one: V::Integers) -> V::Integers {
         low
     }
-
-    #[inline(always)]
-    unsafe fn is_doubtful<V: Vector>(_low: V::Integers, _high: V::Integers) -> bool {
-        true
-    }
 }
 
 impl Source for u16 {
@@ -128,12 +101,6 @@ impl Target for u16 {
         // SAFETY: the trait's contract.
         unsafe { up_above_middle::<V>(low, high, one) }
     }
-
-    #[inline(always)]
-    unsafe fn is_doubtful<V: Vector>(low: V::Integers, _high: V::Integers) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe { V::any16(near::<V>(low, TOP)) }
-    }
 }
 
 /// bf16 rounded to odd.
@@ -154,16 +121,5 @@ impl Target for Odd {
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
         // SAFETY: the trait's contract.
         unsafe { V::or(high, V::min16(low, one)) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_doubtful<V: Vector>(low: V::Integers, high: V::Integers) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (near, zero) = (near::<V>(low, 0), V::splat16(0));
-            // Zeros are not.
-            let magnitude = V::and(high, V::splat16(!TOP));
-            V::any16(near) && V::any16(V::above16(V::choose16(near, magnitude, zero), zero))
-        }
     }
 }

@@ -44,12 +44,11 @@ unsafe impl Sync for Rows {}
 impl Rows {
     /// Takes the first `stack` axes as the stack and the next as rows.
     pub(super) fn new(array: &Array<'_>, stack: usize) -> Self {
-        let axes: SmallVec<[Axis; 4]> =
-            array.shape.iter().copied().zip(array.strides.iter().copied()).collect();
-        let (outer, rest) = axes.split_at(stack);
-        let row_stride = rest.first().map_or(0, |axis| axis.1);
+        let mut axes = array.shape.iter().copied().zip(array.strides.iter().copied());
+        let stack: SmallVec<[Axis; 2]> = axes.by_ref().take(stack).collect();
+        let row_stride = axes.next().map_or(0, |axis| axis.1);
         let mut inner: SmallVec<[Axis; 2]> = SmallVec::new();
-        for &(length, stride) in rest.iter().skip(1).filter(|axis| axis.0 != 1) {
+        for (length, stride) in axes.filter(|axis| axis.0 != 1) {
             match inner.last_mut() {
                 Some(last) if last.1 == stride * length as isize => *last = (last.0 * length, stride),
                 _ => inner.push((length, stride)),
@@ -59,7 +58,7 @@ impl Rows {
             inner.push((1, array.format.item_size() as isize));
         }
         let size = array.format.item_size();
-        Self { pointer: array.pointer, stack: SmallVec::from_slice(outer), row_stride, inner, size }
+        Self { pointer: array.pointer, stack, row_stride, inner, size }
     }
 
     /// Bytes of an item.

@@ -50,7 +50,7 @@ impl<T: Real> Encoder<'_, T> {
                 let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
                 let columns = (item.columns.start, item.columns.end);
                 for (row, rows) in self.of_blocks(item) {
-                    buffers.clear(last - first);
+                    buffers.clear(last - first, true);
                     self.measure((item.matrix, row, rows), columns, first, buffers);
                     let place = (item.matrix * down + self.extent.row_block(row)) * across + first;
                     let Ok(mut grid) = grid.lock() else { return };
@@ -83,7 +83,7 @@ impl<T: Real> Encoder<'_, T> {
         // SAFETY: the caller's promise.
         unsafe { self.source.raise((matrix, row, rows), (begin, end), (width, first), &mut amax, buffers) };
         buffers.amax = amax;
-        if self.zero_point.is_none() && self.bias.is_none() {
+        if !self.widens() {
             return;
         }
         let Buffers { raw, values, extremes, .. } = buffers;
@@ -179,7 +179,7 @@ impl<T: Real> Encoder<'_, T> {
         buffers: &mut Buffers<T>,
     ) {
         let row_block = self.extent.row_block(row);
-        buffers.clear(blocks);
+        buffers.clear(blocks, self.grid.is_some() || self.widens());
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(grid) = &self.grid {

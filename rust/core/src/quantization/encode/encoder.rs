@@ -228,6 +228,11 @@ impl<'a, T: Real> Encoder<'a, T> {
         (self.what.packing, self.what.scheme.bits) == (Packing::Dense, u8::BITS)
     }
 
+    /// Whether the extremes of blocks are needed.
+    pub(super) fn widens(&self) -> bool {
+        self.zero_point.is_some() || self.bias.is_some()
+    }
+
     /// Whether codes are drawn.
     pub(super) fn draws(&self) -> bool {
         self.what.rounding == Some(Rounding::Stochastic)

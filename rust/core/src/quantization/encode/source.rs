@@ -252,11 +252,11 @@ pub(super) struct Buffers<T: Real> {
 }
 
 impl<T: Real> Buffers<T> {
-    /// Forgets the blocks of the last band.
-    pub(super) fn clear(&mut self, blocks: usize) {
+    /// Forgets the blocks of the last band, and makes room for these, with extremes or without.
+    pub(super) fn clear(&mut self, blocks: usize, widens: bool) {
         self.amax.clear();
         self.amax.resize(blocks, T::default());
         self.extremes.clear();
-        self.extremes.resize(blocks, Extremes::default());
+        self.extremes.resize(if widens { blocks } else { 0 }, Extremes::default());
     }
 }
