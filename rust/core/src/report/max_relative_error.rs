@@ -96,13 +96,17 @@ impl MaxRelativeError {
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
     pub(super) fn rise(&mut self, level: Level, sources: Values, errors: Values) -> bool {
-        let Some(risen) = level.run(Rise { sources, errors, from: *self }) else { return false };
-        let quotient = risen.quotient();
+        let risen = level.run(Rise { sources, errors, from: *self });
+        *self = risen.unwrap_or(*self);
+        risen.is_some()
+    }
+
+    fn new(error: f32, source: f32) -> Self {
+        let quotient = f64::from(error) / f64::from(source);
         let near = quotient as f32;
         let excess = u32::from(f64::from(near) > quotient);
         let ratio = if near < TINY { 0.0 } else { f32::from_bits(near.to_bits() - excess) };
-        *self = Self { ratio, ..risen };
-        true
+        Self { error, source, ratio }
     }
 
     /// Returns whether the quotient is below another. Products of float32 are exact in float64.
@@ -112,8 +116,8 @@ impl MaxRelativeError {
     }
 }
 
-/// Finds the largest relative error, if it exceeds another. Products tell which groups of elements may rise: arrays of
-/// one value come here with each tile.
+/// Finds the largest relative error, if it exceeds another. Products in float32, and where these are equal to errors in
+/// float64, tell which groups of elements may rise: arrays of one value come here with each tile.
 struct Rise {
     sources: Values,
     /// As many.
@@ -131,6 +135,11 @@ impl Kernel for Rise {
         for start in (0..sources.count()).step_by(LANES) {
             // SAFETY: both counts are the same multiple of LANES.
             let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
+            // An error above an exact product is not below the rounded one.
+            let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0);
+            if !(0..LANES).fold(false, |any, lane| any | may_rise(at(lane))) {
+                continue;
+            }
             let rises = |most: MaxRelativeError, (x, error): (f32, f32)| most.is_below(error, x);
             let found: u64 = (0..LANES).map(|lane| u64::from(rises(most, at(lane)))).sum();
             if found == 0 {
@@ -138,7 +147,7 @@ impl Kernel for Rise {
             }
             for (source, error) in (0..LANES).map(at) {
                 if rises(most, (source, error)) {
-                    most = MaxRelativeError { error, source, ..most };
+                    most = MaxRelativeError::new(error, source);
                     risen = Some(most);
                 }
             }

@@ -19,7 +19,11 @@ use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, rounding};
 struct ToIntegers<F, const SIGNED: bool>(F);
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToIntegers<F, SIGNED> {
+unsafe impl<V: Conversions, F: Floats, const SIGNED: bool, const SIZE: usize> Step<V, SIZE>
+    for ToIntegers<F, SIGNED>
+where
+    Self: Integers<V, SIZE>,
+{
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -29,62 +33,51 @@ unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 1> for ToInte
     }
 
     #[inline(always)]
-    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step(ready: Self, source: *const u8) -> [V::Integers; SIZE] {
         // SAFETY: the trait's contract.
-        unsafe { [V::clamp_to_8::<SIGNED>(floats.truncated_four::<V, true>(quarters::<V>(source, F::SIZE)))] }
+        unsafe { ready.integers(quarters::<V>(source, F::SIZE)) }
     }
 }
 
-// SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 2> for ToIntegers<F, SIGNED> {
-    const FROM: usize = F::SIZE;
-    type Ready = Self;
+/// Integers of `SIZE` bytes, from four quarters of as many elements as a register has bytes.
+///
+/// # Safety
+/// As for [`Step`].
+trait Integers<V: Vector, const SIZE: usize> {
+    unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; SIZE];
+}
 
+impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 1> for ToIntegers<F, SIGNED> {
     #[inline(always)]
-    unsafe fn ready(&self) -> Self {
-        *self
+    unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 1] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::clamp_to_8::<SIGNED>(self.0.truncated_four::<V, true>(source))] }
     }
+}
 
+impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 2> for ToIntegers<F, SIGNED> {
     #[inline(always)]
-    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 2] {
+    unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [a, b, c, d] = floats.truncated_four::<V, true>(quarters::<V>(source, F::SIZE));
+            let [a, b, c, d] = self.0.truncated_four::<V, true>(source);
             [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
         }
     }
 }
 
-// SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 4> for ToIntegers<F, SIGNED> {
-    const FROM: usize = F::SIZE;
-    type Ready = Self;
-
+impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 4> for ToIntegers<F, SIGNED> {
     #[inline(always)]
-    unsafe fn ready(&self) -> Self {
-        *self
-    }
-
-    #[inline(always)]
-    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 4] {
         // SAFETY: the trait's contract.
-        unsafe { floats.truncated_four::<V, SIGNED>(quarters::<V>(source, F::SIZE)) }
+        unsafe { self.0.truncated_four::<V, SIGNED>(source) }
     }
 }
 
-// SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Conversions, F: Floats, const SIGNED: bool> Step<V, 8> for ToIntegers<F, SIGNED> {
-    const FROM: usize = F::SIZE;
-    type Ready = Self;
-
+impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 8> for ToIntegers<F, SIGNED> {
     #[inline(always)]
-    unsafe fn ready(&self) -> Self {
-        *self
-    }
-
-    #[inline(always)]
-    unsafe fn step(Self(floats): Self, source: *const u8) -> [V::Integers; 8] {
-        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+    unsafe fn integers(self, [a, b, c, d]: [*const u8; 4]) -> [V::Integers; 8] {
+        let Self(floats) = self;
         // SAFETY: the trait's contract.
         unsafe {
             let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
