@@ -64,7 +64,10 @@ pub(super) const TALL: usize = 16;
 /// Columns of such a piece.
 pub(super) const NARROW: usize = PIECE / TALL;
 
-/// Room for the tables of 256 blocks, or of as many scales.
+/// Elements from which on shorter pieces are faster: the caches fetch the next one meanwhile.
+const LONG: usize = 1 << 21;
+
+/// Room for the tables of 512 blocks, or of 256 scales.
 pub(super) type Tables = Tile<[u64; 2]>;
 
 /// Room for the containers of a piece.
@@ -195,7 +198,7 @@ impl<'a, T: Real> Decoder<'a, T> {
         let out_rows = Rows::new(&out, stack);
         let unit = what.packing.unit(what.bits);
         let dense = data.is_dense() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_dense);
-        let (widest, tall) = if dense { (PIECE, 1) } else { (NARROW, TALL) };
+        let (widest, tall) = if dense { (widest(&extent), 1) } else { (NARROW, TALL) };
         Ok(Self {
             what,
             data,
@@ -293,6 +296,11 @@ impl<'a, T: Real> Decoder<'a, T> {
         }
         self
     }
+}
+
+/// Returns the columns of a piece of dense rows.
+fn widest(extent: &Extent) -> usize {
+    if extent.matrices() * extent.rows * extent.columns > LONG { PIECE / 2 } else { PIECE }
 }
 
 /// Returns the cast of codes to bf16, if results are products of values that it holds and scales of blocks that are not

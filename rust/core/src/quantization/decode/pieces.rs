@@ -24,7 +24,7 @@ impl<T: Real> Decoder<'_, T> {
         let tall_block = self.extent.block.0;
         for start in item.columns.clone().step_by(widest) {
             let count = widest.min(item.columns.end - start);
-            let most = if tall > 1 { tall } else { PIECE / count };
+            let most = if tall > 1 { tall } else { widest / count };
             let mut row = item.rows.start;
             let mut prepared = None;
             while row < item.rows.end {
