@@ -105,7 +105,7 @@ impl<T: Real> Encoder<'_, T> {
                 let to = (to.cast(), float, (columns * float.size()) as isize);
                 // Powers of two leave the largest magnitude near the largest element, and directions tell from zero what is
                 // too small.
-                let by_powers = self.recipe.steps == Steps::Power && self.is_usual();
+                let by_powers = self.recipe.steps == Steps::Power && self.multiplies() && self.is_usual();
                 let exponents = if by_powers { (0, MOST_EXPONENT) } else { NO_EXPONENTS };
                 return scale(self.level, Scaling { from, to, blocks, numbers, reciprocals, exponents });
             }

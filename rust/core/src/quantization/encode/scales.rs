@@ -155,17 +155,15 @@ impl<T: Real> Encoder<'_, T> {
                 factors.clear();
                 factors.extend_from_slice(scale);
             }
-            Steps::Power => {
-                factors.clear();
-                factors.resize(blocks, if self.element.name() == INT8 { T::from_f32(64.0) } else { T::ONE });
-                self.combine(factors, DIVIDE, scale);
-            }
-            Steps::Reciprocal if as_powers => {
+            // 64 over the smallest scales is beyond float32.
+            Steps::Power if !self.multiplies() => with(factors, scale, DIVIDE, T::from_f32(64.0)),
+            Steps::Reciprocal if !as_powers => {}
+            Steps::Amax | Steps::Edge => {}
+            Steps::Power | Steps::Reciprocal => {
                 factors.clear();
                 factors.resize(blocks, T::ONE);
                 self.combine(factors, DIVIDE, scale);
             }
-            Steps::Reciprocal | Steps::Amax | Steps::Edge => {}
             Steps::ThenReciprocal => {
                 let before = if recipe.family == Family::Integer { factors.clone() } else { scale.clone() };
                 factors.clear();
@@ -262,9 +260,8 @@ impl<T: Real> Encoder<'_, T> {
                 | Steps::ThenReciprocal
                 | Steps::ReciprocalGlobal
                 | Steps::EncodeScale
-                | Steps::Power
                 | Steps::Nearest
-        )
+        ) || (self.recipe.steps == Steps::Power && self.element.name() != INT8)
     }
 
     /// Scales and biases of MLX: the edge of larger magnitude is a whole number of steps from zero.
