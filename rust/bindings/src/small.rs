@@ -1,6 +1,8 @@
 //! Casts of plain arrays with few elements, for which the call takes longer than the cast: only simple calls are
 //! handled here, and all others are left to [`crate::cast`].
 
+use std::ptr;
+
 use castwise_core::cast::{self as core, PlannedCast, Settings};
 use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::{Error, Format};
@@ -16,9 +18,11 @@ use crate::dtypes;
 use crate::error::to_python;
 use crate::vectorcall::{Arguments, Function, Names};
 
-/// Bytes read and written, at most; larger ones gain from threads and from kept memory. The interpreter is kept: other
-/// threads wait for it some ten microseconds at most, and releasing it would take a tenth of the time of a copy.
+/// Bytes read and written, at most; larger ones gain from threads and from kept memory.
 const LARGEST: usize = 1 << 19;
+
+/// Up to this many, the interpreter is kept: releasing it would take a tenth of the time of a copy.
+const KEEPS_INTERPRETER: usize = 1 << 18;
 
 /// The options of a cast without draws, report and differing factors.
 #[derive(Debug)]
@@ -174,27 +178,44 @@ pub(crate) fn cast_into<'py>(
 /// A request between two formats is one between theirs.
 #[inline]
 unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request) -> PyResult<bool> {
-    if source.size() + target.size() > LARGEST {
+    let (bytes, dense) = (source.size() + target.size(), target.is_dense_as(source));
+    if bytes > if dense { LARGEST } else { KEEPS_INTERPRETER } {
         return Ok(false);
     }
-    let (dense, count) = (target.is_dense_as(source), source.count);
     let (options, factor) = (&request.options, request.factor);
-    // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call, in which the interpreter is
-    // not released and no Python code runs.
-    let done = unsafe {
-        if let Some(planned) = request.planned.as_ref().filter(|_| dense)
-            && planned.run(source.pointer, target.pointer, count)
-        {
-            return Ok(true);
-        }
-        if dense {
-            let (from, to) = ((source.pointer.cast_const(), source.format), (target.pointer, target.format));
-            core::cast_few(from, to, count, options, factor)
-        } else if request.is_plain() {
-            run(source.shape(), source.place(), target.place()).map(|()| true)
+    let done = if dense {
+        let ends = (
+            (source.pointer.expose_provenance(), source.format),
+            (target.pointer.expose_provenance(), target.format),
+        );
+        let (planned, count) = (request.planned.as_ref(), source.count);
+        let convert = move || {
+            let from = (ptr::with_exposed_provenance(ends.0.0), ends.0.1);
+            let to = (ptr::with_exposed_provenance_mut(ends.1.0), ends.1.1);
+            // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call.
+            unsafe {
+                if planned.is_some_and(|planned| planned.run(from.0, to.0, count)) {
+                    return Ok(true);
+                }
+                core::cast_few(from, to, count, options, factor)
+            }
+        };
+        if bytes <= KEEPS_INTERPRETER {
+            convert()
         } else {
-            let (from, to) = (source.place().source(), target.place().target(false));
-            core::cast_small(source.shape(), &from, &to, options, factor)
+            // Their memory stays: numpy does not free that of arrays with a second owner.
+            let _owners = (source.object().clone(), target.object().clone());
+            source.object().py().detach(convert)
+        }
+    } else {
+        // SAFETY: as above, and meanwhile the interpreter is not released and no Python code runs.
+        unsafe {
+            if request.is_plain() {
+                run(source.shape(), source.place(), target.place()).map(|()| true)
+            } else {
+                let (from, to) = (source.place().source(), target.place().target(false));
+                core::cast_small(source.shape(), &from, &to, options, factor)
+            }
         }
     };
     done.map_err(to_python)

@@ -66,6 +66,10 @@ impl<'a, 'py> Plain<'a, 'py> {
         Self { object, pointer, count: like.count, format, flags }
     }
 
+    pub(crate) fn object(&self) -> &Bound<'py, PyUntypedArray> {
+        self.object
+    }
+
     pub(crate) fn shape(&self) -> &[usize] {
         self.object.shape()
     }
