@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -469,6 +470,18 @@ ATTENTION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"config": lambda text: text.replace('"query_shape": [null, 4, 6]', '"query_shape": 6')},
         r"states a kernel of \(2, 3\)",
     ),
+    "no shapes": (
+        {"config": lambda text: re.sub(r'"shapes_dict": {.*?}', '"shapes_dict": []', text)},
+        r"states a kernel of \(2, 3\)",
+    ),
+    "many outputs": (
+        {
+            "config": lambda text: text.replace(
+                '"output_shape": null', f'"output_shape": {[1] * 4000}'
+            )
+        },
+        r"states a kernel of \(2, 3, 1, 1, 1, 1, \.\.\.\)",
+    ),
     "no scale": (
         {"weights": drop("layers/multi_head_attention/query_dense/vars/2")},
         "2 variables.* layer of 3",
@@ -492,3 +505,17 @@ def test_a_fault_of_attention_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         checkpoint.dequantize_file(source, tmp_path / "out.keras")
     assert not (tmp_path / "out.keras").exists()
+
+
+def test_groups_of_attention_begin_with_0(tmp_path: Path) -> None:
+    model = quantised(attention, **MODES["int4 of blocks"])
+    model.save(tmp_path / "in.keras")
+    found: list[str] = []
+    with zipfile.ZipFile(tmp_path / "in.keras") as file, file.open("model.weights.h5") as weights:
+        h5py.File(weights).visit(found.append)
+    groups = next(name for name in found if name.endswith("/query_dense/vars/4"))
+    source = changed(
+        tmp_path / "in.keras", tmp_path / "changed.keras", weights=put(groups, np.ones_like)
+    )
+    with pytest.raises(CheckpointError, match="begins with another group than 0"):
+        checkpoint.dequantize_file(source, tmp_path / "out.keras")

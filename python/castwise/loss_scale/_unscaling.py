@@ -91,8 +91,8 @@ def unscale(
     gradient or its target is float64, the product is computed in float64 and rounded once.
     The norm is that of the results before they are rounded to a narrower dtype. Squares are added
     in float64: in the order of the elements within runs of 1,024, as 32 interleaved sums, then run
-    by run. So the norm has the same bits for any strides, threads and CPU. (With float64 results
-    beyond 1e154 it is infinite.)
+    by run. So the norm has the same bits for any strides, threads and CPU, unless it is NaN. (With
+    float64 results beyond 1e154 it is infinite.)
 
     An array that occurs several times in ``grads`` counts in the norm each time, but is divided
     once, and without ``out`` the occurrences share their result. In place the same holds for views

@@ -208,7 +208,9 @@ def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array
     elif inner and q.global_scale is not None:
         # The product of both scales is formed in the target's dtype.
         first = _core.cast(scale, np.float32)
-        scale = _core.cast(first * _core.cast(_core.cast(q.global_scale, dtype), np.float32), dtype)
+        second = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
+            scale = _core.cast(first * second, dtype)
     return scale
 
 

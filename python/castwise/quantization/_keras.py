@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_letters
@@ -121,7 +122,9 @@ def _in_attention(
 
 def _projection(layer: Layer, child: str) -> Layer | None:
     """Describe a projection of an attention layer, an EinsumDense; None for what is not one."""
-    config, built = layer.config, layer.built.get("shapes_dict", layer.built)
+    config, built = layer.config, layer.built
+    if isinstance(several := built.get("shapes_dict"), dict):
+        built = several
     ends = {one: built.get(f"{one}_shape") for one in ("query", "value", "key")}
     shapes = {one: _ints(end[-1:]) if isinstance(end, list) else () for one, end in ends.items()}
     queries, keys, values = shapes["query"], shapes["key"] or shapes["value"], shapes["value"]
@@ -277,10 +280,12 @@ def _told(case: Case, layer: Layer) -> Layer:
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
             found = () if groups is None else np.asarray(case.lazy(groups)[...])
             size = int(np.count_nonzero(found == 0)) if len(found) else None
+            if size == 0:
+                raise Undecodable(f"{groups!r} begins with another group than 0")
             return replace(layer, mode=_I4, block=size)
     raise Undecodable(
-        f"it has the shape {shape}, and the model states a kernel of {plain} in an attention "
-        "layer: castwise decodes int8 and int4 of it; Keras reads it"
+        f"it has the shape {shape}, and the model states a kernel of {reprlib.repr(plain)} in an "
+        "attention layer: castwise decodes int8 and int4 of it; Keras reads it"
     )
 
 
