@@ -76,11 +76,21 @@ impl Request {
 
     /// Returns whether every value of the source is a value of the target.
     fn widens(&self) -> bool {
-        let (Some(source), Some(target)) = (self.source.float(), self.target.float()) else { return false };
+        let Some(target) = self.target.float().filter(|_| !self.scaled) else { return false };
         // The target's largest exponent field holds no finite values; a source's may.
         let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
-        let in_range = source.specials == Specials::Ieee || last(source) < last(target);
-        !self.scaled && target.specials == Specials::Ieee && in_range && source.fits_in(&target)
+        let fits = match self.source.float() {
+            Some(source) => {
+                (source.specials == Specials::Ieee || last(source) < last(target)) && source.fits_in(&target)
+            }
+            None => {
+                let bits = self.source.row().bits;
+                self.source.integer_range().is_some()
+                    && bits <= target.mantissa_bits + 1
+                    && (bits as i32) <= last(target)
+            }
+        };
+        fits && target.specials == Specials::Ieee
     }
 
     /// Returns numpy's rounding.
