@@ -551,6 +551,13 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
         checkpoint.cast_file(plain, tmp_path / "out.gguf", "float16")
     with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
         checkpoint.save(tmp_path / "out.gguf", {"a": np.ones(3, np.float32)})
+    for text in ("[x", "[]", '["s", "gpt-oss"]', '["q", 1]', '["I", "x"]', '["s", 1]', "gpt-oss"):
+        with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+            checkpoint.save(
+                tmp_path / "out.gguf",
+                {"a": np.ones(3, np.float32)},
+                metadata={"general.architecture": text},
+            )
     assert not [*tmp_path.glob("*.gguf*")]
 
 
