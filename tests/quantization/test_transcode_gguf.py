@@ -371,7 +371,7 @@ QWEN: dict[str, Any] = {
 }
 
 
-AT = "model.layers.0."
+AT, Q = "model.layers.0.", r".*q_proj\.weight"
 OF_QWEN: dict[str, tuple[int, ...]] = {
     f"{AT}self_attn.q_proj.weight": (WIDTH, WIDTH),
     f"{AT}self_attn.k_proj.weight": (HEAD, WIDTH),
@@ -386,21 +386,30 @@ OF_QWEN: dict[str, tuple[int, ...]] = {
 }
 
 
-def test_experts_of_their_own(tmp_path: Path) -> None:
-    """Experts that compressed-tensors stores one by one are stacked in their order."""
-    draw, at = Draw(), AT
+def of_experts(
+    folder: Path, ignore: str, *missing: str, **config: Any
+) -> tuple[dict[str, Array], Path]:
+    """Write a Qwen3 of 12 experts but for some tensors; return the others, and it quantised."""
+    draw, one = Draw(), f"{AT}mlp.experts"
     plain = {
         **OF_QWEN,
-        f"{at}mlp.gate.weight": (12, WIDTH),
-        **{f"{at}mlp.experts.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
-        **{f"{at}mlp.experts.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
-        **{f"{at}mlp.experts.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
+        f"{AT}mlp.gate.weight": (12, WIDTH),
+        **{f"{one}.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
+        **{f"{one}.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
+        **{f"{one}.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
     }
-    tensors = {name: draw.floats(*s) for name, s in plain.items()}
-    config = {key: value for key, value in QWEN.items() if key != "quantization_config"}
-    source = write(tmp_path / "model", tensors, config | {"num_local_experts": 12})
-    quantised, out = tmp_path / "quantised", tmp_path / "out.gguf"
-    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=r".*(up|q)_proj\.weight")
+    tensors = {name: draw.floats(*s) for name, s in plain.items() if name not in missing}
+    stated = {key: value for key, value in QWEN.items() if key != "quantization_config"}
+    source = write(folder, tensors, stated | {"num_local_experts": 12} | config)
+    quantised = folder.with_name("quantised")
+    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=ignore)
+    return tensors, quantised
+
+
+def test_experts_of_their_own(tmp_path: Path) -> None:
+    """Experts that compressed-tensors stores one by one are stacked in their order."""
+    tensors, quantised = of_experts(tmp_path / "model", r".*(up|q)_proj\.weight")
+    at, out = AT, tmp_path / "out.gguf"
     checkpoint.transcode_file(quantised, out, "gguf")
     stored = checkpoint.load(quantised)
     stated, found = parsed(out)
@@ -559,6 +568,32 @@ def dense(folder: Path, extra: dict[str, tuple[int, ...]], **config: Any) -> Pat
     quantised = folder.with_name("quantised")
     checkpoint.quantize_file(source, quantised, "mxfp4")
     return quantised
+
+
+@pytest.mark.parametrize(
+    ("ignore", "missing", "config", "match"),
+    [
+        (
+            Q,
+            f"{AT}mlp.experts.5.up_proj.weight",
+            {},
+            "'blk.0.ffn_up_exps.weight' would be of 11 e",
+        ),
+        (r".*\.7\.up_proj\.weight", "", {}, "ffn_up_exps.weight' would be of experts of several"),
+        (
+            Q,
+            "",
+            {"num_experts": 13},
+            "exps.weight' would be of 12 experts, and config.json stat.* 13",
+        ),
+        (Q, "", {"moe_intermediate_size": 64}, r"\(64, 64\): hidden_size, moe_intermediate_size"),
+        (Q, "", {"num_local_experts": [12]}, r"states num_local_experts \[12\], and GGUF"),
+    ],
+)
+def test_experts_that_are_wrong(
+    tmp_path: Path, ignore: str, missing: str, config: dict[str, Any], match: str
+) -> None:
+    refused(of_experts(tmp_path / "model", ignore, missing, **config)[1], match)
 
 
 @pytest.mark.parametrize("stated", ["x", [1], 1.5, None, 0])

@@ -41,7 +41,8 @@ _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 _QUERIES = "num_attention_heads * head_dim"
 _KEYS_OF = "num_key_value_heads * head_dim"
 _PAIRS = "2 * intermediate_size"
-"""Lengths of axes that no key states, as messages name them."""
+_EXPERT_COUNT = " or ".join(_EXPERTS)
+"""Lengths of axes that no one key states, as messages name them."""
 
 _SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
 
@@ -203,15 +204,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             _LAYER + "self_attn.sinks": _Module((_BLOCK + "attn_sinks",), ("num_attention_heads",)),
             _LAYER + "post_attention_layernorm": _Module((_BLOCK + "post_attention_norm",), _NORM),
             _LAYER + "mlp.router": _Module(
-                (_BLOCK + "ffn_gate_inp",), (_EXPERTS[0], _HIDDEN), (_WEIGHT, _BIAS)
+                (_BLOCK + "ffn_gate_inp",), (_EXPERT_COUNT, _HIDDEN), (_WEIGHT, _BIAS)
             ),
             _LAYER + "mlp.experts.gate_up_proj": _Module(
                 (_BLOCK + "ffn_gate_exps", _BLOCK + "ffn_up_exps"),
-                (_EXPERTS[0], _PAIRS, _HIDDEN),
+                (_EXPERT_COUNT, _PAIRS, _HIDDEN),
                 (_WEIGHT, _BIAS),
             ),
             _LAYER + "mlp.experts.down_proj": _Module(
-                (_BLOCK + "ffn_down_exps",), (_EXPERTS[0], _HIDDEN, _INNER), (_WEIGHT, _BIAS)
+                (_BLOCK + "ffn_down_exps",), (_EXPERT_COUNT, _HIDDEN, _INNER), (_WEIGHT, _BIAS)
             ),
         },
         False,
@@ -235,7 +236,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "qwen3moe",
         {
             **_OF_QWEN3,
-            _LAYER + "mlp.gate": _Module((_BLOCK + "ffn_gate_inp",), (_EXPERTS[0], _HIDDEN)),
+            _LAYER + "mlp.gate": _Module((_BLOCK + "ffn_gate_inp",), (_EXPERT_COUNT, _HIDDEN)),
             **_gated("mlp.experts.{{}}.{}_proj", "ffn_{}_exps", _INNER_OF_EXPERT),
         },
         True,
@@ -357,7 +358,7 @@ def shape_of(place: Place, config: Mapping[str, Any]) -> tuple[Any, ...]:
     head = config["head_dim"]
     sizes = {
         **config,
-        _EXPERTS[0]: experts_of(config),
+        _EXPERT_COUNT: experts_of(config),
         _QUERIES: config["num_attention_heads"] * head,
         _KEYS_OF: config["num_key_value_heads"] * head,
         _PAIRS: 2 * config[_INNER],
