@@ -99,7 +99,8 @@ def _blamed(path: Path) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
-            f"{path} is not as transformers writes it: {type(error).__name__}: {error}"
+            f"{path} is not as tokenizer.save_pretrained of transformers writes it: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
@@ -247,8 +248,9 @@ def _templates(stated: Any, folder: Path) -> dict[str, str]:
     if isinstance(found, str):
         found = [{"name": "default", "template": found}]
     pairs = {one["name"]: one["template"] for one in found}
-    if {type(text) for pair in pairs.items() for text in pair} - {str}:
-        raise TypeError(f"chat_template has {pairs!r}, which are not texts")
+    for text in (*pairs, *pairs.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"chat_template has {text!r}, which is no text")
     key = "tokenizer.chat_template"
     texts = {name: typed(TEXT, text) for name, text in pairs.items()}
     others = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}
