@@ -543,6 +543,14 @@ SPLIT, BYTES = TOKENIZER["pre_tokenizer"]["pretokenizers"]
             )
             for changed in ({"behavior": "Removed"}, {"invert": True})
         ),
+        *(
+            (
+                "model",
+                {"type": "BPE", "vocab": {A: 0, f"{A}x": 1, f"x{A}": 2}, "merges": [pair]},
+                "merges .*'x'.*; remove it",
+            )
+            for pair in ([A, "x"], ["x", A])
+        ),
         (
             "model",
             {"type": "BPE"},
