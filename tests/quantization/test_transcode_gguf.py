@@ -30,6 +30,7 @@ GPT4O = (
     r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+A, B, C = "\u0100\u0101\u0102"
 TOKENIZER: dict[str, Any] = {
     "added_tokens": [
         {"id": 256, "content": "<|startoftext|>", "special": True},
@@ -47,8 +48,8 @@ TOKENIZER: dict[str, Any] = {
     "post_processor": {"type": "ByteLevel"},
     "model": {
         "type": "BPE",
-        "vocab": {**{chr(0x100 + n): n for n in range(256)}, "ab": 259, "abc": 260},
-        "merges": [["a", "b"], "ab c"],
+        "vocab": {**{chr(0x100 + n): n for n in range(256)}, A + B: 259, A + B + C: 260},
+        "merges": [[A, B], f"{A + B} {C}"],
     },
 }
 CONFIG: dict[str, Any] = {
@@ -291,9 +292,9 @@ def test_what_is_stated(tmp_path: Path) -> None:
         "gpt-oss.expert_feed_forward_length": INNER,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-4o",
-        "tokenizer.ggml.tokens": [*tokens, "ab", "abc", "[PAD261]"],
+        "tokenizer.ggml.tokens": [*tokens, A + B, A + B + C, "[PAD261]"],
         "tokenizer.ggml.token_type": [*[1] * 256, 3, 3, 4, 1, 1, 5],
-        "tokenizer.ggml.merges": ["a b", "ab c"],
+        "tokenizer.ggml.merges": [f"{A} {B}", f"{A + B} {C}"],
         "tokenizer.ggml.bos_token_id": 256,
         "tokenizer.ggml.eos_token_id": 257,
         "tokenizer.ggml.padding_token_id": 257,
@@ -317,7 +318,7 @@ def test_golden_file(tmp_path: Path) -> None:
     first = parsed(out)[1]["blk.0.ffn_down_exps.weight"][1][0, 0, 0]
     # Scale 0, and bytes 0 to 15: even elements have the codes 0 to 15, and odd ones 0.
     assert first.tobytes().hex() == "0080009100a200b300c400d500e600f700"
-    assert sha256(out.read_bytes()).hexdigest()[:24] == "a36134948e83ce6254757458"
+    assert sha256(out.read_bytes()).hexdigest()[:24] == "5c982f40965ef2c3d1853acd"
 
 
 def test_ways_of_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,30 +371,45 @@ QWEN: dict[str, Any] = {
 }
 
 
+AT, Q = "model.layers.0.", r".*q_proj\.weight"
+OF_QWEN: dict[str, tuple[int, ...]] = {
+    f"{AT}self_attn.q_proj.weight": (WIDTH, WIDTH),
+    f"{AT}self_attn.k_proj.weight": (HEAD, WIDTH),
+    f"{AT}self_attn.v_proj.weight": (HEAD, WIDTH),
+    f"{AT}self_attn.o_proj.weight": (WIDTH, WIDTH),
+    f"{AT}self_attn.q_norm.weight": (HEAD,),
+    f"{AT}self_attn.k_norm.weight": (HEAD,),
+    f"{AT}input_layernorm.weight": (WIDTH,),
+    f"{AT}post_attention_layernorm.weight": (WIDTH,),
+    "model.norm.weight": (WIDTH,),
+    "model.embed_tokens.weight": (TOKENS, WIDTH),
+}
+
+
+def of_experts(
+    folder: Path, ignore: str, *missing: str, **config: Any
+) -> tuple[dict[str, Array], Path]:
+    """Write a Qwen3 of 12 experts but for some tensors; return the others, and it quantised."""
+    draw, one = Draw(), f"{AT}mlp.experts"
+    plain = {
+        **OF_QWEN,
+        f"{AT}mlp.gate.weight": (12, WIDTH),
+        **{f"{one}.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
+        **{f"{one}.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
+        **{f"{one}.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
+    }
+    tensors = {name: draw.floats(*s) for name, s in plain.items() if name not in missing}
+    stated = {key: value for key, value in QWEN.items() if key != "quantization_config"}
+    source = write(folder, tensors, stated | {"num_local_experts": 12} | config)
+    quantised = folder.with_name("quantised")
+    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=ignore)
+    return tensors, quantised
+
+
 def test_experts_of_their_own(tmp_path: Path) -> None:
     """Experts that compressed-tensors stores one by one are stacked in their order."""
-    draw, at = Draw(), "model.layers.0."
-    plain = {
-        f"{at}self_attn.q_proj.weight": (WIDTH, WIDTH),
-        f"{at}self_attn.k_proj.weight": (HEAD, WIDTH),
-        f"{at}self_attn.v_proj.weight": (HEAD, WIDTH),
-        f"{at}self_attn.o_proj.weight": (WIDTH, WIDTH),
-        f"{at}self_attn.q_norm.weight": (HEAD,),
-        f"{at}self_attn.k_norm.weight": (HEAD,),
-        f"{at}input_layernorm.weight": (WIDTH,),
-        f"{at}post_attention_layernorm.weight": (WIDTH,),
-        f"{at}mlp.gate.weight": (12, WIDTH),
-        "model.norm.weight": (WIDTH,),
-        "model.embed_tokens.weight": (TOKENS, WIDTH),
-        **{f"{at}mlp.experts.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
-        **{f"{at}mlp.experts.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
-        **{f"{at}mlp.experts.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
-    }
-    tensors = {name: draw.floats(*s) for name, s in plain.items()}
-    config = {key: value for key, value in QWEN.items() if key != "quantization_config"}
-    source = write(tmp_path / "model", tensors, config | {"num_local_experts": 12})
-    quantised, out = tmp_path / "quantised", tmp_path / "out.gguf"
-    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=r".*(up|q)_proj\.weight")
+    tensors, quantised = of_experts(tmp_path / "model", r".*(up|q)_proj\.weight")
+    at, out = AT, tmp_path / "out.gguf"
     checkpoint.transcode_file(quantised, out, "gguf")
     stored = checkpoint.load(quantised)
     stated, found = parsed(out)
@@ -424,8 +440,9 @@ def test_experts_of_their_own(tmp_path: Path) -> None:
 
 def refused(source: Path, match: str) -> None:
     out = source.parent / "out.gguf"
-    with pytest.raises(CheckpointError, match=match):
+    with pytest.raises(CheckpointError, match=match) as caught:
         checkpoint.transcode_file(source, out, "gguf")
+    assert "writes it: CheckpointError" not in str(caught.value)
     assert not [*source.parent.glob("*.gguf*")]
 
 
@@ -444,15 +461,40 @@ def refused(source: Path, match: str) -> None:
         ),
         ({"rope_scaling": {"full_attention": {}}}, "the rotary embedding {'full_attention'"),
         ({"rope_scaling": CONFIG["rope_scaling"] | {"mscale": 2.0}}, "'mscale': 2.0"),
-        ({"num_hidden_layers": 1 << 31}, r"lacks what becomes 'blk\."),
-        ({"num_local_experts": 4}, r"'blk\.0\.ffn_.*of 3 experts, and config.json states 4"),
-        ({"num_hidden_layers": 3}, r"lacks what becomes 'blk\.2\."),
-        ({"num_hidden_layers": 1}, r"'blk\.1\..*is one too many for 1 layers"),
-        ({"eos_token_id": -1}, "ValueError: eos_token_id -1 of 262 tokens"),
+        ({"rope_scaling": CONFIG["rope_scaling"] | {"attention_factor": 1.5}}, "'attention_factor"),
+        *(({"rope_scaling": one}, f"rotary embedding {one!r}, and") for one in ("", False, 0)),
+        ({"num_hidden_layers": 1 << 31, "layer_types": None}, r"lacks what becomes 'blk\."),
+        ({"num_hidden_layers": 3, "layer_types": None}, r"lacks what becomes 'blk\.2\."),
+        ({"num_hidden_layers": 1, "layer_types": None}, r"'blk\.1\..*one too many for 1 layers"),
+        ({"layer_types": "x"}, "layer_types 'x', and llama.cpp computes gpt-oss with sliding_att"),
+        ({"layer_types": ["sliding_attention"]}, r"layer_types \['sliding_attention'\], and.*each"),
+        ({"layer_types": CONFIG["layer_types"] * 2}, "one for each layer .num_hidden_layers"),
+        ({"num_local_experts": 4}, r"shape \(3, .*\), and config.json states \(4, .*num_experts"),
+        ({"num_local_experts": "x"}, "states num_local_experts 'x', and GGUF needs expert_count"),
+        ({"num_local_experts": None}, "states num_experts None, and GGUF needs expert_count"),
+        ({"rms_norm_eps": 1e-60}, "rms_norm_eps 1e-60, and.*: a number from 1.18e-38 to 3.4e"),
+        *(({"rope_theta": one}, f"theta {one}, .*a number from") for one in (0, -1.0)),
+        ({"rope_theta": 1e39}, r"theta 1e\+39, .*a number from"),
+        ({"rope_scaling": []}, r"rotary embedding \[\], and"),
+        ({"head_dim": 0}, r"head_dim 0, and.*: a whole number from 1, below 2\^32"),
+        ({"hidden_size": 1 << 32}, r"hidden_size 4294967296, and.*: a whole number from 1, below"),
+        ({"hidden_size": 32}, r"'.*' has the shape \(.*64.*\), and config.json states \(.*32"),
+        ({"intermediate_size": 64}, r"experts.* has the shape .*intermediate_size; mend"),
+        ({"num_attention_heads": 4}, "has the shape .*num_attention_heads"),
+        ({"num_key_value_heads": 2}, r"has the shape .*: num_key_value_heads \* head_dim"),
+        ({"head_dim": 16}, r"has the shape .*\* head_dim"),
+        ({"vocab_size": 300}, r"shape \(262, 64\), and config.json states \(300, 64\): vocab_size"),
+        *(
+            ({"eos_token_id": one}, f"config.json states eos_token_id {one}, and.*from 0 to 261,")
+            for one in (-1, 262, True, 1.5)
+        ),
     ],
 )
 def test_configurations(tmp_path: Path, config: dict[str, Any], match: str) -> None:
     refused(model(tmp_path / "model", **config), match)
+
+
+SPLIT, BYTES = TOKENIZER["pre_tokenizer"]["pretokenizers"]
 
 
 @pytest.mark.parametrize(
@@ -463,14 +505,127 @@ def test_configurations(tmp_path: Path, config: dict[str, Any], match: str) -> N
         ("pre_tokenizer", {"type": "Whitespace"}, "splits text by {'type': 'Whitespace'}"),
         ("post_processor", {"type": "BertProcessing"}, "a post-processor of the type 'BertPro"),
         ("added_tokens", [{"id": 262, "content": "a"}], "from 0 to 262, and the embedding has 262"),
-        ("added_tokens", [{"id": 5, "content": "\ud800"}], "has no UTF-8 form"),
-        ("model", {"type": "BPE"}, "not as the library tokenizers writes it: KeyError: 'vocab'"),
+        ("added_tokens", [{"id": 261, "content": "\ud800"}], "has no UTF-8 form"),
+        ("added_tokens", [{"id": 5, "content": "x"}], "numbers 'x' with 5, and.*; number it anew"),
+        *(
+            ("added_tokens", [{"id": one, "content": "x"}], f"numbers 'x' with {one}, and llama")
+            for one in (True, 261.0)
+        ),
+        ("added_tokens", [{"id": 260, "content": "[PAD261]"}], r"numbers '\[PAD261\]' with 260"),
+        ("added_tokens", [{"id": 258, "content": "[PAD261]"}], r"2 tokens are '\[PAD2.*; rename"),
+        *(
+            ("model", TOKENIZER["model"] | {"merges": [one]}, f"json merges .*{said}.*; remove it")
+            for one, said in (
+                ([A], "Ā"),
+                ([A, 1], "1"),
+                ([A, B, C], C),
+                (f"{A}  {B}", "  "),
+                (f"{A}{B}", "'Āā'"),
+                (["x", B], "x"),
+                ([A, "x"], "x"),
+                ([B, A], "'ā', 'Ā'"),
+                (None, "None"),
+            )
+        ),
+        *(
+            ("model", TOKENIZER["model"] | {one: value}, f"json states {one} {value!r}, and castw")
+            for one, value in (
+                ("end_of_word_suffix", "</w>"),
+                ("continuing_subword_prefix", "##"),
+                ("byte_fallback", True),
+            )
+        ),
+        *(
+            (
+                "pre_tokenizer",
+                {"type": "Sequence", "pretokenizers": [SPLIT | changed, BYTES]},
+                "splits text by {.*behavior",
+            )
+            for changed in ({"behavior": "Removed"}, {"invert": True})
+        ),
+        *(
+            (
+                "model",
+                {"type": "BPE", "vocab": {A: 0, f"{A}x": 1, f"x{A}": 2}, "merges": [pair]},
+                "merges .*'x'.*; remove it",
+            )
+            for pair in ([A, "x"], ["x", A])
+        ),
+        (
+            "model",
+            {"type": "BPE"},
+            r"tokenizer\.json is not as tokenizer.save_pretrained .*: KeyError: 'vocab'",
+        ),
     ],
 )
 def test_tokenizers(tmp_path: Path, key: str, value: Any, match: str) -> None:
     source = model(tmp_path / "model")
     (source / "tokenizer.json").write_text(json.dumps(TOKENIZER | {key: value}))
     refused(source, match)
+
+
+def dense(folder: Path, extra: dict[str, tuple[int, ...]], **config: Any) -> Path:
+    """Write a Qwen3 without experts, quantised to MXFP4, with further tensors."""
+    draw, inner = Draw(), {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+    shapes = OF_QWEN | {f"{AT}mlp.{half}_proj.weight": axes for half, axes in inner.items()}
+    tensors = {name: draw.floats(*axes) for name, axes in (shapes | extra).items()}
+    stated = {
+        key: value for key, value in QWEN.items() if "experts" not in key and key[:5] != "quant"
+    }
+    source = write(folder, tensors, stated | {"model_type": "qwen3"} | config)
+    quantised = folder.with_name("quantised")
+    checkpoint.quantize_file(source, quantised, "mxfp4")
+    return quantised
+
+
+@pytest.mark.parametrize(
+    ("ignore", "missing", "config", "match"),
+    [
+        (
+            Q,
+            f"{AT}mlp.experts.5.up_proj.weight",
+            {},
+            "'blk.0.ffn_up_exps.weight' would be of 11 e",
+        ),
+        (r".*\.7\.up_proj\.weight", "", {}, "ffn_up_exps.weight' would be of experts of several"),
+        (
+            Q,
+            "",
+            {"num_experts": 13},
+            "exps.weight' would be of 12 experts, and config.json stat.* 13",
+        ),
+        (Q, "", {"moe_intermediate_size": 64}, r"\(64, 64\): hidden_size, moe_intermediate_size"),
+        (Q, "", {"num_local_experts": [12]}, r"states num_local_experts \[12\], and GGUF"),
+    ],
+)
+def test_experts_that_are_wrong(
+    tmp_path: Path, ignore: str, missing: str, config: dict[str, Any], match: str
+) -> None:
+    refused(of_experts(tmp_path / "model", ignore, missing, **config)[1], match)
+
+
+@pytest.mark.parametrize("stated", ["x", [1], 1.5, None, 0])
+def test_experts_that_there_are_none_of(tmp_path: Path, stated: Any) -> None:
+    """A dense model needs no number of experts, whatever states one."""
+    source, out = dense(tmp_path / "model", {}, num_experts=stated), tmp_path / "out.gguf"
+    checkpoint.transcode_file(source, out, "gguf")
+    assert not [key for key in parsed(out)[0] if "expert" in key]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("self_attn.q_proj.bias", (WIDTH,)),
+        ("self_attn.q_norm.bias", (HEAD,)),
+        ("self_attn.sinks", (HEADS,)),
+        ("mlp.norm.weight", (WIDTH,)),
+    ],
+)
+def test_parameters_that_it_must_not_have(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    source = dense(tmp_path / "model", {AT + name: shape})
+    refused(source, rf"'{AT}{name}' has no place in a GGUF file of qwen3; .*remove it")
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -495,10 +650,47 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     refused(source, r"tokenizer\.json is missing, and a GGUF file has the tokens of its model")
     (source / "tokenizer.json").write_text("{")
     refused(source, r"tokenizer\.json is not JSON")
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer.json").mkdir()
+    refused(source, r"tokenizer\.json cannot be read: Is a directory; make it a file")
+
+
+@pytest.mark.parametrize(
+    ("stated", "match"),
+    [
+        ([], "AttributeError"),
+        ({"bos_token": 5}, "bos_token is 5, which is no text"),
+        ({"eos_token": {"id": 5}}, "KeyError: 'content'"),
+        ({"chat_template": ["x"]}, "TypeError"),
+        (
+            {"chat_template": [{"name": "default", "template": 5}]},
+            "chat_template has 5, which is no text",
+        ),
+        (
+            {"chat_template": [{"name": None, "template": "x"}]},
+            "chat_template has None, which is no text",
+        ),
+        ({"chat_template": 5}, "TypeError"),
+    ],
+)
+def test_other_files_of_tokenizers(tmp_path: Path, stated: Any, match: str) -> None:
+    """What is wrong in them is not said of tokenizer.json."""
+    source = model(tmp_path / "model")
+    (source / "tokenizer_config.json").write_text(json.dumps(stated))
+    refused(
+        source,
+        rf"tokenizer_config\.json is not as tokenizer.save_pretrained .*: .*{match}",
+    )
+    (source / "tokenizer_config.json").write_text("{}")
+    (source / "chat_template.jinja").write_bytes(b"\xff")
+    refused(
+        source,
+        r"chat_template\.jinja is not as tokenizer.save_pretrained .*: UnicodeDecodeError",
+    )
 
 
 def test_tensors_that_are_wrong(tmp_path: Path) -> None:
-    """A tensor removed, one too many, one that is not quantised, a scale of NaN."""
+    """One removed, too many, there twice, not quantised, of another shape, a scale of NaN."""
     at = "model.layers.1."
 
     def without(folder: str, *names: str, **more: Array) -> Path:
@@ -516,6 +708,24 @@ def test_tensors_that_are_wrong(tmp_path: Path) -> None:
     down = f"{at}mlp.experts.down_proj"
     plain = {down: np.ones((EXPERTS, INNER, WIDTH), BF16)}
     refused(without("d", f"{down}_blocks", f"{down}_scales", **plain), "'.*' is not quantised, and")
+    biases = [name for name in gpt_oss()[0] if name.endswith("router.bias")]
+    refused(without("f", *biases), r"lacks what becomes 'blk\.0\.ffn_gate_inp\.bias'")
+    vector, norm = np.ones(WIDTH, BF16), "model.norm.weight"
+    refused(
+        without("g", **{"model.norm": vector}),
+        "tensors 'model.norm' and 'model.norm.weight' would both become 'output_norm.weight'; rem",
+    )
+    again = f"{at}input_layernorm.weight"
+    refused(without("h", **{again.replace("1", "01"): vector}), "'.*1.*' and '.*01.*' would both")
+    refused(without("i", **{"model.norm.bias": vector}), "norm.bias' has no place.*; if the mod")
+    for folder, wrong in (("j", np.ones((WIDTH, 1), BF16)), ("k", BF16(1)), ("l", vector[1:])):
+        refused(without(folder, **{norm: np.asarray(wrong)}), "'model.norm.weight' has the shape")
+    refused(
+        without("m", **{"model.embed_tokens.weight": np.ones(TOKENS, BF16)}),
+        r"'model.embed_tokens.weight' has the shape \(262,\), and config.json states \(262, 64\)",
+    )
+    for folder, name in (("n", "int64"), ("o", "float64")):
+        refused(without(folder, **{norm: vector.astype(name)}), f"norm.weight' is {name}, and llam")
     scales = gpt_oss()[0][f"{down}_scales"].copy()
     scales[2, 5, 0] = 255
     wrong = without("e", **{f"{down}_scales": scales})
@@ -551,6 +761,13 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
         checkpoint.cast_file(plain, tmp_path / "out.gguf", "float16")
     with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
         checkpoint.save(tmp_path / "out.gguf", {"a": np.ones(3, np.float32)})
+    for text in ("[x", "[]", '["s", "gpt-oss"]', '["q", 1]', '["I", "x"]', '["s", 1]', "gpt-oss"):
+        with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+            checkpoint.save(
+                tmp_path / "out.gguf",
+                {"a": np.ones(3, np.float32)},
+                metadata={"general.architecture": text},
+            )
     assert not [*tmp_path.glob("*.gguf*")]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ _SPLITS: Mapping[Sequence[str], str] = {
 }
 """What llama.cpp calls the expressions by which text is split before bytes are merged."""
 
+_UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
+"""What llama.cpp does not do to such tokens."""
+
 _IDS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
@@ -61,42 +66,84 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         it is missing.
 
     """
-    tokenizer, stated = _parsed(folder / _TOKENIZER), _parsed(folder / _CONFIG, required=False)
+    with _blamed(folder / _CONFIG):
+        stated = _parsed(folder / _CONFIG, required=False)
+        texts = {name: _token(stated, name) for name in _IDS}
+        templates = _templates(stated, folder)
+    with _blamed(folder / _TOKENIZER):
+        tokenizer = _parsed(folder / _TOKENIZER)
+        found = _tokens(tokenizer, folder, size)
+        numbers = {one["content"]: one["id"] for one in tokenizer.get("added_tokens") or []}
+        is_added = _template(tokenizer, texts, folder)
+    is_added |= {
+        name: value for name in _ADDED if isinstance(value := stated.get(f"add_{name}_token"), bool)
+    }
+    return {
+        **found,
+        **_special({name: numbers.get(text) for name, text in texts.items()}, config, size),
+        **{
+            f"tokenizer.ggml.add_{name}_token": typed(BOOL, is_added[name])
+            for name in _ADDED
+            if name in is_added
+        },
+        **templates,
+    }
+
+
+@contextmanager
+def _blamed(path: Path) -> Iterator[None]:
+    """Say of which file it is that something is missing or of another type."""
     try:
-        return _vocabulary(tokenizer, stated, config, folder, size)
+        yield
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
-            f"{folder / _TOKENIZER} is not as the library tokenizers writes it: "
+            f"{path} is not as tokenizer.save_pretrained of transformers writes it: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _vocabulary(
-    tokenizer: Any, stated: Any, config: Mapping[str, Any], folder: Path, size: int
-) -> dict[str, str]:
+def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
+    """Return the tokens, how they are merged, and how text is split before."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
+    vocab, path = model["vocab"], folder / _TOKENIZER
     normalizer = (tokenizer.get("normalizer") or {"type": "NFC"})["type"]
     if model["type"] != "BPE" or normalizer != "NFC":
         raise _refusal(folder, f"is of the type {model['type']!r} after {normalizer!r}")
-    names = {number: text for text, number in model["vocab"].items()}
+    for key in _UNKNOWN:
+        if model.get(key) not in (None, "", False):
+            raise _refusal(folder, f"states {key} {model[key]!r}")
+    names: dict[int, str] = {}
+    for text, number in (*vocab.items(), *((one["content"], one["id"]) for one in added)):
+        if type(number) is not int or names.get(number, text) != text:
+            raise CheckpointError(
+                f"{path} numbers {text!r} with {number!r}, and llama.cpp needs a whole number that "
+                "no other token has; number it anew"
+            )
+        names[number] = text
     kinds = dict.fromkeys(names, _NORMAL)
     for one in added:
         names[one["id"]], kinds[one["id"]] = _added(one)
     if not 0 <= min(names) <= max(names) < size:
         raise CheckpointError(
-            f"{folder / _TOKENIZER} numbers tokens from {min(names)} to {max(names)}, and the "
+            f"{path} numbers tokens from {min(names)} to {max(names)}, and the "
             f"embedding has {size} rows"
         )
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    merges = [one if isinstance(one, str) else _merge(one) for one in model["merges"]]
+    ((most, count),) = Counter(tokens).most_common(1)
+    if count > 1:
+        raise CheckpointError(
+            f"{path}: {count} tokens are {most!r} in a GGUF file, where each needs a text of its "
+            "own ([PADn] is that of a number n without a token); rename one"
+        )
+    merges = [_merge(one, vocab, path) for one in model["merges"]]
     return {
         "tokenizer.ggml.model": typed(TEXT, "gpt2"),
         "tokenizer.ggml.pre": typed(TEXT, _pre_tokenizer(tokenizer, folder)),
         "tokenizer.ggml.tokens": typed(TEXT, tokens),
         "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, _UNUSED) for n in range(size)]),
         "tokenizer.ggml.merges": typed(TEXT, merges),
-        **_special(tokenizer, stated, config, folder, size),
-        **_templates(stated, folder),
     }
 
 
@@ -116,9 +163,16 @@ def _added(one: Mapping[str, Any]) -> tuple[str, int]:
     return text.replace("\u2581", " "), _USER_DEFINED
 
 
-def _merge(pair: Sequence[str]) -> str:
+def _merge(one: Any, vocab: Mapping[str, Any], path: Path) -> str:
     """Join a pair of tokens; a space in one of them is written as the byte that it is."""
-    left, right = (one.replace(" ", "\u0120") for one in pair)
+    pair = one.split(" ") if isinstance(one, str) else one
+    is_pair = isinstance(pair, list) and [type(half) for half in pair] == [str, str]
+    if not is_pair or not {*pair, "".join(pair)} <= vocab.keys():
+        raise CheckpointError(
+            f"{path} merges {one!r}, and llama.cpp needs two tokens whose join is a token; "
+            "remove it or add what it lacks"
+        )
+    left, right = (half.replace(" ", "\u0120") for half in pair)
     return f"{left} {right}"
 
 
@@ -129,33 +183,40 @@ def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
     found = tuple(one["pattern"]["Regex"] for one in splits if one["type"] == "Split")
     name = _SPLITS.get(found)
     is_bytes = last["type"] == "ByteLevel" and not last.get("add_prefix_space")
-    is_whole = len(found) == len(splits) and bool(last.get("use_regex", True)) == (not found)
+    is_apart = all(one.get("behavior") == "Isolated" and not one.get("invert") for one in splits)
+    is_whole = (
+        is_apart and len(found) == len(splits) and bool(last.get("use_regex", True)) == (not found)
+    )
     if name is None or not is_bytes or not is_whole:
         raise _refusal(folder, f"splits text by {whole}")
     return name
 
 
+def _token(stated: Mapping[str, Any], name: str) -> str | None:
+    """Return the text of a special token, None if nothing states it."""
+    token = stated.get(f"{name}_token")
+    text = token["content"] if isinstance(token, dict) else token
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"{name}_token is {token!r}, which is no text")
+    return text
+
+
 def _special(
-    tokenizer: Any, stated: Any, config: Mapping[str, Any], folder: Path, size: int
+    numbers: Mapping[str, int | None], config: Mapping[str, Any], size: int
 ) -> dict[str, str]:
-    """Return the numbers of special tokens, and which are added to a text."""
-    numbers = {one["content"]: one["id"] for one in reversed(tokenizer.get("added_tokens") or [])}
+    """Return the numbers of special tokens; the configuration states those without a text."""
     found: dict[str, str] = {}
-    texts: dict[str, str | None] = {}
     for name, key in _IDS.items():
-        token = stated.get(f"{name}_token")
-        texts[name] = token.get("content") if isinstance(token, dict) else token
-        number = numbers.get(texts[name], config.get(f"{name}_token_id"))
-        if type(number) is int:
-            if not 0 <= number < size:
-                raise ValueError(f"{name}_token_id {number} of {size} tokens")
-            found[f"tokenizer.ggml.{key}"] = typed(COUNT, number)
-    is_added = _template(tokenizer, texts, folder)
-    for name in _ADDED:
-        value = stated.get(f"add_{name}_token")
-        value = value if isinstance(value, bool) else is_added.get(name)
-        if value is not None:
-            found[f"tokenizer.ggml.add_{name}_token"] = typed(BOOL, value)
+        stated = config.get(f"{name}_token_id")
+        number = stated if numbers[name] is None else numbers[name]
+        if number is None or isinstance(number, list):  # of several, none is the one
+            continue
+        if type(number) is not int or not 0 <= number < size:
+            raise CheckpointError(
+                f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
+                f"from 0 to {size - 1}, the last row of the embedding"
+            )
+        found[f"tokenizer.ggml.{key}"] = typed(COUNT, number)
     return found
 
 
@@ -180,13 +241,18 @@ def _templates(stated: Any, folder: Path) -> dict[str, str]:
     """Return the chat templates."""
     found = stated.get("chat_template")
     if found is None and (folder / _TEMPLATE).is_file():
-        found = (folder / _TEMPLATE).read_bytes().decode()
+        with _blamed(folder / _TEMPLATE):
+            found = (folder / _TEMPLATE).read_bytes().decode()
     if found is None:
         return {}
     if isinstance(found, str):
         found = [{"name": "default", "template": found}]
+    pairs = {one["name"]: one["template"] for one in found}
+    for text in (*pairs, *pairs.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"chat_template has {text!r}, which is no text")
     key = "tokenizer.chat_template"
-    texts = {one["name"]: typed(TEXT, one["template"]) for one in found}
+    texts = {name: typed(TEXT, text) for name, text in pairs.items()}
     others = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}
     names = {f"{key}s": typed(TEXT, [n for n in texts if n != "default"])} if others else {}
     default = {key: texts["default"]} if "default" in texts else {}
@@ -194,7 +260,7 @@ def _templates(stated: Any, folder: Path) -> dict[str, str]:
 
 
 def _parsed(path: Path, *, required: bool = True) -> Any:
-    if not required and not path.is_file():
+    if not required and not path.exists():
         return {}
     try:
         return json.loads(path.read_bytes().decode())
@@ -202,6 +268,10 @@ def _parsed(path: Path, *, required: bool = True) -> Any:
         raise CheckpointError(
             f"{path} is missing, and a GGUF file has the tokens of its model; add it, as "
             "tokenizer.save_pretrained of transformers does"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}; make it a file that can"
         ) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error

@@ -26,6 +26,7 @@ from castwise.checkpoint._gguf_architectures import (
     experts_of,
     hyperparameters,
     places,
+    shape_of,
 )
 from castwise.checkpoint._gguf_tokens import vocabulary
 from castwise.checkpoint._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
@@ -33,6 +34,7 @@ from castwise.checkpoint._layers import STACK
 from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.containers.gguf import COMPUTED
 from castwise.quantization._decoding import Slab as Cut
 from castwise.quantization._relaying import blocks_of, of_rows
 from castwise.quantization._views import Views
@@ -96,18 +98,24 @@ class GgufModel:
         named = {payload: one.weight.name for payload, one in weights.items()}
         named |= {name: name for name in stored if name not in parts}
         becomes: dict[str, list[_Source]] = {}
+        homes: dict[Place, str] = {}
         for home, name in named.items():
             for place in places(row, name):
+                if (other := homes.setdefault(place, home)) != home:
+                    raise CheckpointError(
+                        f"tensors {other!r} and {home!r} would both become {place.name!r}; remove "
+                        "one of them"
+                    )
                 becomes.setdefault(place.name, []).append(_Source(home, place))
         check_complete(row, set(becomes), config)
-        ((embedding, _),) = becomes[EMBEDDING]
-        self.metadata |= vocabulary(folder, config, sum(stored[embedding].shape[:1]))
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
         self.renamed: dict[str, str] = {}
         self.left_out: set[str] = set()
         for name, sources in becomes.items():
             sources.sort(key=lambda one: one.place.expert or 0)
-            self._check(name, sources, config)
+            for one in sources:
+                self._check(one, config)
+            self._check_experts(name, sources, config)
             first, *others = sources
             if first.stored not in weights:
                 self.left_out |= {one.stored for one in others}
@@ -115,31 +123,43 @@ class GgufModel:
                     self.renamed[first.stored] = name
                     continue
             self._becomes.setdefault(first.stored, {})[name] = sources
+        ((embedding, _),) = becomes[EMBEDDING]
+        self.metadata |= vocabulary(folder, config, stored[embedding].shape[0])
 
-    def _check(self, name: str, sources: Sequence[_Source], config: Mapping[str, Any]) -> None:
-        """Refuse what cannot become one tensor."""
-        experts: list[Any] = [one.place.expert for one in sources]
-        count, shape = experts_of(config), self._shape(sources[0])
-        if experts == [None] and len(shape) == STACK:
-            experts = [*range(shape[0])]
-        if experts not in ([None], [*range(min(count or 0, len(experts) + 1))]):
-            raise CheckpointError(
-                f"{name!r} would be of {len(experts)} experts, and config.json states {count}"
-            )
-        alike = {
-            (one.stored in self._weights, self._shape(one), self._format(one)) for one in sources
-        }
-        if len(alike) > 1:
-            raise CheckpointError(f"{name!r} would be of experts of several shapes or formats")
-        one = sources[0]
-        if one.stored not in self._weights and len(shape) == STACK:
+    def _check(self, one: _Source, config: Mapping[str, Any]) -> None:
+        """Refuse a tensor of another shape or format than it must have."""
+        shape, wanted = self._shape(one), shape_of(one.place, config)
+        found, is_plain = self._stored[one.stored].format, one.stored not in self._weights
+        if is_plain and len(shape) == STACK:
             raise CheckpointError(
                 f"tensor {one.stored!r} is not quantised, and GGUF has such experts the other "
                 f"way round; {AGAIN}"
             )
-        rows = shape[-2 if one.stored in self._weights else -1 :][:1]
-        if one.place.step > 1 and (not rows or rows[0] % one.place.step):
-            raise CheckpointError(f"tensor {one.stored!r} has the shape {shape}, which has no half")
+        if shape != wanted:
+            raise CheckpointError(
+                f"tensor {one.stored!r} has the shape {shape}, and config.json states {wanted}: "
+                f"{', '.join(one.place.axes)}; mend the one that is wrong"
+            )
+        if is_plain and found not in COMPUTED:
+            raise CheckpointError(
+                f"tensor {one.stored!r} is {found}, and llama.cpp computes with "
+                f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
+            )
+
+    def _check_experts(
+        self, name: str, sources: Sequence[_Source], config: Mapping[str, Any]
+    ) -> None:
+        """Refuse experts that cannot become one tensor."""
+        experts = [one.place.expert for one in sources]
+        if experts == [None]:
+            return
+        count = experts_of(config)
+        if experts != [*range(min(count, len(experts) + 1))]:
+            raise CheckpointError(
+                f"{name!r} would be of {len(experts)} experts, and config.json states {count}"
+            )
+        if len({(one.stored in self._weights, self._format(one)) for one in sources}) > 1:
+            raise CheckpointError(f"{name!r} would be of experts of several formats")
 
     def _shape(self, one: _Source) -> tuple[int, ...]:
         weight = self._weights.get(one.stored)

@@ -66,6 +66,9 @@ _PLAIN = {
     28: "float64",
     30: "bfloat16",
 }
+COMPUTED = tuple(_PLAIN[kind] for kind in (0, 1, 30))
+"""The formats of plain weights that llama.cpp computes with."""
+
 _BLOCKS = {
     2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
@@ -235,12 +238,18 @@ class _Cursor:
         return None
 
 
+class _Typed(str):
+    """A value with its type, told by this class from texts that look like it."""
+
+    __slots__ = ()
+
+
 def typed(kind: str, value: Any) -> str:
     """Return a value for the header of a new file as text of metadata; a list becomes an array.
 
     `kind` is one of those above, for each item of a list.
     """
-    return json.dumps([kind, value], ensure_ascii=False)
+    return _Typed(json.dumps([kind, value], ensure_ascii=False))
 
 
 class GgufWriter(Writer):
@@ -264,7 +273,7 @@ class GgufWriter(Writer):
         self._file = file
         self.planned = {plan.info.name: plan for plan in planned}
         self.order = list(self.planned)
-        if not metadata.get(ARCHITECTURE, "").startswith("["):
+        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {_Typed}:
             raise CheckpointError(
                 "a .gguf file states the architecture and the tokens of its model, so castwise "
                 "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
