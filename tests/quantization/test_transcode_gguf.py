@@ -446,6 +446,14 @@ def refused(source: Path, match: str) -> None:
     assert not [*source.parent.glob("*.gguf*")]
 
 
+def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> None:
+    _, quantised = of_experts(tmp_path / "model", Q)
+    config = json.loads((quantised / "config.json").read_text())
+    del config["norm_topk_prob"]
+    (quantised / "config.json").write_text(json.dumps(config))
+    refused(quantised, "leaves out what transformers takes as norm_topk_prob False, and llama")
+
+
 @pytest.mark.parametrize(
     ("config", "match"),
     [

@@ -83,7 +83,7 @@ class Architecture:
     keys
         The hyperparameters.
     computes
-        What a configuration must state, if it states the key.
+        What the graph computes: the values of keys that a configuration may not contradict.
     attention
         The kinds of attention of its layers, from the first on and again.
 
@@ -252,6 +252,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 """By the `model_type` of a configuration."""
 
+_LEFT_OUT = {"norm_topk_prob": False}
+"""What transformers takes for keys that are left out, where llama.cpp computes something else."""
+
 
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """Return the row of a model, of which llama.cpp computes what its configuration states.
@@ -280,9 +283,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
             f"{', '.join(row.attention)} in turn, one for each layer (num_hidden_layers)"
         )
     for key, value in row.computes.items():
-        if config.get(key, value) != value:
+        stated = config.get(key, _LEFT_OUT.get(key, value))
+        if stated != value:
+            says = "states" if key in config else "leaves out what transformers takes as"
             raise CheckpointError(
-                f"config.json states {key} {config[key]!r}, and llama.cpp computes {row.name} with "
+                f"config.json {says} {key} {stated!r}, and llama.cpp computes {row.name} with "
                 f"{value!r} alone"
             )
     return row

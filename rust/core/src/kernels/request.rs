@@ -79,16 +79,12 @@ impl Request {
         let Some(target) = self.target.float().filter(|_| !self.scaled) else { return false };
         // The target's largest exponent field holds no finite values; a source's may.
         let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;
-        let fits = match self.source.float() {
-            Some(source) => {
-                (source.specials == Specials::Ieee || last(source) < last(target)) && source.fits_in(&target)
-            }
-            None => {
-                let bits = self.source.row().bits;
-                self.source.integer_range().is_some()
-                    && bits <= target.mantissa_bits + 1
-                    && (bits as i32) <= last(target)
-            }
+        let fits = if let Some(source) = self.source.float() {
+            (source.specials == Specials::Ieee || last(source) < last(target)) && source.fits_in(&target)
+        } else {
+            let bits = self.source.row().bits;
+            let is_whole = self.source.integer_range().is_some();
+            is_whole && bits <= target.mantissa_bits + 1 && (bits as i32) <= last(target)
         };
         fits && target.specials == Specials::Ieee
     }
