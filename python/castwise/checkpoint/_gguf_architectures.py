@@ -48,7 +48,7 @@ _SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4"
 
 
 class _Module(NamedTuple):
-    """What a module becomes; of two tensors each has every second row.
+    """What a module becomes; of two tensors the first has the even rows, the other the odd ones.
 
     `axes` are the keys that state the shape of its weight; its bias lacks the last of them. It has
     the parameters `ends`, and no others.
@@ -372,7 +372,7 @@ def shape_of(place: Place, config: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def places(row: Architecture, name: str) -> list[Place]:
-    """Return where a tensor of transformers goes; its parts have every second row if there are two.
+    """Return where a tensor of transformers goes; of two places each gets every second row.
 
     Raises
     ------

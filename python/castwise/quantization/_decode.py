@@ -181,7 +181,7 @@ def _only_views(q: Any, given: dict[str, Any]) -> bool:
     """Return True if a change of a part is a change of what the core is given."""
     names = ("data", "scale", "global_scale", "zero_point")
     parts = {name: getattr(q, name) for name in names} | dict(q.extras)
-    # Nested scales are not given: those that they make share memory with no part.
+    # Nested scales are not given to the core; the scales made of them share memory with no part.
     pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
     return all(part is None or one is None or np.may_share_memory(part, one) for part, one in pairs)
 

@@ -38,7 +38,7 @@ pub(super) struct Scaling<'a> {
     /// What [`reciprocals`] returned, to divide; else it is empty.
     pub(super) reciprocals: &'a [f32],
     /// The least and the most exponent of powers of two that may be added to the exponents of bf16: results of normal
-    /// elements are normal, and those of subnormal ones may be others that are as small. These are in other memory then.
+    /// elements are normal, and those of subnormal ones may be other numbers as small. Elements and results are apart then.
     pub(super) exponents: (i32, i32),
 }
 

@@ -147,7 +147,7 @@ impl<T: Real> Decoder<'_, T> {
             let area = Area { first, pitch: (columns * size_of::<u16>()) as isize, rows, columns };
             let from = (area, Float::Bf16);
             let exponents = match self.what.meaning {
-                // Powers of two have codes of a byte for the whole range.
+                // Not E8M0, the one without a sign: its values have exponents of the whole range.
                 Meaning::Format(format) if format.float().is_none_or(|spec| spec.signed) => {
                     (-MOST_EXPONENT, MOST_EXPONENT)
                 }
