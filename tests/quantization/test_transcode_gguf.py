@@ -451,7 +451,7 @@ def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> No
     config = json.loads((quantised / "config.json").read_text())
     del config["norm_topk_prob"]
     (quantised / "config.json").write_text(json.dumps(config))
-    refused(quantised, "leaves out what transformers takes as norm_topk_prob False, and llama")
+    refused(quantised, "leaves out norm_topk_prob, which transformers takes as False, and llama")
 
 
 @pytest.mark.parametrize(
@@ -667,16 +667,16 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     ("stated", "match"),
     [
         ([], "AttributeError"),
-        ({"bos_token": 5}, "bos_token is 5, which is no text"),
+        ({"bos_token": 5}, "bos_token is 5, which is not a text"),
         ({"eos_token": {"id": 5}}, "KeyError: 'content'"),
         ({"chat_template": ["x"]}, "TypeError"),
         (
             {"chat_template": [{"name": "default", "template": 5}]},
-            "chat_template has 5, which is no text",
+            "chat_template has 5, which is not a text",
         ),
         (
             {"chat_template": [{"name": None, "template": "x"}]},
-            "chat_template has None, which is no text",
+            "chat_template has None, which is not a text",
         ),
         ({"chat_template": 5}, "TypeError"),
     ],

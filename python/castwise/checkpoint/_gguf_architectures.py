@@ -285,10 +285,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     for key, value in row.computes.items():
         stated = config.get(key, _LEFT_OUT.get(key, value))
         if stated != value:
-            says = "states" if key in config else "leaves out what transformers takes as"
+            says = f"states {key} {stated!r}"
+            if key not in config:
+                says = f"leaves out {key}, which transformers takes as {stated!r}"
             raise CheckpointError(
-                f"config.json {says} {key} {stated!r}, and llama.cpp computes {row.name} with "
-                f"{value!r} alone"
+                f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
             )
     return row
 
@@ -420,7 +421,10 @@ def check_complete(row: Architecture, names: set[str], config: Mapping[str, Any]
     if row.tied and config.get("tie_word_embeddings", True):
         needed -= {f"{row.modules[_HEAD].becomes[0]}{_WEIGHT}"} - names
     if needed - names:
-        raise CheckpointError(f"it lacks what becomes {min(needed - names)!r} of {row.name}")
+        raise CheckpointError(
+            f"it lacks what becomes {min(needed - names)!r} of {row.name}; add it, or mend "
+            "num_hidden_layers"
+        )
     if more := names - needed:
         raise CheckpointError(
             f"{min(more)!r} of {row.name} is one too many for {stated} layers (num_hidden_layers)"

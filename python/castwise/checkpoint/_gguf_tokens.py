@@ -197,7 +197,7 @@ def _token(stated: Mapping[str, Any], name: str) -> str | None:
     token = stated.get(f"{name}_token")
     text = token["content"] if isinstance(token, dict) else token
     if text is not None and not isinstance(text, str):
-        raise TypeError(f"{name}_token is {token!r}, which is no text")
+        raise TypeError(f"{name}_token is {token!r}, which is not a text")
     return text
 
 
@@ -250,7 +250,7 @@ def _templates(stated: Any, folder: Path) -> dict[str, str]:
     pairs = {one["name"]: one["template"] for one in found}
     for text in (*pairs, *pairs.values()):
         if not isinstance(text, str):
-            raise TypeError(f"chat_template has {text!r}, which is no text")
+            raise TypeError(f"chat_template has {text!r}, which is not a text")
     key = "tokenizer.chat_template"
     texts = {name: typed(TEXT, text) for name, text in pairs.items()}
     others = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}

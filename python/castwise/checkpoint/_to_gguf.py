@@ -156,10 +156,13 @@ class GgufModel:
         count = experts_of(config)
         if experts != [*range(min(count, len(experts) + 1))]:
             raise CheckpointError(
-                f"{name!r} would be of {len(experts)} experts, and config.json states {count}"
+                f"{name!r} would be of {len(experts)} experts, and config.json states {count}; "
+                "mend the one that is wrong"
             )
         if len({(one.stored in self._weights, self._format(one)) for one in sources}) > 1:
-            raise CheckpointError(f"{name!r} would be of experts of several formats")
+            raise CheckpointError(
+                f"{name!r} would be of experts of several formats; give all of them the same"
+            )
 
     def _shape(self, one: _Source) -> tuple[int, ...]:
         weight = self._weights.get(one.stored)

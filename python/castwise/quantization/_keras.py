@@ -281,7 +281,7 @@ def _told(case: Case, layer: Layer) -> Layer:
             found = () if groups is None else np.asarray(case.lazy(groups)[...])
             size = int(np.count_nonzero(found == 0)) if len(found) else None
             if size == 0:
-                raise Undecodable(f"{groups!r} begins with another group than 0")
+                raise Undecodable(f"{groups!r} names no input of group 0; save it with Keras again")
             return replace(layer, mode=_I4, block=size)
     raise Undecodable(
         f"it has the shape {shape}, and the model states a kernel of {reprlib.repr(plain)} in an "
