@@ -358,8 +358,59 @@ def test_gpt_oss_as_nvfp4(tmp_path: Path) -> None:
     scale = scale / found[f"{EXPERTS}.weight_global_scale"]
     plain = (values * spread(scale, values)).astype(BF16)
     assert_same(plain.swapaxes(1, 2), MODELS["gpt-oss"]().plain[EXPERTS])
-    with pytest.raises(CheckpointError, match=r"gate_up_proj_blocks'.*each matrix by itself"):
-        checkpoint.transcode_file(source, tmp_path / "no", MODELOPT, scheme="nvfp4")
+
+
+@pytest.mark.parametrize("elements", [1, 1 << 20])
+def test_experts_of_modelopt(
+    tmp_path: Path, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ModelOpt keeps experts (in, out), as transformers has them, and packs codes along in."""
+    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    model, out, packed = MODELS["gpt-oss"](), tmp_path / "out", tmp_path / "packed"
+    source = write_model(tmp_path / "model", model)
+    checkpoint.transcode_file(source, out, MODELOPT, scheme="nvfp4")
+    found = checkpoint.load(out)
+    scale = found[f"{EXPERTS}_weight_scale"].astype(np.float32)
+    scale = np.repeat(scale * found[f"{EXPERTS}_weight_scale_2"], 16, axis=1)
+    values = nibbles(found[EXPERTS].swapaxes(1, 2)).swapaxes(1, 2)
+    assert_same((values * scale).astype(BF16), model.plain[EXPERTS])
+    assert {name for name in found if EXPERTS in name} == {
+        EXPERTS,
+        f"{EXPERTS}_weight_scale",
+        f"{EXPERTS}_weight_scale_2",
+    }
+    assert section(out)["quant_algo"] == "W4A16_NVFP4"
+    assert checkpoint.verify(source, out, arithmetic="exact").equal
+    checkpoint.transcode_file(out, packed, CT)
+    checkpoint.transcode_file(packed, tmp_path / "back", MODELOPT)
+    again = checkpoint.load(tmp_path / "back")
+    for name, array in found.items():
+        assert_same(again[name], array)
+
+
+def test_blocks_of_experts_that_modelopt_cannot_hold(tmp_path: Path) -> None:
+    model = MODELS["gpt-oss"]()
+    model.tensors[f"{EXPERTS}_blocks"][...] = 0x11
+    scales = model.tensors[f"{EXPERTS}_scales"]
+    scales[...] = 120
+    scales[1, 7, 1] = 150
+    source = write_model(tmp_path / "model", model)
+    with pytest.raises(CheckpointError, match=r"of '.*gate_up_proj_blocks' 2\^23") as error:
+        checkpoint.transcode_file(source, tmp_path / "out", MODELOPT, scheme="nvfp4")
+    assert "at (1, 7, 1) of" in str(error.value)
+
+
+@pytest.mark.parametrize("recipe", [MODELOPT, COMFY])
+def test_experts_of_other_names(tmp_path: Path, recipe: str) -> None:
+    """ModelOpt stacks those of gate_up_proj and down_proj alone, and ComfyUI none as these."""
+    model = MODELS["gpt-oss"]()
+    for name in [*model.tensors]:
+        model.tensors[name.replace("gate_up_proj", "w1")] = model.tensors.pop(name)
+    source, packed = write_model(tmp_path / "model", model), tmp_path / "packed"
+    checkpoint.transcode_file(source, packed, CT, scheme="nvfp4")
+    with pytest.raises(CheckpointError, match=r"w1\.weight_packed'.*each matrix by itself"):
+        checkpoint.transcode_file(packed, tmp_path / "out", recipe)
+    assert not (tmp_path / "out").exists()
 
 
 def deepseek_v4(raw: Array, codes: Array) -> Decodable:

@@ -11,18 +11,29 @@ from castwise.checkpoint._global_scales import AGAIN
 from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
 from castwise.checkpoint._transcoded_weight import TranscodedWeight
 from castwise.checkpoint._written_schemes import encoding, padding_problem, written
-from castwise.quantization import QuantizedArray
-from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
+from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO, Layout
+from castwise.quantization._names import tail
 from castwise.quantization._schemes import find_recipe, find_scheme, written_layout
 from castwise.quantization._views import geometry, views_of
 
 COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
-_GPT_OSS = "gpt-oss"
+_GPT_OSS, _MODELOPT = "gpt-oss", "modelopt"
 _MARKERS = ("comfy_quant", "weight_shape")
 """Parts that only tell how a weight is stored, or its shape."""
 
 _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
 """Schemes beside which inputs may have a scale."""
+
+
+def form_of_experts(weight: QuantizedWeight, scheme: str, recipe: str) -> Layout | None:
+    """Return how ModelOpt stores a weight as (experts, in, out); None for others, and elsewhere."""
+    name = weight.name.removesuffix(WEIGHT)
+    for one in find_recipe(recipe).layouts if recipe == _MODELOPT and is_experts(name) else ():
+        turned = one.storage is not None and one.storage.transposed == "parts"
+        if turned and one.scheme == scheme and tail(name) in one.parameters:
+            return one
+    return None
 
 
 def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
@@ -58,7 +69,7 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"
         )
-    stacks = recipe in (COMPRESSED, GGUF)
+    stacks = recipe in (COMPRESSED, GGUF) or form_of_experts(weight, scheme, recipe) is not None
     fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
         how = "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
@@ -74,7 +85,7 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
 def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     """Return True for experts of ModelOpt whose blocks lie along the outputs."""
     layout = views_of(whole).layout
-    of_experts = whole.recipe == "modelopt" and bool(layout.parameters)
+    of_experts = whole.recipe == _MODELOPT and bool(layout.parameters)
     return of_experts and (layout.storage is None or not layout.storage.transposed)
 
 
@@ -88,7 +99,8 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
 
     """
     weight, shape = one.weight, one.plan.cut
-    *_, rows, columns = shape
+    experts = form_of_experts(weight, scheme, recipe)
+    rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     if recipe == DEEPSEEK_V4:
         stated = section.get("weight_block_size")
         if not isinstance(stated, list) or len(stated) != MATRIX:
@@ -116,6 +128,9 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
         stem = stem.removesuffix(WEIGHT)
     elif recipe == _GPT_OSS:  # as OpenAI names them
         layout = next(one for one in find_recipe(recipe).layouts if one.payload[0] == ".")
+    elif experts is not None:
+        layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):
         stem += WEIGHT
-    one.becomes(geometry(scheme, recipe, layout, shape=shape, axis=-1, block=(high, wide)), stem)
+    axis = -1 if experts is None else -2
+    one.becomes(geometry(scheme, recipe, layout, shape=shape, axis=axis, block=(high, wide)), stem)

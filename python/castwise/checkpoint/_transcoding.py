@@ -31,6 +31,7 @@ from castwise.checkpoint._new_forms import (
     DEEPSEEK_V4,
     GGUF,
     check_parts,
+    form_of_experts,
     give_form,
 )
 from castwise.checkpoint._plain import METADATA, WRAPPED
@@ -200,7 +201,12 @@ class _Relaid:
         section = self._section(weight)
         try:
             plan = decoding(
-                weight, self._stored, self._stored.read, section, "peer", as_stored=True
+                weight,
+                self._stored,
+                self._stored.read,
+                section,
+                "peer",
+                axis=-1 if form_of_experts(weight, wanted, self._recipe) is None else -2,
             )
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error

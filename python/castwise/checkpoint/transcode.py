@@ -55,8 +55,9 @@ def transcode_file(
     inputs is rounded once. `verify` with ``arithmetic="exact"`` finds no difference in bfloat16;
     by default it decodes each as its producer does, which may round otherwise.
 
-    With `scheme`, MXFP4 becomes NVFP4 of compressed-tensors or ModelOpt, and the experts of
-    DeepSeek-V4 become FP8 in its blocks, where these have all values, so that nothing is rounded.
+    With `scheme`, MXFP4 becomes NVFP4 of compressed-tensors or ModelOpt, also the experts of
+    gpt-oss in one tensor, and the experts of DeepSeek-V4 become FP8 in its blocks, where these
+    have all values, so that nothing is rounded.
 
     It appears when it is complete, as with `cast_file`; all other tensors and files are copied.
     Weights pass through memory in slabs of whole blocks.

@@ -75,7 +75,7 @@ def decoding(
     section: Mapping[str, Any],
     arithmetic: Any,
     *,
-    as_stored: bool = False,
+    axis: int | None = None,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
@@ -91,8 +91,8 @@ def decoding(
         What states the method of quantisation, as its producer writes it.
     arithmetic
         "peer" or "exact".
-    as_stored
-        Matrices that a plain model has transposed are (out, in), as their blocks lie.
+    axis
+        Along which blocks are to lie, -1 or -2; None for that of the plain model.
 
     Raises
     ------
@@ -104,8 +104,8 @@ def decoding(
     if weight.recipes == (GGUF.name,):
         return _of_blocks(case)
     recipe, given = _given(case)
-    if as_stored:
-        given = given._replace(axis=-1)
+    if axis is not None:
+        given = given._replace(axis=axis)
     try:
         q = case.quantized(given, recipe)
         check_steps(q, arithmetic)

@@ -43,10 +43,11 @@ _FINE = -20
 
 
 def of_rows(form: Views, rows: int) -> Views:
-    """Return the geometry of so many rows of a matrix in a form; columns share scales."""
-    recipe = None if form.recipe is None else form.recipe.name
-    shape = rows, form.shape[-1]
-    return geometry(form.scheme.name, recipe, form.layout, shape=shape, axis=-1, block=form.block)
+    """Return the geometry of so many rows of a matrix in a form."""
+    recipe, shape = None if form.recipe is None else form.recipe.name, (rows, form.shape[-1])
+    return geometry(
+        form.scheme.name, recipe, form.layout, shape=shape, axis=form.axis, block=form.block
+    )
 
 
 def same_parts(old: Views, new: Views) -> set[str]:
@@ -57,7 +58,9 @@ def same_parts(old: Views, new: Views) -> set[str]:
     tiled = old.storage.tile is not None or new.storage.tile is not None
     is_same = old.scheme is new.scheme and old.block == new.block
     whole = old.block == (0, 0)
-    if is_same and (whole or not (tiled or old.storage.fields or _is_turned(old))):
+    if is_same and (
+        whole or not (tiled or old.storage.fields or _is_turned(old) or _is_turned(new))
+    ):
         found.add(SCALES)
     return found
 
@@ -184,10 +187,11 @@ class PowerRange:
         powers = views_of(q).to_core(q.scale).view(np.uint8)
         codes = codes_of(q)
         lives = (codes.reshape(*powers.shape, size) & 7).any(axis=-1)
+        first = (start, 0) if views_of(q).axis == -1 else (0, start // size)
 
         def at(index: int) -> tuple[int, ...]:
             row, block = np.unravel_index(index, powers.shape)
-            return *place, start + int(row), int(block)
+            return *place, first[0] + int(row), first[1] + int(block)
 
         is_nan = powers == _NAN
         if self.nan is None and is_nan.any():
