@@ -61,6 +61,16 @@ def mixed() -> Any:
     return keras.Model(inputs, layers.Dense(5, name="dense", bias_initializer="normal")(x))
 
 
+def attention() -> Any:
+    """Give attention layers whose longest axis is the inputs, and one where it is the heads."""
+    inputs = keras.Input((6, 8))
+    same = layers.MultiHeadAttention(2, 4, name="same")
+    shared = layers.GroupQueryAttention(4, 4, 2, use_gate=True, use_bias=False, name="shared")
+    many = layers.MultiHeadAttention(16, 4, value_dim=8, name="many")
+    x = shared(same(inputs, inputs), inputs)
+    return keras.Model(inputs, layers.Dense(4, name="query")(many(x, x)))
+
+
 def calibrated(make: Callable[[], Any], mode: str) -> Any:
     """Quantise each layer by the algorithm of Keras, on random inputs."""
     keras.utils.set_random_seed(3)
@@ -84,10 +94,15 @@ def calibrated(make: Callable[[], Any], mode: str) -> Any:
     return model
 
 
+def placed(model: Any) -> dict[str, Any]:
+    """Give the layers that are no models by where they are: below an attention layer, or not."""
+    return {(one.path or one.name).removeprefix(f"{model.name}/"): one for one in leaves(model)}
+
+
 def kernels(model: Any) -> dict[str, Array]:
     """Compute the kernels as `_gptq_call` and `_awq_call` of Keras' layers do."""
     found = {}
-    for layer in leaves(model):
+    for path, layer in placed(model).items():
         if not hasattr(layer, "quantized_kernel"):
             continue
         codes, outputs = layer.quantized_kernel, layer.kernel_scale.shape[0]
@@ -100,23 +115,26 @@ def kernels(model: Any) -> dict[str, Array]:
         if hasattr(layer, "awq_scales"):
             kernel = ops.divide(kernel, ops.expand_dims(layer.awq_scales, -1))
         shape = getattr(layer, "original_kernel_shape", kernel.shape)
-        found[layer.name] = np.asarray(kernel).reshape(shape)
+        found[path] = np.asarray(kernel).reshape(shape)
     return found
 
 
 def with_zeros(model: Any) -> Callable[[Any], None]:
     """Put the zero points of a model into its HDF5 file, after the scales."""
-    zeros = {one.name: one for one in leaves(model) if hasattr(one, "kernel_zero")}
+    zeros = {path: one for path, one in placed(model).items() if hasattr(one, "kernel_zero")}
 
     def change(tree: Any) -> None:
         found: list[tuple[Any, Any]] = []
-        tree.visititems(
-            lambda _, one: (
-                found.append((one, zeros[one.attrs["name"]]))
-                if one.attrs.get("name") in zeros
-                else None
+
+        def visit(_: str, group: Any) -> None:
+            outer = group.parent.parent.get("vars")
+            path = ("" if outer is None else f"{outer.attrs['name']}/") + group.attrs.get(
+                "name", ""
             )
-        )
+            if path in zeros:
+                found.append((group, zeros[path]))
+
+        tree.visititems(visit)
         assert len(found) == len(zeros)
         for group, layer in found:
             place = 2 + (layer.bias is not None)
@@ -151,12 +169,47 @@ def test_keras_loads_what_is_decoded(tmp_path: Path, make: Callable[[], Any], mo
     other = make()
     other.load_weights(tmp_path / "out.weights.h5")
     for found in (plain, other):
-        for one, layer in zip(leaves(found), leaves(model), strict=True):
+        for one, (path, layer) in zip(leaves(found), placed(model).items(), strict=True):
             assert one.dtype_policy.name == "float32"
-            if layer.name in expected:
-                np.testing.assert_array_equal(np.asarray(one.kernel), expected[layer.name])
+            if path in expected:
+                np.testing.assert_array_equal(np.asarray(one.kernel), expected[path])
             if getattr(layer, "bias", None) is not None:
                 np.testing.assert_array_equal(np.asarray(one.bias), np.asarray(layer.bias))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_attention(tmp_path: Path, mode: str) -> None:
+    """Keras 3.13 writes such files whole, and cannot load them: it states the outer layer alone."""
+    model = calibrated(attention, mode)
+    source = saved(model, tmp_path)
+    with pytest.raises(ValueError, match="could not be loaded"):
+        keras.saving.load_model(source)
+    checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
+    plain = keras.saving.load_model(tmp_path / "out.keras")
+    found, expected = placed(plain), kernels(model)
+    assert len(expected) == 4 + 5 + 4 + 1
+    for path, kernel in expected.items():
+        np.testing.assert_array_equal(np.asarray(found[path].kernel), kernel)
+    for path, one in placed(model).items():
+        if getattr(one, "bias", None) is not None:
+            np.testing.assert_array_equal(np.asarray(found[path].bias), np.asarray(one.bias))
+
+
+@pytest.mark.parametrize("mode", ["gptq, 4 bits", "awq"])
+def test_attention_without_zero_points(tmp_path: Path, mode: str) -> None:
+    calibrated(attention, mode).save(source := tmp_path / "in.keras")
+    with pytest.raises(CheckpointError, match=r"Keras 3\.14 and 3\.15 leave the zero points"):
+        checkpoint.dequantize_file(source, tmp_path / "out.keras")
+
+
+@pytest.mark.parametrize("mode", ["gptq, 4 bits", "awq"])
+def test_projections_of_another_shape(tmp_path: Path, mode: str) -> None:
+    source = saved(calibrated(attention, mode), tmp_path)
+    source = changed(
+        source, tmp_path / "no.keras", lambda text: text.replace('"num_heads": 2', '"num_heads": 3')
+    )
+    with pytest.raises(CheckpointError, match=r"'layers/multi_head_attention/.*needs"):
+        checkpoint.dequantize_file(source, tmp_path / "out.keras")
 
 
 @pytest.mark.parametrize("mode", ["gptq, by activations", "awq"])

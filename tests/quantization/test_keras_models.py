@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
@@ -86,7 +87,7 @@ def decoded(layer: Any) -> Array | None:
     mode = getattr(layer, "quantization_mode", None)
     if codes is None or mode not in ("int8", "int4"):
         return None
-    is_rows = isinstance(layer, layers.Embedding)
+    is_rows = isinstance(layer, layers.Embedding)  # also a ReversibleEmbedding
     scale, zero = (
         getattr(layer, ("embeddings_" if is_rows else "kernel_") + what, None)
         for what in ("scale", "zero")
@@ -186,6 +187,65 @@ def test_attention(tmp_path: Path, mode: str) -> None:
     for path, value in biases.items():
         np.testing.assert_array_equal(np.asarray(found[path].bias), np.asarray(value))
     assert checkpoint.verify(source, tmp_path / "out.keras").equal
+
+
+class CachedMultiHeadAttention(layers.MultiHeadAttention):
+    """As KerasHub's, which states and builds what Keras' does."""
+
+
+class OfHub(layers.ReversibleEmbedding):
+    """KerasHub's ReversibleEmbedding, which is Keras' by another module's name."""
+
+
+OfHub.__name__ = "ReversibleEmbedding"
+
+
+def of_hub(embedding: Any = layers.ReversibleEmbedding, **options: Any) -> Any:
+    """Give what KerasHub's models have: a cached attention, and an embedding for both ways."""
+    tokens = keras.Input((6,), dtype="int32")
+    table = embedding(13, 9, name="table", **options)
+    cached = CachedMultiHeadAttention(3, 5, name="cached")
+    x = table(tokens)
+    return keras.Model(tokens, table(cached(x, x), reverse=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_of_keras_hub(tmp_path: Path, mode: str) -> None:
+    model = quantised(of_hub, **MODES[mode])
+    model.save(source := tmp_path / "in.keras")
+    checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
+    custom = {"CachedMultiHeadAttention": CachedMultiHeadAttention}
+    plain = keras.saving.load_model(tmp_path / "out.keras", custom_objects=custom)
+    expected = {one.path: found for one in leaves(model) if (found := decoded(one)) is not None}
+    assert len(expected) == 5
+    for path, value in expected.items():
+        (layer,) = (one for one in leaves(plain) if one.path == path)
+        np.testing.assert_array_equal(variables(layer)[0], value)
+
+
+def test_embeddings_of_two_tables_are_refused(tmp_path: Path) -> None:
+    model = quantised(lambda: of_hub(tie_weights=False), mode="int8")
+    model.save(source := tmp_path / "in.keras")
+    with pytest.raises(CheckpointError, match=r"ReversibleEmbedding with weights of their own"):
+        checkpoint.dequantize_file(source, tmp_path / "out.keras")
+    assert not (tmp_path / "out.keras").exists()
+
+
+def test_subclasses_that_keras_does_not_quantise(tmp_path: Path) -> None:
+    """KerasHub's embedding stays as it is in a model that is quantised."""
+    model = quantised(lambda: of_hub(OfHub), mode="int8")
+    model.save(source := tmp_path / "in.keras")
+    checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
+    with h5py_of(tmp_path / "out.keras") as found, h5py_of(source) as old:
+        path = "layers/reversible_embedding/vars/0"
+        np.testing.assert_array_equal(found[path][...], old[path][...])
+        assert found[path].dtype == np.float32
+
+
+def h5py_of(path: Path) -> Any:
+    """Open the weights of a `.keras` file."""
+    with zipfile.ZipFile(path) as archive:
+        return h5py.File(io.BytesIO(archive.read("model.weights.h5")))
 
 
 def test_attention_of_float8(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ _BY_SHAPE = "by shape"
 """The mode of what is in an attention layer: the model states the layer alone, and its policy of
 before."""
 
-_ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention")
+_MULTI_HEAD = ("MultiHeadAttention", "CachedMultiHeadAttention")  # this one is KerasHub's
+_ATTENTION = (*_MULTI_HEAD, "GroupQueryAttention", "GroupedQueryAttention")
+_EMBEDDINGS = ("Embedding", "ReversibleEmbedding")
 _I4 = f"int{find_scheme('int4_channel').bits}"
 
 
@@ -89,7 +91,7 @@ def stated_layers(
     names
         The name of each layer, by the path of its variables.
     coded
-        The paths whose first variable is one of bytes.
+        The paths that have a variable of bytes.
 
     Raises
     ------
@@ -128,7 +130,7 @@ def _projection(layer: Layer, child: str) -> Layer | None:
     ends = {one: built.get(f"{one}_shape") for one in ("query", "value", "key")}
     shapes = {one: _ints(end[-1:]) if isinstance(end, list) else () for one, end in ends.items()}
     queries, keys, values = shapes["query"], shapes["key"] or shapes["value"], shapes["value"]
-    if layer.kind == _ATTENTION[0]:
+    if layer.kind in _MULTI_HEAD:
         heads = shared = _ints([config.get("num_heads")])
         size, out = _ints([config.get("key_dim")]), _ints([config.get("value_dim")])
         given = config.get("output_shape")
@@ -238,18 +240,23 @@ def keras(case: Case) -> Given:
         raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
     if layer.mode == _BY_SHAPE:
         layer = _told(case, layer)
-    is_calibrated = layer.mode in _CALIBRATED and layer.kind != "Embedding"
+    is_calibrated = layer.mode in _CALIBRATED and layer.kind not in _EMBEDDINGS
     if not (layer.mode in (I8, _I4) or is_calibrated) or layer.kind not in _SHAPES:
         raise Undecodable(
             f"castwise cannot decode {layer.mode} of Keras' {layer.kind} yet; Keras reads it"
         )
     if layer.config.get("lora_rank") and is_calibrated:
         raise Undecodable("it had LoRA weights, which Keras merges into int8 and int4 alone")
+    if layer.config.get("tie_weights") is False:
+        raise Undecodable(
+            f"castwise cannot decode a {layer.kind} with weights of their own for the way back "
+            "(tie_weights=False) yet; Keras reads it"
+        )
     _check_variables(case, layer, path)
     plain = _SHAPES[layer.kind](case, layer)
     if is_calibrated:
         return _calibrated(case, layer, plain)
-    is_rows = layer.kind == "Embedding"
+    is_rows = layer.kind in _EMBEDDINGS
     cut = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
     if layer.mode == I8 and case.shape(case.payload) != plain:
         raise case.wrong(case.payload, f"the shape {plain}")
@@ -272,6 +279,8 @@ def keras(case: Case) -> Given:
 def _told(case: Case, layer: Layer) -> Layer:
     """Tell the mode of a kernel whose shape is stated: int4 is packed in rows of a matrix."""
     plain, shape = _einsum(case, layer), case.shape(case.payload)
+    if case.format == U8:
+        return _told_by_parts(case, layer)
     if len(plain) > MATRIX and case.format == I8:
         if shape == plain:
             return replace(layer, mode=I8)
@@ -285,8 +294,17 @@ def _told(case: Case, layer: Layer) -> Layer:
             return replace(layer, mode=_I4, block=size)
     raise Undecodable(
         f"it has the shape {shape}, and the model states a kernel of {reprlib.repr(plain)} in an "
-        "attention layer: castwise decodes int8 and int4 of it; Keras reads it"
+        "attention layer, which no mode stores so; save it with Keras again"
     )
+
+
+def _told_by_parts(case: Case, layer: Layer) -> Layer:
+    """Tell GPTQ and AWQ, which has scales of inputs, by their variables, and bits by the shapes."""
+    others, outputs = len(_others(case)), case.shape(case.scale())[:1]
+    if ZERO not in case.weight.parts.values() or others not in (1, 2):
+        raise Undecodable(_LACKS)
+    bits = _BYTE if outputs == case.shape(case.payload)[:1] else _BYTE // 2
+    return replace(layer, mode=_CALIBRATED[others - 1], bits=bits)
 
 
 def _alone(case: Case, path: str) -> Given:
@@ -303,9 +321,7 @@ def _alone(case: Case, path: str) -> Given:
             return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
         has_groups = ZERO in case.weight.parts.values() and max(outputs, default=0) > 1
         if case.format == U8 and has_groups:
-            mode = _CALIBRATED[len(_others(case)) - 1]
-            bits = 8 if outputs[0] == shape[0] else 4
-            layer = Layer("Dense", mode, None, bits, {}, {})
+            layer = _told_by_parts(case, Layer("Dense", None, None, None, {}, {}))
             return _calibrated(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
         f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
@@ -433,7 +449,11 @@ def _einsum(case: Case, layer: Layer) -> tuple[int, ...]:
     return tuple(sizes[one] for one in kernel)
 
 
-_SHAPES = {"Dense": _dense, "Embedding": _embedding, "EinsumDense": _einsum}
+_SHAPES = {
+    "Dense": _dense,
+    "EinsumDense": _einsum,
+    **dict.fromkeys(_EMBEDDINGS, _embedding),
+}
 
 
 def _letters(layer: Layer) -> tuple[str, str, str]:

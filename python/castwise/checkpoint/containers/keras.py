@@ -85,9 +85,9 @@ class KerasReader(Hdf5Reader):
 
     def stated(self) -> Any:
         """Return what the configuration states of quantised layers; errors are those of `model`."""
-        coded = [
-            name.removesuffix("/0") for name, one in self.tensors.items() if one.format in BYTES
-        ]
+        coded = {
+            name.rpartition("/")[0] for name, one in self.tensors.items() if one.format in BYTES
+        }
         return stated_layers(self.model(), self.layer_names, coded)
 
 
