@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.containers import _hdf5_trial
+from castwise.checkpoint.containers import _hdf5, _hdf5_trial
 from checkpoint_samples import assert_same, floats, random_array
 from processes import run_python
 
@@ -462,6 +462,24 @@ def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
         result = run_python("-c", program, tmp_path / "in.weights.h5", tmp_path / out)
         assert result.returncode == 0, result.stderr
         assert int(result.stdout) < 64 * 1024
+
+
+@pytest.mark.parametrize("chunks", [(40, 6), (7, 4), (100, 6)])
+def test_chunks_larger_than_the_cache(
+    tmp_path: Path, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of chunks are read once, and cut by the end of the dataset."""
+    monkeypatch.setattr(_hdf5, "_CHUNK_CACHE_BYTES", 100)
+    array = floats(600).reshape(100, 6)
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        dataset = file.create_dataset("x", data=array, chunks=chunks, compression=1)
+        found = list(_hdf5.blocks(dataset, array.shape))
+    assert [len(one) for one in found] == [
+        min(chunks[0], 100 - first) for first in range(0, 100, chunks[0])
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), array)
+    checkpoint.cast_file(tmp_path / "in.h5", tmp_path / "out.h5", {"x": "float16"})
+    assert_same(checkpoint.load(tmp_path / "out.h5")["x"], array.astype(np.float16))
 
 
 def test_without_h5py_the_remedy_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,37 @@ def test_others_are_refused(tmp_path: Path, path: str, codes: Any, scale: Any) -
         CheckpointError, match=rf"'{path}/vars'.*shapes do not tell; save the model"
     ):
         checkpoint.dequantize_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+
+
+@pytest.mark.parametrize("chunks", [None, (512, 512)])
+@pytest.mark.parametrize("kind", ["int8", "gptq"])
+def test_memory_is_less_than_a_kernel(
+    tmp_path: Path, kind: str, chunks: tuple[int, int] | None
+) -> None:
+    """Rows of int8 follow each other in the file; those of GPTQ are columns there."""
+    h5py = pytest.importorskip("h5py")
+    inputs, columns = 1 << 14, 1 << 12
+    codes = np.random.default_rng(0).integers(0, 128, (inputs, columns), np.uint8)
+    scale = np.linspace(1, 90, columns, dtype=np.float32)
+    variables: list[Any] = [codes.view(np.int8), scale]
+    if kind == "gptq":
+        scales = scale[:, None], np.zeros((columns, 1), np.uint8)
+        variables = [np.ascontiguousarray(codes.T), *scales, np.zeros(inputs, np.float32)]
+    with h5py.File(source := tmp_path / "in.weights.h5", "w") as file:
+        for place, one in enumerate(variables):
+            cut = chunks if one.size == codes.size else None
+            file.create_dataset(f"layers/dense/vars/{place}", data=one, chunks=cut)
+    del variables
+    out = tmp_path / "out.safetensors"
+    tracemalloc.start()
+    checkpoint.dequantize_file(source, out, "bfloat16", threads=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < codes.nbytes
+    few = slice(5000, 5010)
+    plain = (codes[few] / scale if kind == "int8" else codes[few] * scale).astype(np.float32)
+    found = checkpoint.load(out)["layers/dense/vars/0"][few]
+    np.testing.assert_array_equal(found, plain.astype(found.dtype))
 
 
 def policy(kind: str, mode: str) -> dict[str, Any]:

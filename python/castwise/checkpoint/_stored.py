@@ -17,14 +17,15 @@ from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import from_bytes
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 
 _REOPENED = SafetensorsReader | TorchReader | GgufReader
 """Those whose files can be closed and opened again; others are open as the run lasts."""
 
-_Ranged = SafetensorsReader | GgufReader
-"""Those that read any bytes of a tensor."""
+_Ranged = SafetensorsReader | GgufReader | Hdf5Reader
+"""Those that read any part of a tensor."""
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
@@ -109,7 +110,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
         """Read the elements within ranges, one for each axis, as an array of their format.
 
         Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
-        short runs all of them, once, or as many neighbours of each as there is room for.
+        short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
+        of HDF5 all that the box meets are read, once.
         """
         info, reader = self[name], self._readers[name]
         if info.format is None:
@@ -122,7 +124,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*one) for one in ranges)]
         with self._lock:
-            wide = _wider(info, ranges)
+            chunks = reader.chunks(name) if isinstance(reader, Hdf5Reader) else None
+            wide = _wider(info, ranges) if chunks is None else _of_chunks(info, ranges, chunks)
             if wide is not None:
                 whole = self._recent.get((name, *wide), lambda: _read(reader, info, wide))
                 picked = whole[
@@ -185,7 +188,17 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     return wide if end <= wide[axis][1] else None
 
 
+def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) -> list[Range]:
+    """Return the ranges of all chunks that a box meets: each is unpacked as a whole."""
+    return [
+        (begin // size * size, min(-(-end // size) * size, length))
+        for (begin, end), size, length in zip(ranges, sizes, info.shape, strict=True)
+    ]
+
+
 def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:
+    if isinstance(reader, Hdf5Reader):
+        return reader.box(info.name, ranges)
     dtype = numpy_dtype(info.format or "")
     shape = tuple(end - begin for begin, end in ranges)
     raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)

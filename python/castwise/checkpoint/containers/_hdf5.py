@@ -19,6 +19,7 @@ from castwise.checkpoint._tensors import format_of
 
 _MAX_DEPTH = 256
 _PIECE_BYTES = 1 << 20
+_CHUNK_CACHE_BYTES = 1 << 24
 _MIN_LIMIT = 1 << 26  # bytes that a dataset may have whose data is not stored
 _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
@@ -203,11 +204,26 @@ def order_of(dtype: np.dtype[Any]) -> Any:
     return ">" if dtype.str[0] == ">" else "<"
 
 
+def opened(window: Window) -> Any:
+    """Open a file for reading."""
+    return h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+
+
 def blocks(dataset: Any, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
-    """Read a dataset in C order, about a mebibyte at a time."""
+    """Read a dataset in C order, about a mebibyte at a time.
+
+    Chunks that HDF5 does not keep until the next block are read with all beside them, or each block
+    would unpack them again.
+    """
     if not shape:
         yield np.asarray(dataset[()])
         return
+    if (chunks := dataset.chunks) is not None:
+        width = math.prod(shape[1:]) * dataset.dtype.itemsize
+        if min(chunks[0], shape[0]) * width > _CHUNK_CACHE_BYTES:
+            for first in range(0, shape[0], chunks[0]):
+                yield dataset[first : first + chunks[0]]
+            return
     # Whole rows behind the axis `cut`, several along it, and one of all before it.
     cut, row = len(shape) - 1, dataset.dtype.itemsize
     while cut and row * shape[cut] <= _PIECE_BYTES:

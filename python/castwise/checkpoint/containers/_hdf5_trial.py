@@ -13,6 +13,7 @@ from castwise.checkpoint.containers._hdf5 import (
     check_storage,
     h5py_module,
     holds_numbers,
+    opened,
     walk,
 )
 
@@ -57,7 +58,7 @@ def read(path: str, begin: int, size: int) -> None:
     """Read all that a conversion reads through h5py; errors are for the process that tries."""
     h5py = h5py_module()
     try:
-        with open(path, "rb") as file, h5py.File(Window(file, begin, size), "r") as tree:
+        with open(path, "rb") as file, opened(Window(file, begin, size)) as tree:
             for name, thing in walk(tree):
                 for key in thing.attrs:
                     _ = thing.attrs.get_id(key).dtype, thing.attrs[key]

@@ -45,6 +45,7 @@ from castwise.checkpoint.containers._hdf5 import (
     explained,
     h5py_module,
     holds_numbers,
+    opened,
     order_of,
     texts,
     walk,
@@ -58,7 +59,6 @@ _PIECE_BYTES = 1 << 20
 _KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend", "keras_version"))
 """What Keras says of groups, which is of no use without them."""
 _MAX_STRINGS_BYTES = 1 << 24
-_CHUNK_CACHE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,13 @@ class Hdf5Reader(FileReader[SourceFile]):
     left_out: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
-        h5py = h5py_module()
         super().__init__(SourceFile(path))
         try:
             self._begin, self._size = self._part()
             with explained(path):
                 try_reading(path, self._begin, self._size)
                 self._window = Window(self._file.stream, self._begin, self._size)
-                self.tree: Any = h5py.File(self._window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+                self.tree: Any = opened(self._window)
                 self.metadata = texts(self.tree)
                 self.tensors: dict[str, TensorInfo] = {}
                 self.layer_names: dict[str, str] = {}
@@ -186,6 +185,18 @@ class Hdf5Reader(FileReader[SourceFile]):
                     del left[:nbytes]
             if left:
                 yield bytes(left)
+
+    def chunks(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of a dataset; None if it is not cut into any."""
+        found: tuple[int, ...] | None = self.tree[name].chunks
+        return found
+
+    def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        """Read what of a dataset is within ranges, one for each axis."""
+        with explained(self.path):
+            found = np.asarray(self.tree[name][tuple(slice(*one) for one in ranges)])
+        order, dtype = order_of(found.dtype), numpy_dtype(self.tensors[name].format or "")
+        return from_bytes(found.reshape(-1).view(np.uint8), dtype, found.shape, order)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a dataset as an array of its format."""
