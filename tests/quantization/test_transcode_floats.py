@@ -458,7 +458,8 @@ def test_experts_of_deepseek_v4(
     assert config == {**before, "expert_dtype": "fp8"}
 
 
-def test_blocks_that_float8_cannot_hold(tmp_path: Path) -> None:
+def test_blocks_that_float8_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run says that it does not look for them."""
     raw = np.full((200, 6), 120, np.uint8)
     raw[130, 5] = 104
     codes = np.full((200, 192), 7, np.uint8)
@@ -468,6 +469,9 @@ def test_blocks_that_float8_cannot_hold(tmp_path: Path) -> None:
         raw[place] = 104
         source = write_model(tmp_path / found, deepseek_v4(raw, codes))
         before = sorted(tmp_path.rglob("*"))
+        command = ["transcode", str(source), str(tmp_path / "out"), "--to", V4]
+        assert main([*command, "--scheme", "fp8_block", "--dry-run"]) == 0
+        assert "a value that the other form cannot hold is found" in capsys.readouterr().out
         with pytest.raises(CheckpointError) as error:
             checkpoint.transcode_file(source, tmp_path / "out", V4, scheme="fp8_block")
         assert "tensor 'w1.weight': the 128x128 block at " in str(error.value)

@@ -72,8 +72,11 @@ def transcode_file(
         The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf" or "deepseek-v4".
     scheme
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
-    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
+    overwrite, resumable, resume, include, exclude, max_shard_size, progress
         As in `cast_file`.
+    dry_run
+        As in `cast_file`. Codes and scales are not read, so that a value that the other form cannot
+        hold is not found.
     part, executor
         As in `cast_file`; a weight is laid anew whole by one part or batch.
 

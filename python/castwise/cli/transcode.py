@@ -12,7 +12,7 @@ from castwise.checkpoint._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines
-from castwise.cli._output import OK
+from castwise.cli._output import OK, show
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -45,6 +45,10 @@ exit codes:
 """
 
 
+_UNREAD = (
+    "codes and scales were not read: a value that the other form cannot hold is found, and "
+    "refused, when they are written"
+)
 LINES = partial(decode_lines, done="transcoded")
 """Prints what was transcoded."""
 
@@ -69,6 +73,8 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _transcode(options: argparse.Namespace) -> int:
     shown(options, lambda: _transcode_file(options), LINES)
+    if options.dry_run and not options.json:
+        show([_UNREAD])
     _folder_options.say_part(options)
     return OK
 
