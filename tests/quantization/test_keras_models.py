@@ -479,13 +479,17 @@ def test_a_fault_is_refused(tmp_path: Path, name: str) -> None:
             [keras.Input((10,)), layers.Dense(7, name="dense"), layers.Dense(5, name="dense_1")]
         )
 
-    model = quantised(make, **MODES[mode])
-    model.save(tmp_path / "in.keras")
-    checkpoint.dequantize_file(tmp_path / "in.keras", tmp_path / "fine.keras")
-    source = changed(tmp_path / "in.keras", tmp_path / "changed.keras", **change)
+    refuses(tmp_path, quantised(make, **MODES[mode]), change, words)
+
+
+def refuses(folder: Path, model: Any, change: dict[str, Any], words: str) -> None:
+    """Decode a model as it is saved, and be refused when its file is changed."""
+    model.save(folder / "in.keras")
+    checkpoint.dequantize_file(folder / "in.keras", folder / "fine.keras")
+    source = changed(folder / "in.keras", folder / "changed.keras", **change)
     with pytest.raises(CheckpointError, match=words):
-        checkpoint.dequantize_file(source, tmp_path / "out.keras")
-    assert not (tmp_path / "out.keras").exists()
+        checkpoint.dequantize_file(source, folder / "out.keras")
+    assert not (folder / "out.keras").exists()
 
 
 @pytest.mark.parametrize(
@@ -559,12 +563,7 @@ def test_a_fault_of_attention_is_refused(tmp_path: Path, name: str) -> None:
     tokens = keras.Input((4, 6))
     model = keras.Model(tokens, layers.MultiHeadAttention(2, 3, name="attention")(tokens, tokens))
     model.quantize("int8")
-    model.save(tmp_path / "in.keras")
-    checkpoint.dequantize_file(tmp_path / "in.keras", tmp_path / "fine.keras")
-    source = changed(tmp_path / "in.keras", tmp_path / "changed.keras", **change)
-    with pytest.raises(CheckpointError, match=words):
-        checkpoint.dequantize_file(source, tmp_path / "out.keras")
-    assert not (tmp_path / "out.keras").exists()
+    refuses(tmp_path, model, change, words)
 
 
 def test_groups_of_attention_begin_with_0(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ class _Relaid:
         self._relaid = [self._plan(one) for one in self.weights if not self._stays(one)]
         self._state_integers()
         self._share_scales()
+        self._complete(source)
+
+    def _complete(self, source: Reader | CheckpointFolder) -> None:
+        """Plan what becomes of the rest, once it is known what becomes of the weights."""
 
     def _refusal(self, reason: str) -> CheckpointError:
         to = self._recipe if self._scheme is None else f"{self._recipe} {self._scheme}"
@@ -352,17 +356,8 @@ class _Relaid:
 class _AsGguf(_Relaid):
     """The plan for a component that becomes a GGUF file."""
 
-    def __init__(
-        self,
-        source: Reader | CheckpointFolder,
-        component: Component,
-        recipe: str,
-        scheme: str | None,
-    ) -> None:
-        super().__init__(source, component, recipe, scheme)
-        if not self.weights:
-            return
-        is_folder = isinstance(source, CheckpointFolder)
+    def _complete(self, source: Reader | CheckpointFolder) -> None:
+        component, is_folder = self._component, isinstance(source, CheckpointFolder)
         folder = source.path / component.prefix if is_folder else source.path.parent
         config = stated_of(source, component)[1].get(CONFIG)
         if not isinstance(config, dict):

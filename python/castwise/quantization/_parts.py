@@ -106,32 +106,31 @@ def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
     given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
     needed = {part.role for part in layout.parts if part.required}
     for name, part in given.items():
-        if part is not None and name not in roles:
-            yield f"{by} has no {name} for {q.scheme}, and {of} has one"
-        if part is None and name in needed:
-            yield f"{by} has a {name} for {q.scheme}, and {of} has none"
-    mine, theirs = (replace(one.storage, **_ALIKE) for one in (old, new))
-    if q.global_scale is not None and mine.global_use != theirs.global_use:
-        does = {"multiply": "multiplies", "divide": "divides"}
-        yield (
-            f"the global scale of {of} {does[mine.global_use]}, and that of {by} "
-            f"{does[theirs.global_use]}"
-        )
+        article, count = ("a", "none") if part is None else ("no", "one")
+        if name in needed if part is None else name not in roles:
+            yield f"{by} has {article} {name} for {q.scheme}, and {of} has {count}"
+    does = [
+        {"multiply": "multiplies", "divide": "divides"}[one.storage.global_use]
+        for one in (old, new)
+    ]
+    if q.global_scale is not None and does[0] != does[1]:
+        yield f"the global scale of {of} {does[0]}, and that of {by} {does[1]}"
     is_last = q.axis % len(old.shape) == len(old.shape) - 1
     size = math.prod(new.data_shape) * new.container.itemsize
-    same_order = replace(mine, global_use="multiply") == replace(theirs, global_use="multiply")
+    same_order = replace(old.storage, **_ALIKE) == replace(new.storage, **_ALIKE)
     if not (is_last and same_order and old.packing == new.packing and size == q.data.nbytes):
         yield f"{by} stores {q.scheme} in another order than {of}"
-    data, scale = finfo(_dtype_of_codes(q, new)).name, finfo(q.scale.dtype)
-    if new.storage.container is None and layout.formats and data not in layout.formats:
-        yield f"{by} stores no codes of {data}"
-    formats = layout.parts[0].formats if scale.bits > _BYTE and layout.parts else ()
-    if formats and scale.name not in formats:
-        yield f"{by} stores no scales of {scale.name}"
+    codes, scale = finfo(_dtype_of_codes(q, new)), finfo(q.scale.dtype)
+    of_scales = layout.parts[0].formats if scale.bits > _BYTE and layout.parts else ()
+    of_codes = layout.formats if new.storage.container is None else ()
+    for what, own, formats in (("codes", codes, of_codes), ("scales", scale, of_scales)):
+        if formats and own.name not in formats:
+            yield f"{by} stores no {what} of {own.name}"
 
 
 _BYTE = 8
 _ALIKE: dict[str, Any] = {
+    "global_use": "multiply",
     "container": None,
     "split": False,
     "grouped": False,
@@ -140,7 +139,9 @@ _ALIKE: dict[str, Any] = {
     "narrow": False,
     "inner": False,
 }
-"""What of a storage changes no byte: names of dtypes, shapes, and how products are rounded."""
+"""What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what
+the global scale does, and how products are rounded.
+"""
 
 
 def stem_of(layout: Layout) -> str:
