@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,8 +197,11 @@ def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) 
 
 
 def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:
+    order: Literal["<", ">"] = "<"
     if isinstance(reader, Hdf5Reader):
-        return reader.box(info.name, ranges)
+        if reader.place(info.name) is None:
+            return reader.box(info.name, ranges)
+        order = reader.order(info.name)
     dtype = numpy_dtype(info.format or "")
     shape = tuple(end - begin for begin, end in ranges)
     raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
@@ -207,7 +210,7 @@ def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray
         size = count * dtype.itemsize
         reader.read_into(info.name, begin * dtype.itemsize, data[done : done + size])
         done += size
-    return from_bytes(raw, dtype, shape)
+    return from_bytes(raw, dtype, shape, order)
 
 
 def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:

@@ -180,6 +180,11 @@ class FileReader(Generic[_File]):
                 raise self._truncated(name)
             yield piece
 
+    def _read_at(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with bytes of a tensor that stand in the file from `begin` on."""
+        if self._file.read_into(data, begin) != len(data):
+            raise self._truncated(name)
+
     def _truncated(self, name: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
 
@@ -214,8 +219,7 @@ class PlacedReader(FileReader[_File]):
 
     def read_into(self, name: str, begin: int, data: memoryview) -> None:
         """Fill `data` with the bytes of a tensor from its byte `begin` on."""
-        if self._file.read_into(data, self._begins[name] + begin) != len(data):
-            raise self._truncated(name)
+        self._read_at(name, self._begins[name] + begin, data)
 
     def _bytes(self, name: str) -> NDArray[np.uint8]:
         """Read all bytes of a tensor."""

@@ -191,8 +191,12 @@ class Hdf5Reader(FileReader[SourceFile]):
         found: tuple[int, ...] | None = self.tree[name].chunks
         return found
 
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes, from `begin` on, of a dataset that has a place."""
+        self._read_at(name, (self._datasets[name].begin or 0) + begin, data)
+
     def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
-        """Read what of a dataset is within ranges, one for each axis."""
+        """Read what of a dataset without a place is within ranges, one for each axis."""
         with explained(self.path):
             found = np.asarray(self.tree[name][tuple(slice(*one) for one in ranges)])
         order, dtype = order_of(found.dtype), numpy_dtype(self.tensors[name].format or "")
@@ -211,8 +215,11 @@ class Hdf5Reader(FileReader[SourceFile]):
         for piece in self.pieces(name, _PIECE_BYTES):
             raw[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
             done += len(piece)
-        order = order_of(self._datasets[name].dtype)
-        return from_bytes(raw, numpy_dtype(info.format), info.shape, order)
+        return from_bytes(raw, numpy_dtype(info.format), info.shape, self.order(name))
+
+    def order(self, name: str) -> Any:
+        """Return the byte order of a dataset, "<" or ">"."""
+        return order_of(self._datasets[name].dtype)
 
     def __exit__(self, *error: object) -> None:
         self.tree.close()
