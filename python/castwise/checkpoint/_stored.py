@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import from_bytes
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers._interface import ChunkedReader, Reader
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 
 _REOPENED = SafetensorsReader | TorchReader | GgufReader
 """Those whose files can be closed and opened again; others are open as the run lasts."""
 
-_Ranged = SafetensorsReader | GgufReader | Hdf5Reader
+_Ranged = SafetensorsReader | GgufReader | ChunkedReader
 """Those that read any part of a tensor."""
 
 _RECENT_BYTES = 24 << 20
@@ -111,7 +110,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
         Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
         short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
-        of HDF5 all that the box meets are read, once.
+        all that the box meets are read, once.
         """
         info, reader = self[name], self._readers[name]
         if info.format is None:
@@ -124,7 +123,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*one) for one in ranges)]
         with self._lock:
-            chunks = reader.chunks(name) if isinstance(reader, Hdf5Reader) else None
+            chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
             wide = _wider(info, ranges) if chunks is None else _of_chunks(info, ranges, chunks)
             if wide is not None:
                 whole = self._recent.get((name, *wide), lambda: _read(reader, info, wide))
@@ -198,7 +197,7 @@ def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) 
 
 def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:
     order: Literal["<", ">"] = "<"
-    if isinstance(reader, Hdf5Reader):
+    if isinstance(reader, ChunkedReader):
         if reader.place(info.name) is None:
             return reader.box(info.name, ranges)
         order = reader.order(info.name)

@@ -12,13 +12,14 @@ was an error (the file it writes into is its caller's).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,6 +231,26 @@ class PlacedReader(FileReader[_File]):
     def _length(self, name: str) -> int:
         """Return the bytes that a tensor takes in the file."""
         return self.tensors[name].nbytes
+
+
+class ChunkedReader(Reader):
+    """A file of whose tensors any part can be read, also if they are cut into packed chunks."""
+
+    @abstractmethod
+    def chunks(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of a tensor; None if it is not cut into any."""
+
+    @abstractmethod
+    def order(self, name: str) -> Literal["<", ">"]:
+        """Return the byte order of a tensor."""
+
+    @abstractmethod
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes, from `begin` on, of a tensor that has a place."""
+
+    @abstractmethod
+    def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        """Read what of a tensor without a place is within ranges, one for each axis."""
 
 
 class Writer(Protocol):

@@ -51,7 +51,13 @@ from castwise.checkpoint.containers._hdf5 import (
     walk,
 )
 from castwise.checkpoint.containers._hdf5_trial import try_reading
-from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
+from castwise.checkpoint.containers._interface import (
+    ChunkedReader,
+    Elements,
+    FileReader,
+    Reader,
+    Writer,
+)
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
@@ -71,7 +77,7 @@ class _Dataset:
     """What h5py makes of it."""
 
 
-class Hdf5Reader(FileReader[SourceFile]):
+class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
     """An HDF5 file whose datasets were found and checked on opening.
 
     Attributes
