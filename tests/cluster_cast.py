@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from castwise import checkpoint
-from castwise.checkpoint import _executors
+from castwise.checkpoint.running import _executors
 
 
 def by_ray(cast: Callable[[Any], None]) -> None:

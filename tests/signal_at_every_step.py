@@ -25,7 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 from castwise import checkpoint, cli
-from castwise.checkpoint import _filesystem as atomic
+from castwise.checkpoint.files import _filesystem as atomic
 from checkpoint_samples import floats, write_sharded
 
 UNHEARD = 99  # exit code after a signal without effect

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import _filesystem as atomic
+from castwise.checkpoint.files import _filesystem as atomic
 from checkpoint_samples import floats, safetensors_file, write_sharded
 from processes import run_python
 

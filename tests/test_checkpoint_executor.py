@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import _batches, _executors
-from castwise.checkpoint._batches import TensorRange, cut
 from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.running import _batches, _executors
+from castwise.checkpoint.running._batches import TensorRange, cut
 from checkpoint_samples import floats, write_sharded
 
 BATCH_BYTES = 20_000

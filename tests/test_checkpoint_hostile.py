@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import support
 from castwise import checkpoint
-from castwise.checkpoint import _batches
+from castwise.checkpoint.running import _batches
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_python
 

@@ -115,7 +115,9 @@ def test_an_end_that_was_stopped(
         raise KeyboardInterrupt(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("castwise.checkpoint._to_folder.put_folder", lambda *_, **__: stop(new))
+        patch.setattr(
+            "castwise.checkpoint.running._to_folder.put_folder", lambda *_, **__: stop(new)
+        )
         with pytest.raises(KeyboardInterrupt):
             checkpoint.finish(new)
     assert not new.exists()

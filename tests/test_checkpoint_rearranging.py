@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import support
 from castwise import checkpoint
-from castwise.checkpoint import _rearranging
-from castwise.checkpoint._rearranging import rearrange
 from castwise.checkpoint.containers._interface import Arrangement
+from castwise.checkpoint.running import _rearranging
+from castwise.checkpoint.running._rearranging import rearrange
 from checkpoint_samples import floats
 from numpy.typing import NDArray
 from processes import run_python

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import _filesystem, _leftovers
-from castwise.checkpoint._leftovers import TemporaryName
+from castwise.checkpoint.files import _filesystem, _leftovers
+from castwise.checkpoint.files._leftovers import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from support import run_castwise
@@ -387,7 +387,7 @@ def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) ->
 KILL_AT_THE_END = """
 import os, sys
 from castwise import checkpoint
-from castwise.checkpoint import _filesystem
+from castwise.checkpoint.files import _filesystem
 source, destination, last = sys.argv[1:]
 put_in_place, steps = _filesystem._put_in_place, 0
 def hook(event, _):

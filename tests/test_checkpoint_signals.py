@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import _filesystem as atomic
+from castwise.checkpoint.files import _filesystem as atomic
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 
 SIGNALLER = Path(__file__).with_name("signal_at_every_step.py")
 WRITING = (
-    "/checkpoint/_filesystem.py",
-    "/checkpoint/_leftovers.py",
+    "/checkpoint/files/_filesystem.py",
+    "/checkpoint/files/_leftovers.py",
     "/contextlib.py",
     "/shutil.py",
 )

@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _to_gguf
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.transcoding import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import Draw

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from castwise._core import CastReport
-from castwise.checkpoint._batches import Batch, Outcome, TensorRange, convert_batch, cut
-from castwise.checkpoint._pieces import Conversion
-from castwise.checkpoint._targets import Target, opened
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
+from castwise.checkpoint.running._pieces import Conversion
+from castwise.checkpoint.running._targets import Target, opened
 
 BATCH_BYTES = 256 << 20
 """Bytes that a batch reads and writes."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._stored import Range, StoredTensors
+from castwise.checkpoint.decoding._stored import Range, StoredTensors
 from castwise.quantization import QuantizedWeight
 from castwise.quantization._decoding import Decoding
 from castwise.quantization._relaying import PowerRange, common_power

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
-from castwise.checkpoint._decoded import Slab
-from castwise.checkpoint._encoder import Kept
-from castwise.checkpoint._global_scales import Power, Reciprocal
-from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint._transcoded_slabs import SlabMaker, copied
-from castwise.checkpoint._written_schemes import Encoding
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
+from castwise.checkpoint.encoding._written_schemes import Encoding
+from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
 from castwise.quantization._cut import step_of
 from castwise.quantization._decoding import Decoding

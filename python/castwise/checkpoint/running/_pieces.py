@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import cast
 
 from castwise._core import CastReport
-from castwise.checkpoint._batches import (
+from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._batches import (
     TILE,
     Batch,
     Casting,
@@ -24,8 +29,7 @@ from castwise.checkpoint._batches import (
     element_cast,
     named,
 )
-from castwise.checkpoint._decoded import DecodedReader
-from castwise.checkpoint._rearranging import (
+from castwise.checkpoint.running._rearranging import (
     InCOrder,
     Rearranged,
     in_c_order,
@@ -33,10 +37,6 @@ from castwise.checkpoint._rearranging import (
     rearrange,
     temporary_file,
 )
-from castwise.checkpoint._tensors import format_info
-from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
-from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow, ProgressMeter
 
 _PIECE_BYTES = 1 << 20
 

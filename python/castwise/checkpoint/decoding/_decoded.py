@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.folder import Component
+from castwise.checkpoint.decoding._stored import StoredTensors
 
 Slab = Callable[[], NDArray[Any]]
 """Reads and decodes a slab of a weight; slabs follow each other in C order."""

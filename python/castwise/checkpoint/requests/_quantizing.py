@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._request import PlannedRun, Request, becomes_file, new_run
-from castwise.checkpoint._targets import shard_bytes
-from castwise.checkpoint._to_folder import Keeping
 from castwise.checkpoint.containers import container_of, open_source
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._to_folder import Keeping
 
 SAFETENSORS = ".safetensors"
 

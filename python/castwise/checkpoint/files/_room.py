@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._remote import is_remote
+from castwise.checkpoint.files._remote import is_remote
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from castwise._core import PolicyMap
 from castwise._spelling import nearest
-from castwise.checkpoint._decode import FORMATS, Decode
-from castwise.checkpoint._decoded import DecodedWeight, Slab
-from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._plain_config import Exceptions
-from castwise.checkpoint._quantized import found_in, stated_of
-from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decode import FORMATS, Decode
+from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain_config import Exceptions
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable

@@ -10,11 +10,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._decoded import Slab
-from castwise.checkpoint._encoder import Kept
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal, cuts_of
-from castwise.checkpoint._stored import StoredTensors
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._global_scales import (
+    AGAIN,
+    SLAB_ELEMENTS,
+    Power,
+    Reciprocal,
+    cuts_of,
+)
 from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization._decode import wrapped_zeros
 from castwise.quantization._decoding import Decoding

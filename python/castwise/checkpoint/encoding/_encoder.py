@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, restore_report
-from castwise.checkpoint._decoded import Slab
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._stored import Range, StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
-from castwise.checkpoint._written_schemes import Encoding
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.quantization import QuantizedArray, dequantize, quantize
 
 _KEPT_BYTES = 8 << 20

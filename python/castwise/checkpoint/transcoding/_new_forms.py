@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from castwise.checkpoint._global_scales import AGAIN
-from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
-from castwise.checkpoint._transcoded_weight import TranscodedWeight
-from castwise.checkpoint._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.encoding._global_scales import AGAIN
+from castwise.checkpoint.encoding._layers import MATRIX, STACK, WEIGHT, is_experts
+from castwise.checkpoint.encoding._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.transcoding._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray
 from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
 from castwise.quantization._schemes import find_recipe, find_scheme, written_layout

@@ -12,30 +12,7 @@ from pathlib import Path
 
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._executors import Executing
-from castwise.checkpoint._filesystem import (
-    check_place,
-    new_file,
-    put_folder,
-    real_path,
-    replacing_folder,
-    resumable_folder,
-    sync_file,
-    sync_folder,
-)
-from castwise.checkpoint._journal import Journal, kept_by_size, kept_shards, remove_all_but
-from castwise.checkpoint._other_files import OtherFiles, Patterns
-from castwise.checkpoint._remote import is_remote
-from castwise.checkpoint._room import Room, check_room
-from castwise.checkpoint._targets import (
-    Target,
-    TargetComponent,
-    divided,
-    meanwhile_nbytes,
-    same_files,
-)
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint._to_file import check_container, refuse_patterns
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import (
     INDEX_SUFFIX,
@@ -48,8 +25,31 @@ from castwise.checkpoint.containers.folder import (
     weight_folders,
 )
 from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.files._filesystem import (
+    check_place,
+    new_file,
+    put_folder,
+    real_path,
+    replacing_folder,
+    resumable_folder,
+    sync_file,
+    sync_folder,
+)
+from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._room import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
+from castwise.checkpoint.running._other_files import OtherFiles, Patterns
+from castwise.checkpoint.running._targets import (
+    Target,
+    TargetComponent,
+    divided,
+    meanwhile_nbytes,
+    same_files,
+)
+from castwise.checkpoint.running._to_file import check_container, refuse_patterns
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from castwise._dtype_map import DtypeMap
 from castwise._spelling import checkpoint_format
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path, resumable_folder
-from castwise.checkpoint._journal import resumed_options
-from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._quantized import refuse_changes
-from castwise.checkpoint._remote import is_url
-from castwise.checkpoint._request import PlannedRun, Request, new_run
-from castwise.checkpoint._targets import shard_bytes
 from castwise.checkpoint._tensors import check_assume
-from castwise.checkpoint._to_folder import Keeping
 from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.decoding._quantized import refuse_changes
+from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
+from castwise.checkpoint.files._remote import is_url
 from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
+from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
+from castwise.checkpoint.running._journal import resumed_options
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._to_folder import Keeping
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 

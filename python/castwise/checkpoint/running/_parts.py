@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from castwise._core import CastReport
-from castwise.checkpoint._batches import TensorRange, convert_batch, cut
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._executors import summed
-from castwise.checkpoint._filesystem import replacing_file, shared_folder, sync_file
-from castwise.checkpoint._journal import job_of, report_of, state_of
-from castwise.checkpoint._leftovers import locked, parts_name
-from castwise.checkpoint._pieces import Conversion
-from castwise.checkpoint._remote import is_remote
-from castwise.checkpoint._room import Room
-from castwise.checkpoint._targets import Target, opened
 from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.files._filesystem import replacing_file, shared_folder, sync_file
+from castwise.checkpoint.files._leftovers import locked, parts_name
+from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._room import Room
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter
+from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
+from castwise.checkpoint.running._executors import summed
+from castwise.checkpoint.running._journal import job_of, report_of, state_of
+from castwise.checkpoint.running._pieces import Conversion
+from castwise.checkpoint.running._targets import Target, opened
 
 _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # says which folder has become the destination

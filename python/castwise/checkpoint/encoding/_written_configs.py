@@ -11,7 +11,7 @@ from typing import Any
 
 from castwise._core import __version__
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._written_schemes import Encoding
+from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.quantization._configs import CONFIGS
 from castwise.quantization._recipes import E4M3, I8, U8
 

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._filesystem import new_file, sync_folder
-from castwise.checkpoint._leftovers import is_temporary
-from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint.containers.folder import (
     PIPELINE,
     CheckpointFolder,
@@ -20,6 +17,9 @@ from castwise.checkpoint.containers.folder import (
     is_safetensors,
     walk,
 )
+from castwise.checkpoint.files._filesystem import new_file, sync_folder
+from castwise.checkpoint.files._leftovers import is_temporary
+from castwise.checkpoint.files._remote import is_remote
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
+from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.quantization._keras import plain_model
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._leftovers import (
+from castwise.checkpoint.files._leftovers import (
     TemporaryName,
     aside,
     lock,
@@ -27,7 +27,7 @@ from castwise.checkpoint._leftovers import (
     remove_leftovers,
     resumable_name,
 )
-from castwise.checkpoint._remote import RemoteSource, is_remote, new_object, remote_path
+from castwise.checkpoint.files._remote import RemoteSource, is_remote, new_object, remote_path
 
 if sys.platform == "win32":
     import msvcrt

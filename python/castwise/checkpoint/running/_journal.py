@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from castwise._core import CastReport, __version__, restore_report
-from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import replacing_file, sync_folder
-from castwise.checkpoint._leftovers import journal_name
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import replacing_file, sync_folder
+from castwise.checkpoint.files._leftovers import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
 from castwise.quantization._configs import CONFIGS

@@ -14,11 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._filesystem import folder_of
-from castwise.checkpoint._pieces import Conversion, nbytes_after, row_of
-from castwise.checkpoint._remote import Upload
 from castwise.checkpoint._tensors import Planned, format_info
 from castwise.checkpoint.containers import container_of, new_writer
 from castwise.checkpoint.containers._interface import Reader, Writer
@@ -30,8 +26,12 @@ from castwise.checkpoint.containers.safetensors import (
     check_codes,
 )
 from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import folder_of
+from castwise.checkpoint.files._remote import Upload
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._pieces import Conversion, nbytes_after, row_of
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"

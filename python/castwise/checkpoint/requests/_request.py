@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._parts import Part, convert_part
-from castwise.checkpoint._remote import is_remote
-from castwise.checkpoint._to_file import ToFile
-from castwise.checkpoint._to_folder import Keeping, ToFolder
 from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._parts import Part, convert_part
+from castwise.checkpoint.running._to_file import ToFile
+from castwise.checkpoint.running._to_folder import Keeping, ToFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,33 +17,38 @@ import numpy as np
 
 from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._decoded import DecodedWeight, with_tensors
-from castwise.checkpoint._decoded_files import decoded_reader
-from castwise.checkpoint._encoder import Kept
-from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._gguf_architectures import FLOAT32
-from castwise.checkpoint._gguf_tokens import FILES
-from castwise.checkpoint._global_scales import AGAIN, Power, Reciprocal
-from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
-from castwise.checkpoint._new_forms import (
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
+from castwise.checkpoint.encoding._global_scales import AGAIN, Power, Reciprocal
+from castwise.checkpoint.encoding._layers import WEIGHT, fused_with, is_matrix, kept_modules
+from castwise.checkpoint.encoding._written_configs import (
+    SEVERAL,
+    Statements,
+    of_widened_experts,
+    statements,
+)
+from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
+from castwise.checkpoint.requests._quantizing import Made
+from castwise.checkpoint.transcoding._gguf_architectures import FLOAT32
+from castwise.checkpoint.transcoding._gguf_tokens import FILES
+from castwise.checkpoint.transcoding._new_forms import (
     COMPRESSED,
     DEEPSEEK_V4,
     GGUF,
     check_parts,
     give_form,
 )
-from castwise.checkpoint._plain import METADATA, WRAPPED
-from castwise.checkpoint._quantized import found_in, stated_of
-from castwise.checkpoint._quantizing import Made
-from castwise.checkpoint._stored import StoredTensors
-from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint._to_gguf import GgufModel
-from castwise.checkpoint._transcoded_weight import NewTensor, TranscodedWeight
-from castwise.checkpoint._written_configs import SEVERAL, Statements, of_widened_experts, statements
-from castwise.checkpoint._written_schemes import Encoding, encoding, is_relaid, written
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.transcoding._to_gguf import GgufModel
+from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, undecodable

@@ -9,23 +9,23 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._executors import Executing
-from castwise.checkpoint._filesystem import (
-    check_place,
-    put_file,
-    real_path,
-    replacing_file,
-)
-from castwise.checkpoint._other_files import Patterns
-from castwise.checkpoint._room import Room, check_room
-from castwise.checkpoint._targets import Target, meanwhile_nbytes, one_file
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, component_of
 from castwise.checkpoint.containers.npz import NpzReader
+from castwise.checkpoint.files._filesystem import (
+    check_place,
+    put_file,
+    real_path,
+    replacing_file,
+)
+from castwise.checkpoint.files._room import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import Target, meanwhile_nbytes, one_file
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"

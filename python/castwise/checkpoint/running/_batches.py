@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import CastReport, ElementCast, convert_tensors
-from castwise.checkpoint._decoded import DecodedReader
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile, handle
 from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import SourceFile, handle
 
 TILE = 1024
 """Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
