@@ -20,8 +20,8 @@ from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._pieces import Conversion
 from castwise.cli import main
 from decodable_models import MODELS
-from test_checkpoint_executor import contents
 from test_dequantize import write as write_quantised
+from test_executor import contents
 from test_gguf import gguf_file, sample
 from test_keras_calibrated import calibrated, saved
 from test_quantize_checkpoint import DOWN, WEIGHTS, Q

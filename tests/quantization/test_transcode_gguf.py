@@ -20,7 +20,7 @@ from checkpoint_samples import assert_same
 from decodable_models import Draw
 from numpy.typing import NDArray
 from scheme_oracle import pack
-from test_checkpoint_remote import BUCKET, Store, store  # noqa: F401
+from test_remote import BUCKET, Store, store  # noqa: F401
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16

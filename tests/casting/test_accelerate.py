@@ -21,7 +21,7 @@ from float_environment import SUPPORTED, mxcsr
 from oracle import FORMATS, Array, Format
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, LEVELS, array_of, at_level
-from test_cast_environment import ENVIRONMENTS, in_a_child, run
+from test_environment import ENVIRONMENTS, in_a_child, run
 
 PIECES = (64, 1024, 10_000)
 """Elements per cast: enough for ours, and few enough that a NaN sends few to the original."""

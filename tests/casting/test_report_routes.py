@@ -10,7 +10,7 @@ import pytest
 from oracle import FORMATS, Array, Format
 from sources import all_codes
 from support import LEVELS, array_of, at_level
-from test_cast_report import check, identity
+from test_report import check, identity
 
 SOURCES = ("float32", "bfloat16", "float16", "int16")
 TARGETS = (

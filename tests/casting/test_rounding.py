@@ -1,6 +1,6 @@
 """Stochastic rounding: the right odds, exact values unmoved, draws by seed and index alone.
 
-The other roundings are compared bit for bit in test_cast_exhaustive.py and test_cast_wide.py.
+The other roundings are compared bit for bit in test_exhaustive.py and test_wide.py.
 """
 
 from __future__ import annotations

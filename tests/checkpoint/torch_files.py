@@ -1,6 +1,6 @@
 """Files of torch for tests: what the recorded ones hold, and a writer of files that lie.
 
-`python tests/test_checkpoint_torch_live.py` writes the recorded files anew.
+`python tests/checkpoint/test_torch_live.py` writes the recorded files anew.
 """
 
 import io
@@ -16,7 +16,7 @@ import numpy as np
 from checkpoint_samples import random_array
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parent / "recorded" / "torch"
+FOLDER = Path(__file__).parents[1] / "recorded" / "torch"
 
 FORMATS = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),

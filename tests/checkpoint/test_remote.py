@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
-from test_checkpoint_executor import OPTIONS, contents, tensors
+from test_executor import OPTIONS, contents, tensors
 from torch_files import Storage, state_dict, tensor, torch_file, write_tensors
 
 BUCKET = "bucket"

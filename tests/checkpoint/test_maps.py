@@ -19,7 +19,7 @@ from checkpoint_samples import floats
 from support import run_castwise as run
 
 RECORD: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
-    (Path(__file__).parent / "recorded" / "checkpoint_maps.json").read_text()
+    (Path(__file__).parents[1] / "recorded" / "checkpoint_maps.json").read_text()
 )
 MODELS = [(family, name) for family, models in RECORD.items() for name in models]
 

@@ -13,7 +13,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import floats
-from test_checkpoint_executor import OPTIONS, contents, folder, tensors
+from test_executor import OPTIONS, contents, folder, tensors
 
 __all__ = ["folder"]
 
