@@ -44,6 +44,9 @@ CHECKPOINT_ROOMS = (
 )
 """Those of `castwise.checkpoint`."""
 
+QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",))
+"""Those of `castwise.quantization`."""
+
 LATER = ("import_module", "on_demand", "_Container")
 """What is called with the names of modules that are imported when they are needed."""
 
@@ -94,7 +97,12 @@ def inside(package: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("package", "rooms"), [("castwise", ROOMS), ("castwise.checkpoint", CHECKPOINT_ROOMS)]
+    ("package", "rooms"),
+    [
+        ("castwise", ROOMS),
+        ("castwise.checkpoint", CHECKPOINT_ROOMS),
+        ("castwise.quantization", QUANTIZATION_ROOMS),
+    ],
 )
 def test_no_module_imports_from_a_room_above(package: str, rooms: tuple[tuple[str, ...]]) -> None:
     floors = {name: floor for floor, room in enumerate(rooms) for name in room}

@@ -25,7 +25,7 @@ from castwise.checkpoint.decoding._plain import decoded
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization._layouts import BF16
+from castwise.quantization.producers._layouts import BF16
 
 _PIECE_ELEMENTS = 1 << 18
 _WITH_ULPS = frozenset((*FORMATS, "float64"))

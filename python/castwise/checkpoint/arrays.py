@@ -22,7 +22,7 @@ from castwise.checkpoint.decoding._quantized import quantization_of
 from castwise.checkpoint.files._filesystem import checked_path, replacing_file
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization._recipes import I8
+from castwise.quantization.producers._recipes import I8
 
 _NPY = ".npy"
 _BYTE_BITS = 8

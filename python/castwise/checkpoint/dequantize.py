@@ -19,7 +19,7 @@ from castwise.checkpoint.decoding._plain_config import PlainConfig
 from castwise.checkpoint.report import CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
 from castwise.checkpoint.requests._request import Request
-from castwise.quantization._layouts import BF16
+from castwise.quantization.producers._layouts import BF16
 
 
 def dequantize_file(

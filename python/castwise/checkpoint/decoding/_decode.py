@@ -7,7 +7,7 @@ from typing import Any
 
 from castwise._core import finfo, get_num_threads
 from castwise._spelling import checkpoint_format
-from castwise.quantization._layouts import BF16
+from castwise.quantization.producers._layouts import BF16
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,19 @@ from castwise.checkpoint.decoding._plain_config import Exceptions
 from castwise.checkpoint.decoding._quantized import found_in, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
-from castwise.quantization._case import Undecodable
-from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable
-from castwise.quantization._decode import wrapped_zeros
-from castwise.quantization._decoding import Decoding, decoding
-from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._names import numbered_kernel
-from castwise.quantization._rules import NOT_DECODED
+from castwise.quantization.arrays._decode import wrapped_zeros
+from castwise.quantization.producers._configs import (
+    CONFIGS,
+    Statement,
+    described_in,
+    statements,
+    undecodable,
+)
+from castwise.quantization.producers._names import numbered_kernel
+from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.weights._decoding import Decoding, decoding
+from castwise.quantization.weights._decoding import Slab as Cut
+from castwise.quantization.weights._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"

@@ -18,10 +18,10 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization._configs import CONFIGS, MODEL
-from castwise.quantization._found import joined, prefixed
-from castwise.quantization._gguf import TYPES, weight_of
-from castwise.quantization._recognition import recognized
+from castwise.quantization.producers._configs import CONFIGS, MODEL
+from castwise.quantization.producers._found import joined, prefixed
+from castwise.quantization.producers._gguf import TYPES, weight_of
+from castwise.quantization.weights._recognition import recognized
 
 _MAX_BYTES = 10_000_000
 _MAX_DIGITS = 18

@@ -12,8 +12,8 @@ from typing import Any
 from castwise._core import __version__
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.encoding._written_schemes import Encoding
-from castwise.quantization._configs import CONFIGS
-from castwise.quantization._recipes import E4M3, I8, U8
+from castwise.quantization.producers._configs import CONFIGS
+from castwise.quantization.producers._recipes import E4M3, I8, U8
 
 _MODELOPT = "modelopt"
 _EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')

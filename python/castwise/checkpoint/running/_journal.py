@@ -29,7 +29,7 @@ from castwise.checkpoint.files._filesystem import replacing_file, sync_folder
 from castwise.checkpoint.files._leftovers import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow
-from castwise.quantization._configs import CONFIGS
+from castwise.quantization.producers._configs import CONFIGS
 
 _SEEDS = 1 << 64
 

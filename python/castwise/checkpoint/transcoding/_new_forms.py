@@ -12,9 +12,9 @@ from castwise.checkpoint.encoding._layers import MATRIX, STACK, WEIGHT, is_exper
 from castwise.checkpoint.encoding._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.transcoding._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray
-from castwise.quantization._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
-from castwise.quantization._schemes import find_recipe, find_scheme, written_layout
-from castwise.quantization._views import geometry, views_of
+from castwise.quantization.arrays._views import geometry, views_of
+from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
+from castwise.quantization.producers._schemes import find_recipe, find_scheme, written_layout
 
 COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
 _GPT_OSS = "gpt-oss"

@@ -35,9 +35,9 @@ from castwise.checkpoint.transcoding._gguf_architectures import (
 )
 from castwise.checkpoint.transcoding._gguf_tokens import vocabulary
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
-from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._relaying import blocks_of, of_rows
-from castwise.quantization._views import Views
+from castwise.quantization.arrays._relaying import blocks_of, of_rows
+from castwise.quantization.arrays._views import Views
+from castwise.quantization.weights._decoding import Slab as Cut
 
 _NAN = 255
 _F32 = "float32"

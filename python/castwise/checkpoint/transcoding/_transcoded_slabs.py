@@ -22,10 +22,8 @@ from castwise.checkpoint.encoding._global_scales import (
     cuts_of,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization._decode import wrapped_zeros
-from castwise.quantization._decoding import Decoding
-from castwise.quantization._decoding import Slab as Cut
-from castwise.quantization._relaying import (
+from castwise.quantization.arrays._decode import wrapped_zeros
+from castwise.quantization.arrays._relaying import (
     DATA,
     SCALES,
     ZEROS,
@@ -34,7 +32,9 @@ from castwise.quantization._relaying import (
     relative_scales,
     widened,
 )
-from castwise.quantization._views import Views, views_of
+from castwise.quantization.arrays._views import Views, views_of
+from castwise.quantization.weights._decoding import Decoding
+from castwise.quantization.weights._decoding import Slab as Cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,20 +21,20 @@ from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
 from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
-from castwise.quantization._cut import step_of
-from castwise.quantization._decoding import Decoding
-from castwise.quantization._gguf import GGUF
-from castwise.quantization._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
-from castwise.quantization._names import beside
-from castwise.quantization._parts import comfy_marker
-from castwise.quantization._relaying import (
+from castwise.quantization.arrays._cut import step_of
+from castwise.quantization.arrays._parts import comfy_marker
+from castwise.quantization.arrays._relaying import (
     DATA,
     SCALES,
     ZEROS,
     same_parts,
     zeros_of,
 )
-from castwise.quantization._views import Views, scale_dtype, views_of
+from castwise.quantization.arrays._views import Views, scale_dtype, views_of
+from castwise.quantization.producers._gguf import GGUF
+from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
+from castwise.quantization.producers._names import beside
+from castwise.quantization.weights._decoding import Decoding
 
 _BYTE = 8
 

@@ -50,12 +50,12 @@ from castwise.checkpoint.transcoding._new_forms import (
 from castwise.checkpoint.transcoding._to_gguf import GgufModel
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization._case import Undecodable
-from castwise.quantization._configs import CONFIGS, undecodable
-from castwise.quantization._configs import statements as statements_in
-from castwise.quantization._decoding import decoding
-from castwise.quantization._layouts import ACTIVATION, GLOBAL
-from castwise.quantization._schemes import find_scheme
+from castwise.quantization.producers._configs import CONFIGS, undecodable
+from castwise.quantization.producers._configs import statements as statements_in
+from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
+from castwise.quantization.producers._schemes import find_scheme
+from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.weights._decoding import decoding
 
 _LOGGER = logging.getLogger(__name__)
 _OF_COMFY = "scaled_fp8"

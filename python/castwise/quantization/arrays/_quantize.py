@@ -14,29 +14,29 @@ import numpy as np
 from castwise import _core
 from castwise._core import finfo
 from castwise._options import Rounding
-from castwise.quantization._arguments import (
+from castwise.quantization.arrays._arguments import (
     MAX_SEED,
     block_pair,
     float_array,
     integer,
     magnitude,
 )
-from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._layouts import Storage
-from castwise.quantization._schemes import (
-    Scheme,
-    find_recipe,
-    find_scheme,
-    has_bias,
-    written_layout,
-)
-from castwise.quantization._views import (
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._views import (
     Array,
     Views,
     fields_of,
     format_of_bytes,
     geometry,
     scale_dtype,
+)
+from castwise.quantization.producers._layouts import Storage
+from castwise.quantization.producers._schemes import (
+    Scheme,
+    find_recipe,
+    find_scheme,
+    has_bias,
+    written_layout,
 )
 
 

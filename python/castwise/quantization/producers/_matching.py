@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from castwise.quantization._layouts import SCALE, Layout, Part
-from castwise.quantization._names import beside, owner, tail
+from castwise.quantization.producers._layouts import SCALE, Layout, Part
+from castwise.quantization.producers._names import beside, owner, tail
 
 
 class Formatted(Protocol):

@@ -11,10 +11,10 @@ from numpy.typing import DTypeLike
 
 from castwise import _core
 from castwise._core import finfo, formats
-from castwise.quantization._cut import rows_of
-from castwise.quantization._layouts import E4M3
-from castwise.quantization._schemes import Scheme
-from castwise.quantization._views import Array, Views, dtype_of, format_of_bytes, views_of
+from castwise.quantization.arrays._cut import rows_of
+from castwise.quantization.arrays._views import Array, Views, dtype_of, format_of_bytes, views_of
+from castwise.quantization.producers._layouts import E4M3
+from castwise.quantization.producers._schemes import Scheme
 
 Arithmetic = Literal["peer", "exact"]
 _ARITHMETIC = get_args(Arithmetic)

@@ -15,11 +15,10 @@ import numpy as np
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._decode import added_to_zeros
-from castwise.quantization._layouts import E4M3, E8M0
-from castwise.quantization._parts import named_parts
-from castwise.quantization._views import (
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._decode import added_to_zeros
+from castwise.quantization.arrays._parts import named_parts
+from castwise.quantization.arrays._views import (
     Array,
     Views,
     dtype_of,
@@ -27,6 +26,7 @@ from castwise.quantization._views import (
     scale_dtype,
     views_of,
 )
+from castwise.quantization.producers._layouts import E4M3, E8M0
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"
 _BIAS, _NAN = 127, 255

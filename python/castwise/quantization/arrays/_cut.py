@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from castwise.quantization._views import TILE, Views, ceil_div, views_of
+from castwise.quantization.arrays._views import TILE, Views, ceil_div, views_of
 
 _BYTE = 8
 _MATRIX = 2

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from castwise.quantization._configs import Stated, Statement, statements
-from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
-from castwise.quantization._matching import Match, matched
-from castwise.quantization._names import (
+from castwise.quantization.producers._configs import Stated, Statement, statements
+from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization.producers._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
+from castwise.quantization.producers._matching import Match, matched
+from castwise.quantization.producers._names import (
     KERAS_FLOAT8,
     Described,
     beside,
@@ -22,8 +22,8 @@ from castwise.quantization._names import (
     plain_names,
     tail,
 )
-from castwise.quantization._recipes import MODEL_TENSORS, RECIPES
-from castwise.quantization._schemes import may_hold
+from castwise.quantization.producers._recipes import MODEL_TENSORS, RECIPES
+from castwise.quantization.producers._schemes import may_hold
 
 _WEIGHT = "weight"
 
@@ -40,7 +40,7 @@ def recognized(
     tensors
         All tensors of the checkpoint.
     configs
-        Parsed files beside it, by name; see `castwise.quantization._configs.CONFIGS`.
+        Parsed files beside it, by name; see `castwise.quantization.producers._configs.CONFIGS`.
     metadata
         Its metadata.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from castwise.quantization._layouts import ACTIVATION, SCALE
+from castwise.quantization.producers._layouts import ACTIVATION, SCALE
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 _MAP_BITS = 4

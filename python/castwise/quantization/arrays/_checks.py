@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._layouts import E4M3, E8M0
-from castwise.quantization._lazy import LazyArray
-from castwise.quantization._views import Array, Views, ceil_div, views_of
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.arrays._views import Array, Views, ceil_div, views_of
+from castwise.quantization.producers._layouts import E4M3, E8M0
 
 _BYTE = 8
 

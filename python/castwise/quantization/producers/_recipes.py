@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from castwise.quantization._layouts import (
+from castwise.quantization.producers._layouts import (
     ACTIVATION,
     BF16,
     E4M3,
@@ -34,7 +34,7 @@ from castwise.quantization._layouts import (
     Recipe,
     Storage,
 )
-from castwise.quantization._shared_layouts import (
+from castwise.quantization.producers._shared_layouts import (
     BYTES_LOW,
     FP8_INVERSE,
     FP8_SCALE,

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
-from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._layouts import I8, OTHER, SCALE, U8, ZERO
-from castwise.quantization._schemes import find_scheme
+from castwise.quantization.producers._layouts import I8, OTHER, SCALE, U8, ZERO
+from castwise.quantization.producers._schemes import find_scheme
+from castwise.quantization.weights._case import MATRIX, Case, Given, Undecodable
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (

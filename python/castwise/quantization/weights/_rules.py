@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization._case import MATRIX, Case, Given, Undecodable
-from castwise.quantization._configs import (
+from castwise.quantization.arrays._views import TILE, ceil_div
+from castwise.quantization.producers._configs import (
     COMFY,
     TORCHAO_MX,
     modelopt_values,
     parsed,
     torchao_dtype,
 )
-from castwise.quantization._keras import keras
-from castwise.quantization._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
-from castwise.quantization._schemes import schemes
-from castwise.quantization._views import TILE, ceil_div
+from castwise.quantization.producers._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
+from castwise.quantization.producers._schemes import schemes
+from castwise.quantization.weights._case import MATRIX, Case, Given, Undecodable
+from castwise.quantization.weights._keras import keras
 
 _BYTE = 8
 _TILE_ROWS = TILE[0]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._layouts import OF_U8, Layout, Recipe, Storage
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._layouts import OF_U8, Layout, Recipe, Storage
 
 
 def _row(scheme: str, size: int, storage: Storage) -> Layout:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from castwise.quantization._layouts import BYTES
-from castwise.quantization._recipes import RECIPES
+from castwise.quantization.producers._layouts import BYTES
+from castwise.quantization.producers._recipes import RECIPES
 
 _KERAS = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 _MATRIX = 2

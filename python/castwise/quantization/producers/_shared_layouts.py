@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from castwise.quantization._layouts import (
+from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
     OF_E4M3,

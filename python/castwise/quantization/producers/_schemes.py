@@ -10,9 +10,9 @@ import numpy as np
 
 from castwise import _core
 from castwise._spelling import nearest
-from castwise.quantization._gguf import GGUF
-from castwise.quantization._layouts import Layout, Recipe, Storage
-from castwise.quantization._recipes import RECIPES
+from castwise.quantization.producers._gguf import GGUF
+from castwise.quantization.producers._layouts import Layout, Recipe, Storage
+from castwise.quantization.producers._recipes import RECIPES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

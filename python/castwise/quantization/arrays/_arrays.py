@@ -13,16 +13,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise.quantization._arguments import block_pair, shape_of
-from castwise.quantization._checks import check
-from castwise.quantization._cut import row_step, rows_of
-from castwise.quantization._decode import Arithmetic, decoded
-from castwise.quantization._from_parts import recognized_parts
-from castwise.quantization._layouts import Layout
-from castwise.quantization._parts import named_parts
-from castwise.quantization._report import QuantizationReport, compared
-from castwise.quantization._schemes import find_scheme, written_layout
-from castwise.quantization._views import Array, views_of
+from castwise.quantization.arrays._arguments import block_pair, shape_of
+from castwise.quantization.arrays._checks import check
+from castwise.quantization.arrays._cut import row_step, rows_of
+from castwise.quantization.arrays._decode import Arithmetic, decoded
+from castwise.quantization.arrays._from_parts import recognized_parts
+from castwise.quantization.arrays._parts import named_parts
+from castwise.quantization.arrays._report import QuantizationReport, compared
+from castwise.quantization.arrays._views import Array, views_of
+from castwise.quantization.producers._layouts import Layout
+from castwise.quantization.producers._schemes import find_scheme, written_layout
 
 _BYTE = 8
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization._layouts import FLOAT8, ZERO
-from castwise.quantization._recipes import RECIPES
+from castwise.quantization.producers._layouts import FLOAT8, ZERO
+from castwise.quantization.producers._recipes import RECIPES
 
 CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant_config.json")
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
 
 MODEL = "model.keras"
-"""The name among these of what `castwise.quantization._keras.stated_layers` returns."""
+"""The name among these of what `castwise.quantization.weights._keras.stated_layers` returns."""
 
 _MAX_DEPTH = 8
 _SECTIONS = ("quantization_config", "compression_config")

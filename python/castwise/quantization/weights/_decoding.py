@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._case import MATRIX, Case, Given, Read, Undecodable
-from castwise.quantization._cut import row_step, rows_of
-from castwise.quantization._decode import check_steps
-from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._gguf import GGUF, layout_of
-from castwise.quantization._lazy import LazyArray
-from castwise.quantization._names import Described
-from castwise.quantization._rules import NOT_DECODED, RULES, usual
-from castwise.quantization._schemes import find_scheme
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._cut import row_step, rows_of
+from castwise.quantization.arrays._decode import check_steps
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._gguf import GGUF, layout_of
+from castwise.quantization.producers._names import Described
+from castwise.quantization.producers._schemes import find_scheme
+from castwise.quantization.weights._case import MATRIX, Case, Given, Read, Undecodable
+from castwise.quantization.weights._rules import NOT_DECODED, RULES, usual
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._arguments import MAX_SIZE, block_pair, integer, shape_of
-from castwise.quantization._layouts import (
+from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.arrays._parts import bare, stem_of
+from castwise.quantization.arrays._views import fields_of, geometry, views_of
+from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
     OTHER,
@@ -22,12 +25,15 @@ from castwise.quantization._layouts import (
     Recipe,
     Storage,
 )
-from castwise.quantization._lazy import LazyArray
-from castwise.quantization._matching import Match, matched
-from castwise.quantization._names import beside
-from castwise.quantization._parts import bare, stem_of
-from castwise.quantization._schemes import Scheme, find_recipe, find_scheme, may_hold, schemes
-from castwise.quantization._views import fields_of, geometry, views_of
+from castwise.quantization.producers._matching import Match, matched
+from castwise.quantization.producers._names import beside
+from castwise.quantization.producers._schemes import (
+    Scheme,
+    find_recipe,
+    find_scheme,
+    may_hold,
+    schemes,
+)
 
 _BYTE = 8
 _WORD_BITS = 32

@@ -17,9 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.quantization._arguments import block_pair
-from castwise.quantization._layouts import E4M3, E8M0, Layout, Recipe, Storage
-from castwise.quantization._schemes import Scheme, find_scheme, known_recipe
+from castwise.quantization.arrays._arguments import block_pair
+from castwise.quantization.producers._layouts import E4M3, E8M0, Layout, Recipe, Storage
+from castwise.quantization.producers._schemes import Scheme, find_scheme, known_recipe
 
 Array = NDArray[Any]
 TILE = (128, 4)

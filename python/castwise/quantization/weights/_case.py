@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise.quantization._arrays import QuantizedArray
-from castwise.quantization._found import QuantizedWeight
-from castwise.quantization._from_parts import json_of
-from castwise.quantization._layouts import ACTIVATION, SCALE, ZERO
-from castwise.quantization._lazy import LazyArray, Range
-from castwise.quantization._names import Described
-from castwise.quantization._views import TILE, ceil_div, dtype_of
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._from_parts import json_of
+from castwise.quantization.arrays._lazy import LazyArray, Range
+from castwise.quantization.arrays._views import TILE, ceil_div, dtype_of
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._layouts import ACTIVATION, SCALE, ZERO
+from castwise.quantization.producers._names import Described
 
 MATRIX = 2
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
-from castwise.quantization._arguments import MAX_SIZE, integer
-from castwise.quantization._views import TILE, ceil_div, containers
+from castwise.quantization.arrays._arguments import MAX_SIZE, integer
+from castwise.quantization.arrays._views import TILE, ceil_div, containers
 
 _WORDS = ("padded", "awq")
 

@@ -12,11 +12,19 @@ import ml_dtypes
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization._configs import COMFY
-from castwise.quantization._layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part, Recipe
-from castwise.quantization._names import beside
-from castwise.quantization._schemes import Scheme, find_recipe, written_layout
-from castwise.quantization._views import Array, Views, dtype_of, geometry, views_of
+from castwise.quantization.arrays._views import Array, Views, dtype_of, geometry, views_of
+from castwise.quantization.producers._configs import COMFY
+from castwise.quantization.producers._layouts import (
+    GLOBAL,
+    OTHER,
+    SCALE,
+    ZERO,
+    Layout,
+    Part,
+    Recipe,
+)
+from castwise.quantization.producers._names import beside
+from castwise.quantization.producers._schemes import Scheme, find_recipe, written_layout
 
 _HEAD = "weight"
 
