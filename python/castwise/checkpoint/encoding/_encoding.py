@@ -15,16 +15,7 @@ from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
-from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
-from castwise.checkpoint.decoding._decoded_files import decoded_reader
-from castwise.checkpoint.decoding._plain_config import without_quantization
-from castwise.checkpoint.decoding._quantized import found_in, stated_of
-from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
-from castwise.checkpoint.encoding._layers import (
+from castwise.checkpoint._layers import (
     MATRIX,
     STACK,
     WEIGHT,
@@ -35,6 +26,15 @@ from castwise.checkpoint.encoding._layers import (
     kept_modules,
     turned_type,
 )
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain_config import without_quantization
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
 from castwise.checkpoint.encoding._written_schemes import (
     Encoding,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
 from castwise.checkpoint.encoding._global_scales import AGAIN
-from castwise.checkpoint.encoding._layers import MATRIX, STACK, WEIGHT, is_experts
 from castwise.checkpoint.encoding._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.transcoding._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import STACK
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import COMPUTED
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
 from castwise.checkpoint.encoding._encoding import KIND
 from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
-from castwise.checkpoint.encoding._layers import STACK
-from castwise.checkpoint.transcoding._gguf_architectures import (
+from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
     Place,
@@ -33,7 +33,7 @@ from castwise.checkpoint.transcoding._gguf_architectures import (
     places,
     shape_of,
 )
-from castwise.checkpoint.transcoding._gguf_tokens import vocabulary
+from castwise.checkpoint.gguf._tokens import vocabulary
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization.arrays._relaying import blocks_of, of_rows
 from castwise.quantization.arrays._views import Views

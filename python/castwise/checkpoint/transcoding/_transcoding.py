@@ -18,6 +18,7 @@ import numpy as np
 from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
@@ -29,7 +30,6 @@ from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import Kept
 from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
 from castwise.checkpoint.encoding._global_scales import AGAIN, Power, Reciprocal
-from castwise.checkpoint.encoding._layers import WEIGHT, fused_with, is_matrix, kept_modules
 from castwise.checkpoint.encoding._written_configs import (
     SEVERAL,
     Statements,
@@ -37,9 +37,9 @@ from castwise.checkpoint.encoding._written_configs import (
     statements,
 )
 from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
+from castwise.checkpoint.gguf._architectures import FLOAT32
+from castwise.checkpoint.gguf._tokens import FILES
 from castwise.checkpoint.requests._quantizing import Made
-from castwise.checkpoint.transcoding._gguf_architectures import FLOAT32
-from castwise.checkpoint.transcoding._gguf_tokens import FILES
 from castwise.checkpoint.transcoding._new_forms import (
     COMPRESSED,
     DEEPSEEK_V4,
