@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import PolicyMap
+from castwise._dtype_map import DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._decode import FORMATS, Decode
 from castwise.checkpoint._decoded import DecodedWeight, Slab
@@ -23,6 +24,7 @@ from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.plan import plan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization._case import Undecodable
 from castwise.quantization._configs import CONFIGS, Statement, described_in, statements, undecodable
@@ -121,12 +123,12 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
     return Plain(plain, exceptions, tell)
 
 
-def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:
-    """Plan that weights are decoded, and that all other tensors stay."""
+def decide(how: Decode, tensors: Iterable[TensorInfo], others: DtypeMap) -> list[Planned]:
+    """Plan that weights are decoded, and that a map says what becomes of all other tensors."""
     return [
         Planned(info, how.format, None, "dtype", is_decoded=True)
         if info.format is None and info.kind == _DECODED
-        else Planned(info)
+        else plan([info], others)[0]
         for info in tensors
     ]
 

@@ -22,6 +22,7 @@ from castwise.checkpoint._decoded_files import decoded_reader
 from castwise.checkpoint._encoder import Kept
 from castwise.checkpoint._encoding import KIND, Encoded, Part
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._from_gguf import model_of
 from castwise.checkpoint._gguf_architectures import FLOAT32
 from castwise.checkpoint._gguf_tokens import FILES
 from castwise.checkpoint._global_scales import AGAIN, Power, Reciprocal
@@ -84,7 +85,9 @@ def transcoded(
             f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
             "leave out the others (exclude, --exclude)"
         )
-    made = Encoded(source, DtypeMap.from_mapping({FLOAT32: "float32"} if recipe == GGUF else {}))
+    model = model_of(source, None, is_file=is_file)
+    to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
+    made = Encoded(source, to_float32 if recipe == GGUF else model.dtypes, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
     plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
     if not any(one.weights for one in plans):
