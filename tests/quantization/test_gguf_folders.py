@@ -248,12 +248,24 @@ def test_tokenizer(tmp_path: Path) -> None:
     ]
 
 
+def test_ends_of_texts(tmp_path: Path) -> None:
+    """Generation ends at all tokens that end a text, a turn or a message."""
+    file, found = gguf_of(tmp_path), []
+    for number, more in enumerate(({}, {"eot_token_id": 5, "eom_token_id": 257})):
+        own = {f"tokenizer.ggml.{key}": one for key, one in more.items()}
+        out = tmp_path / str(number)
+        checkpoint.dequantize_file(changed(file, own), out)
+        found.append(json.loads((out / "generation_config.json").read_text()))
+    ids = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 257}
+    assert found == [ids, ids | {"eos_token_id": [257, 5]}]
+
+
 def test_other_splits(tmp_path: Path) -> None:
     """Qwen's tokenizers normalise, those of Llama 3 take whole tokens and begin texts."""
     file = gguf_of(tmp_path)
     left_out = dict.fromkeys(("tokenizer.ggml.add_bos_token", "tokenizer.chat_templates"))
     found = {}
-    for pre in ("qwen2", "llama-bpe", "gpt-2"):
+    for pre in ("qwen2", "llama-bpe", "tekken", "gpt-2"):
         out = tmp_path / pre
         one = changed(file, {"tokenizer.ggml.pre": pre, **left_out})
         checkpoint.transcode_file(one, out, "gpt-oss")
@@ -271,6 +283,7 @@ def test_other_splits(tmp_path: Path) -> None:
     assert found == {
         "qwen2": ("NFC", False, "ByteLevel", 1, False),
         "llama-bpe": (None, True, "TemplateProcessing", 1, False),
+        "tekken": (None, True, "TemplateProcessing", 1, False),
         "gpt-2": (None, False, "ByteLevel", 0, True),
     }
 
@@ -278,7 +291,7 @@ def test_other_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "match"),
     [
-        ({"pre": "tekken"}, "its model is 'gpt2' and its split 'tekken', and castwise knows gpt2"),
+        ({"pre": "viking"}, "its model is 'gpt2' and its split 'viking', and castwise knows gpt2"),
         ({"model": "llama"}, "its model is 'llama'"),
         ({"tokens": None}, "it lacks tokens or their types"),
         ({"token_type": [1] * 261}, "it has 262 tokens of 261 types, and 262 rows"),
@@ -333,7 +346,7 @@ def test_ways_of_running(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     file = gguf_of(tmp_path)
     checkpoint.transcode_file(file, tmp_path / "whole", "gpt-oss")
     names = sorted(one.name for one in (tmp_path / "whole").iterdir())
-    others = ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    others = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     assert names == sorted(["model.safetensors", *others])
     plan = checkpoint.transcode_file(file, tmp_path / "dry", "gpt-oss", dry_run=True)
     assert {row.name for row in plan.rows} == gpt_oss()[0].keys()
@@ -438,6 +451,14 @@ def test_what_is_no_model_of_transformers(
 def test_only_some_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"only '\.\*down\.\*': .* no model of transf"):
         checkpoint.dequantize_file(gguf_of(tmp_path), tmp_path / "back", only=".*down.*")
+
+
+def test_heads_without_halves(tmp_path: Path) -> None:
+    source, _ = models("llama", tmp_path)
+    config = config_of(source) | {"head_dim": 33}
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="head_dim is 33, and heads have two halves"):
+        checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
 
 
 def test_rope_that_is_not_scaled(tmp_path: Path) -> None:

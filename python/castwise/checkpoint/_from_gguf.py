@@ -26,7 +26,12 @@ from castwise.checkpoint._gguf_architectures import (
     tensors,
 )
 from castwise.checkpoint._gguf_hyperparameters import configuration
-from castwise.checkpoint._gguf_tokenizer import Unstated, special_numbers, tokenizer_files
+from castwise.checkpoint._gguf_tokenizer import (
+    Unstated,
+    generation,
+    special_numbers,
+    tokenizer_files,
+)
 from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import COMPUTED, Gathered, GgufReader, Source
@@ -111,7 +116,7 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
     config |= {
         "tie_word_embeddings": HEAD not in reader.tensors,
         "layer_types": row.attention_of(config["num_hidden_layers"]),
-        **special_numbers(values),
+        **special_numbers(values, config["vocab_size"]),
         "torch_dtype": dtype,
     }
     reader.gather(gathered, dict(_METADATA))
@@ -123,9 +128,9 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
         for key, value in row.scaled.items()
         if "rope_scaling" in config
     ]
-    files: Mapping[str, str] = {}
+    files = generation(values, config["vocab_size"])
     try:
-        files = tokenizer_files(values, config["vocab_size"])
+        files |= tokenizer_files(values, config["vocab_size"])
     except Unstated as error:
         unknown.append(
             f"{path}: the tokenizer is left out, as {error}; copy tokenizer.json and "

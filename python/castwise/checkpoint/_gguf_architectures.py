@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT
 
@@ -356,9 +357,11 @@ def _tensor(
     one: _Parameter, config: Mapping[str, Any], layer: int | None, expert: int | None
 ) -> Tensor:
     count = len(one.becomes)
-    rows = (
-        [Rows(config["head_dim"], None)] if one.rotary else [Rows(count, n) for n in range(count)]
-    )
+    rows = [Rows(count, first) for first in range(count)]
+    if one.rotary:
+        rows = [Rows(config["head_dim"], None)]
+        if config["head_dim"] % 2:
+            raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
     places = [
         Place(name.format(layer=layer), expert, each)
         for name, each in zip(one.becomes, rows, strict=True)

@@ -23,25 +23,43 @@ _TEMPLATE = "tokenizer.chat_template"
 _NFC = ("qwen2",)
 """Tokenizers that put characters together first: GGUF states it by the name of the split alone."""
 
-_WHOLE = ("llama-bpe",)
+_WHOLE = ("llama-bpe", "tekken")
 """Those that take a piece that is a token as it is, and begin a text with a token by default."""
 
 _STATED = ("bos", "eos", "pad")
 """The tokens that a `config.json` has."""
+
+_ENDS = (IDS["eos"], "eot_token_id", "eom_token_id")
+"""The keys of tokens that end a text, a turn or a message."""
 
 
 class Unstated(CheckpointError):  # noqa: N818  (it says what is missing)
     """A GGUF file does not state all that its tokenizer does."""
 
 
-def special_numbers(stated: Mapping[str, Any]) -> dict[str, Any]:
+def special_numbers(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return the numbers of special tokens, as a configuration has them."""
-    numbers = {name: stated.get(_OF + IDS[name]) for name in _STATED}
+    numbers = {name: _number(stated, IDS[name], size) for name in _STATED}
     return {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
 
 
+def generation(stated: Mapping[str, Any], size: int) -> dict[str, str]:
+    """Return the file that says where texts end: at any of the tokens at which llama.cpp ends."""
+    ends = [_number(stated, key, size) for key in _ENDS]
+    found = [one for one in dict.fromkeys(ends) if one is not None]
+    last = {"eos_token_id": found if len(found) > 1 else found[0]} if found else {}
+    config = {**special_numbers(stated, size), **last}
+    return {"generation_config.json": json.dumps(config, indent=2) + "\n"} if config else {}
+
+
+def _number(stated: Mapping[str, Any], key: str, size: int) -> int | None:
+    """Return the number of a special token; None if there is none of so many tokens."""
+    one = stated.get(_OF + key)
+    return one if type(one) is int and 0 <= one < size else None
+
+
 def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
-    """Return the files of a tokenizer of so many tokens, and of generation, with their texts.
+    """Return the files of a tokenizer of so many tokens, with their texts.
 
     Raises
     ------
@@ -51,9 +69,9 @@ def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
     """
     texts = _texts(stated, size)
     named = {name: stated.get(_OF + key) for name, key in IDS.items()}
-    unknown = [name for name, at in named.items() if at is not None and at not in texts]
-    if unknown:
-        raise Unstated(f"its {unknown[0]} token is {named[unknown[0]]}, which is not a token")
+    for name, at in named.items():
+        if at is not None and (type(at) is not int or at not in texts):
+            raise Unstated(f"its {name} token is {at}, which is not a token")
     special = {f"{name}_token": texts[at][0] for name, at in named.items() if at is not None}
     is_added = {
         name: stated.get(f"{_OF}add_{name}_token", name == "bos" and _split(stated) in _WHOLE)
@@ -183,7 +201,7 @@ def _templates(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chat templates as `tokenizer_config.json` has them."""
     names = stated.get(f"{_TEMPLATE}s", [])
     keys = {"default": _TEMPLATE, **{str(name): f"{_TEMPLATE}.{name}" for name in names}}
-    found = {name: stated[key] for name, key in keys.items() if key in stated}
+    found = {name: one for name, key in keys.items() if isinstance(one := stated.get(key), str)}
     if [*found] == ["default"]:
         return {"chat_template": found["default"]}
     some = [{"name": name, "template": text} for name, text in found.items()]

@@ -33,6 +33,10 @@ SPLITS: Mapping[Sequence[str], str] = {
         ): name
         for digits, name in (("", "qwen2"), ("{1,3}", "llama-bpe"))
     },
+    (
+        rf"{_CASED}*{_SMALL}+|{_CASED}+{_SMALL}*|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}",
+    ): "tekken",
     (): "gpt-2",
 }
 """What llama.cpp calls the expressions by which text is split before bytes are merged."""
