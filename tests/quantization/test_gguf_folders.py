@@ -448,6 +448,19 @@ def test_what_is_no_model_of_transformers(
     checkpoint.dequantize_file(file, tmp_path / "out.safetensors")
 
 
+def test_a_quantised_embedding(tmp_path: Path) -> None:
+    """It is decoded, as transformers has no other; nothing else of it could be loaded."""
+    codes = np.random.default_rng(0).integers(0, 100, (262, 2, 17), np.uint8)
+    file = changed(gguf_of(tmp_path), tensors={"token_embd.weight": (39, codes)})
+    with pytest.raises(CheckpointError, match=r"'token_embd\.weight' is MXFP4, and .* dequantize"):
+        checkpoint.transcode_file(file, tmp_path / "back", "compressed-tensors")
+    checkpoint.dequantize_file(file, tmp_path / "plain")
+    checkpoint.dequantize_file(file, tmp_path / "plain.safetensors")
+    found = checkpoint.load(tmp_path / "plain")["model.embed_tokens.weight"]
+    assert_same(found, checkpoint.load(tmp_path / "plain.safetensors")["token_embd.weight"])
+    assert config_of(tmp_path / "plain")["vocab_size"] == len(found)
+
+
 def test_only_some_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"only '\.\*down\.\*': .* no model of transf"):
         checkpoint.dequantize_file(gguf_of(tmp_path), tmp_path / "back", only=".*down.*")
@@ -458,6 +471,65 @@ def test_heads_without_halves(tmp_path: Path) -> None:
     config = config_of(source) | {"head_dim": 33}
     (source / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="head_dim is 33, and heads have two halves"):
+        checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def of_llama3(tmp_path: Path, **changes: Any) -> Path:
+    source, _ = models("llama", tmp_path)
+    config = config_of(source) | {"rope_scaling": LLAMA3 | changes}
+    (source / "config.json").write_text(json.dumps(config))
+    return source
+
+
+def test_rope_of_llama3(tmp_path: Path) -> None:
+    """Its frequencies are divided by factors in a tensor, as llama.cpp's converter has them."""
+    source, file = of_llama3(tmp_path), tmp_path / "out.gguf"
+    checkpoint.transcode_file(source, file, "gguf")
+    stated, found = parsed(file)
+    kind, factors = found["rope_freqs.weight"]
+    wanted = []
+    for at in range(0, HEAD, 2):
+        length = 2 * np.pi * float(CONFIG["rope_theta"]) ** (at / HEAD)
+        smooth = (8192 / length - 1) / 3
+        between = 1 / ((1 - smooth) / 8 + smooth)
+        wanted.append(1 if length < 2048 else 8 if length > 8192 else between)
+    assert kind == 0
+    assert_same(factors, np.array(wanted, np.float32))
+    assert {1, 8} < {*wanted}
+    assert not [key for key in stated if "scaling" in key]
+    checkpoint.transcode_file(file, tmp_path / "back", "compressed-tensors")
+    assert config_of(tmp_path / "back")["rope_scaling"] == LLAMA3
+    assert_same_folders(source, tmp_path / "back")
+    other = changed(file, tensors={"rope_freqs.weight": (0, factors * np.float32(1.01))})
+    with pytest.raises(CheckpointError, match=r"factors are not those of low_freq_factor 1\.0, hi"):
+        checkpoint.dequantize_file(other, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"factor": None}, "states factor None, and GGUF needs rope_freqs.weight of it: a"),
+        ({"low_freq_factor": 4.0}, "low_freq_factor is 4.0, and high_freq_factor 4.0, not more"),
+        ({"mscale": 1.0}, "the rotary embedding {.*'mscale': 1.0"),
+    ],
+)
+def test_rope_of_llama3_that_is_wrong(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.transcode_file(of_llama3(tmp_path, **changes), tmp_path / "out.gguf", "gguf")
+
+
+def test_rope_of_llama3_elsewhere(tmp_path: Path) -> None:
+    source = model(tmp_path / "model", rope_scaling=LLAMA3)
+    with pytest.raises(CheckpointError, match=r"the rotary embedding \{'rope_type': 'llama3'"):
         checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
 
 

@@ -25,7 +25,7 @@ from castwise.checkpoint._gguf_architectures import (
     experts_of,
     tensors,
 )
-from castwise.checkpoint._gguf_hyperparameters import configuration
+from castwise.checkpoint._gguf_hyperparameters import configuration, rotary_scaling
 from castwise.checkpoint._gguf_tokenizer import (
     Unstated,
     generation,
@@ -35,7 +35,6 @@ from castwise.checkpoint._gguf_tokenizer import (
 from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import COMPUTED, Gathered, GgufReader, Source
-from castwise.quantization._layouts import BF16
 
 _LOGGER = logging.getLogger(__name__)
 _F32 = COMPUTED[0]
@@ -110,8 +109,15 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
     row, config = configuration(values)
     if EMBEDDING in reader.tensors:
         config = {"vocab_size": reader.logical_shape(EMBEDDING)[0], **config}
-        stored = reader.tensors[EMBEDDING].format
-        dtype = dtype or (stored if stored in COMPUTED else BF16)
+        stored = reader.tensors[EMBEDDING]
+        if dtype is None and stored.format not in COMPUTED:
+            raise CheckpointError(
+                f"tensor {EMBEDDING!r} is {stored.stored}, and transformers has no quantised "
+                "embedding; castwise dequantize decodes it"
+            )
+        dtype = dtype or stored.format
+    if row.factors in reader.tensors:
+        config["rope_scaling"] = rotary_scaling(config, reader.read(str(row.factors)))
     gathered, vectors = _gathered(reader, row, config)
     config |= {
         "tie_word_embeddings": HEAD not in reader.tensors,
@@ -145,7 +151,7 @@ def _gathered(
     """Return what the tensors are made of, and which are vectors in float32."""
     made: list[Gathered] = []
     vectors: list[str] = []
-    left = set(reader.tensors)
+    left = set(reader.tensors) - {row.factors}
     for tensor in tensors(row, config):
         new = tensor.places[0].name
         if new == HEAD and row.tied and new not in reader.tensors:

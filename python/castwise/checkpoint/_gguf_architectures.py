@@ -128,6 +128,8 @@ class Architecture:
         True if the size and the number of heads that are left out follow from others.
     scaled
         What configurations state of a scaled rotary embedding that GGUF has no key for.
+    factors
+        The tensor of factors of a rotary embedding of the kind "llama3", if it can have that.
 
     """
 
@@ -140,6 +142,7 @@ class Architecture:
     tied: bool = True
     follows: bool = False
     scaled: Mapping[str, Any] = field(default_factory=dict)
+    factors: str | None = None
 
     def attention_of(self, layers: int) -> list[str]:
         """List the kinds of attention of so many layers."""
@@ -228,6 +231,7 @@ _SCALED = (
 )
 ROPE: Mapping[str, Sequence[Key]] = {
     "default": (),
+    "llama3": (),
     "linear": _SCALED,
     "yarn": (
         *_SCALED,
@@ -252,6 +256,7 @@ _LLAMA = Architecture(
     _KEYS_OF_LLAMA,
     {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
     follows=True,
+    factors="rope_freqs.weight",
 )
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(

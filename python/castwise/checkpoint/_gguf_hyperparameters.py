@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._gguf_architectures import (
@@ -26,6 +28,14 @@ _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 
 _SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
+_OF_FACTORS = "llama3"
+_LLAMA3 = (
+    *("factor", "low_freq_factor", "high_freq_factor"),
+    "original_max_position_embeddings",
+)
+_OF_LLAMA3 = (1.0, 4.0, 8192)
+"""The last three of all models of Llama 3, where factors do not tell them apart from others."""
+
 _SCALING = "rope.scaling.type"
 _HEADS = ("head_dim", "num_key_value_heads")
 
@@ -88,19 +98,7 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
         The configuration lacks a hyperparameter, or llama.cpp knows nothing like it.
 
     """
-    both = [
-        config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key) is not None
-    ]
-    rope = both[0] if both else {}
-    is_one = isinstance(rope, dict)
-    rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
-    kind = str(rope.get("rope_type", rope.get("type", "default")) if is_one else None)
-    known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
-    if kind not in ROPE or rope.keys() - known:
-        raise CheckpointError(
-            f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
-            f"{', '.join(ROPE)}; {_OTHERS}"
-        )
+    kind, rope = _rotary(row, config)
     values = {**config, **rope, "rope_type": kind}
     stated: dict[str, str] = {}
     for key in (*row.keys, *ROPE[kind]):
@@ -116,6 +114,72 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
         "general.quantization_version": typed(COUNT, _QUANTIZATION_VERSION),
         **stated,
     }
+
+
+def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kind of the rotary embedding, and what is stated of it; refuse other kinds."""
+    both = [
+        config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key) is not None
+    ]
+    rope = both[0] if both else {}
+    is_one = isinstance(rope, dict)
+    rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
+    kind = str(rope.get("rope_type", rope.get("type", "default")) if is_one else None)
+    known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
+    known |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
+    if kind not in ROPE or rope.keys() - known or (kind == _OF_FACTORS and not row.factors):
+        raise CheckpointError(
+            f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
+            f"{', '.join(ROPE)}; {_OTHERS}"
+        )
+    return kind, rope
+
+
+def rotary_factors(row: Architecture, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """Return what llama.cpp divides the frequencies of a rotary embedding by; None for most.
+
+    Raises
+    ------
+    CheckpointError
+        The configuration does not state all of it.
+
+    """
+    kind, rope = _rotary(row, config)
+    if kind != _OF_FACTORS:
+        return None
+    stated = []
+    for name in _LLAMA3:
+        says = f"config.json states {name} {rope.get(name)!r}, and GGUF needs"
+        stated.append(_checked(Key(str(row.factors), FLOAT, name), rope.get(name), says))
+    theta = {**config, **rope}["rope_theta"]
+    return _factors(theta, config["head_dim"], stated)
+
+
+def _factors(theta: float, size: int, stated: Sequence[float]) -> NDArray[np.float32]:
+    factor, low, high, context = stated
+    if not low < high:
+        raise CheckpointError(f"low_freq_factor is {low}, and high_freq_factor {high}, not more")
+    lengths = 2 * math.pi * float(theta) ** (np.arange(0, size, 2) / size)
+    smooth = np.clip((context / lengths - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dict[str, Any]:
+    """Return what states these factors in a configuration, with the lengths of Llama 3.
+
+    Raises
+    ------
+    CheckpointError
+        They are those of another context, or of other limits.
+
+    """
+    largest = float(str(found.max(initial=0)))
+    stated = largest, *_OF_LLAMA3
+    wanted = _factors(config["rope_theta"], config["head_dim"], stated)
+    if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):
+        limits = ", ".join(f"{key} {one}" for key, one in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True))
+        raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")
+    return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
 
 
 def _checked(key: Key, value: Any, says: str) -> Any:

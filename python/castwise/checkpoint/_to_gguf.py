@@ -26,7 +26,7 @@ from castwise.checkpoint._gguf_architectures import (
     Tensor,
     tensors,
 )
-from castwise.checkpoint._gguf_hyperparameters import architecture, hyperparameters
+from castwise.checkpoint._gguf_hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint._gguf_tokens import vocabulary
 from castwise.checkpoint._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint._layers import STACK, WEIGHT
@@ -91,6 +91,7 @@ class GgufModel:
     ) -> None:
         row, config = architecture(config)
         self.metadata = hyperparameters(row, config, folder.absolute().name)
+        self._factors = row.factors, rotary_factors(row, config)
         self._stored, self._weights = stored, weights
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
         self.renamed: dict[str, str] = {}
@@ -174,11 +175,17 @@ class GgufModel:
 
     def tensors(self, one: TranscodedWeight) -> list[NewTensor]:
         """List what comes in the place of the payload of a weight."""
-        found = self._becomes.get(one.weight.payload, {})
-        return [
+        found, payload = self._becomes.get(one.weight.payload, {}), one.weight.payload
+        made = [
             self._blocks(name, sources, is_further=number > 0)
             for number, (name, sources) in enumerate(found.items())
         ]
+        name, factors = self._factors
+        if name is None or factors is None or payload != next(iter(self._weights)):
+            return made
+        # Of no stored tensor, so that it comes with the first.
+        slabs = partial(_constant, factors)
+        return [*made, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> NewTensor:
         weights = [self._weights[one.stored] for one in sources]
@@ -232,6 +239,10 @@ class GgufModel:
         found, rows = self._stored.box(one.stored, cut), one.place.rows
         picked = found[*[slice(None)] * one.axis, rows.of(found.shape[one.axis])]
         return cast(np.ascontiguousarray(picked), numpy_dtype(to))
+
+
+def _constant(array: NDArray[Any], _format: str) -> Iterator[Slab]:
+    yield lambda: array
 
 
 def _form(weight: TranscodedWeight) -> Views:

@@ -48,6 +48,14 @@ YARN = {
     "rope_theta": 10000.0,
     "truncate": True,
 }
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gpt-oss": (
         "GptOss",
@@ -67,6 +75,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "compressed-tensors",
     ),
     "llama": ("Llama", {}, "compressed-tensors"),
+    "llama 3.1": ("Llama", {"rope_parameters": LLAMA3}, "compressed-tensors"),
     "mistral": ("Mistral", {"sliding_window": None}, "compressed-tensors"),
 }
 
@@ -236,6 +245,20 @@ def test_back_in_a_folder(folder: Path) -> None:
     messages = [{"role": "user", "content": "hello"}]
     chats = [one.apply_chat_template(messages, tokenize=False) for one in (first, second)]
     assert chats == ["hello"] * 2
+
+
+def test_rotary_factors(folder: Path) -> None:
+    """They are those by which transformers divides the frequencies of Llama 3.1."""
+    read = {one.name: one.data for one in gguf.GGUFReader(folder / "model.gguf").tensors}
+    config = transformers.AutoConfig.from_pretrained(folder / "plain")
+    kind = config.rope_parameters["rope_type"]
+    assert ("rope_freqs.weight" in read) == (kind == "llama3")
+    if kind == "llama3":
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / "plain")
+        plain = 500000.0 ** (-np.arange(0, 64, 2) / 64)
+        found = plain / array(model.model.rotary_emb.inv_freq)
+        np.testing.assert_allclose(read["rope_freqs.weight"], found, rtol=1e-5)
+        assert read["rope_freqs.weight"].max() == 8
 
 
 def test_other_weights_would_be_told(tmp_path: Path, folder: Path) -> None:
