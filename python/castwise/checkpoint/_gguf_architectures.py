@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT
 
 EXPERTS = ("num_experts", "num_local_experts")
@@ -78,17 +77,15 @@ class Tensor(NamedTuple):
 
 
 class _Parameter(NamedTuple):
-    """A tensor of each layer, and expert: its names in transformers and in llama.cpp.
+    """A row of the tables: what a tensor is called in transformers and in llama.cpp.
 
-    `axes` are keys that state its shape. Of two tensors that it becomes the first has the even
-    rows, the other the odd ones. `rotary` says that llama.cpp has the rows of the two halves of
-    each head, which rotate together, in turn.
+    Of two tensors that it becomes the first has the even rows, the other the odd ones. `axes` state
+    its shape.
     """
 
     name: str
     becomes: Sequence[str]
     axes: Sequence[str]
-    rotary: bool = False
 
 
 class Key(NamedTuple):
@@ -124,8 +121,9 @@ class Architecture:
         The kinds of attention of its layers, from the first on and again.
     tied
         True if the embedding can be the output, too.
-    follows
-        True if the size and the number of heads that are left out follow from others.
+    rotated
+        True if llama.cpp has the rows of queries and keys of the two halves of each head, which
+        rotate together, in turn; and if what is left out of heads follows from other sizes.
     scaled
         What configurations state of a scaled rotary embedding that GGUF has no key for.
     factors
@@ -140,7 +138,7 @@ class Architecture:
     computes: Mapping[str, Any]
     attention: Sequence[str] = ("full_attention",)
     tied: bool = True
-    follows: bool = False
+    rotated: bool = False
     scaled: Mapping[str, Any] = field(default_factory=dict)
     factors: str | None = None
 
@@ -149,55 +147,71 @@ class Architecture:
         return [self.attention[layer % len(self.attention)] for layer in range(layers)]
 
 
-def _linear(
-    module: str, becomes: str, *axes: str, bias: bool = False, rotary: bool = False
-) -> Iterator[_Parameter]:
-    """Describe the parameters of a module; the bias lacks the last axis."""
-    layer, block = ("", "") if becomes in ("output", "token_embd") else (_LAYER, _BLOCK)
-    ends = ((WEIGHT, axes), *([(BIAS, axes[:-1])] if bias else []))
-    for end, own in ends:
-        yield _Parameter(f"{layer}{module}{end}", [f"{block}{becomes}{end}"], own, rotary)
+def _table(*texts: str) -> list[_Parameter]:
+    """Read rows of names and axes, the names of a layer after a dot; # is the number of an expert.
+
+    Columns are two spaces apart.
+    """
+    rows = (line.split("  ") for text in texts for line in text.strip().splitlines())
+    return [
+        _Parameter(
+            _in_layer(name, "model.layers.{layer}").replace("#", "{expert}"),
+            [_in_layer(one, "blk.{layer}") for one in becomes.split()],
+            axes.split(", "),
+        )
+        for name, becomes, axes in rows
+    ]
 
 
-def _attention(*, bias: bool = False, rotary: bool = False) -> Iterator[_Parameter]:
-    """Describe what all have around and in the attention."""
-    tokens = "vocab_size", "hidden_size"
-    yield from _linear("model.embed_tokens", "token_embd", *tokens)
-    yield _Parameter("model.norm.weight", ["output_norm.weight"], _NORM)
-    yield from _linear("lm_head", "output", *tokens)
-    yield from _linear("input_layernorm", "attn_norm", *_NORM)
-    for one, heads in (("q", _QUERIES), ("k", _KEYS_OF), ("v", _KEYS_OF)):
-        turns = rotary and one != "v"
-        module, name = f"self_attn.{one}_proj", f"attn_{one}"
-        yield from _linear(module, name, heads, "hidden_size", bias=bias, rotary=turns)
-    yield from _linear("self_attn.o_proj", "attn_output", "hidden_size", _QUERIES, bias=bias)
+def _in_layer(name: str, layer: str) -> str:
+    return layer * name.startswith(".") + name
 
 
-def _gated(module: str, name: str, inner: str) -> Iterator[_Parameter]:
-    """Describe the three projections of a gated MLP."""
-    for half in ("gate", "up", "down"):
-        axes = ("hidden_size", inner) if half == "down" else (inner, "hidden_size")
-        yield from _linear(f"{module}.{half}_proj", name.replace("*", half), *axes)
-
-
-BIAS, _LAYER, _BLOCK = ".bias", "model.layers.{layer}.", "blk.{layer}."
-_NORM = ("hidden_size",)
-_QUERIES, _KEYS_OF = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
-_GPT_OSS = _LAYER + "mlp.experts."
-_GATE_UP = ("num_local_experts", "2 * intermediate_size", "hidden_size")
-_DOWN = ("num_local_experts", "hidden_size", "intermediate_size")
-
-_OF_QWEN3 = (
-    *_attention(),
-    *_linear("self_attn.q_norm", "attn_q_norm", "head_dim"),
-    *_linear("self_attn.k_norm", "attn_k_norm", "head_dim"),
-    *_linear("post_attention_layernorm", "ffn_norm", *_NORM),
-)
-_OF_LLAMA = (
-    *_attention(rotary=True),
-    *_linear("post_attention_layernorm", "ffn_norm", *_NORM),
-    *_gated("mlp", "ffn_*", "intermediate_size"),
-)
+_ALL = """
+model.embed_tokens.weight  token_embd.weight  vocab_size, hidden_size
+model.norm.weight  output_norm.weight  hidden_size
+lm_head.weight  output.weight  vocab_size, hidden_size
+.input_layernorm.weight  .attn_norm.weight  hidden_size
+.self_attn.q_proj.weight  .attn_q.weight  num_attention_heads * head_dim, hidden_size
+.self_attn.k_proj.weight  .attn_k.weight  num_key_value_heads * head_dim, hidden_size
+.self_attn.v_proj.weight  .attn_v.weight  num_key_value_heads * head_dim, hidden_size
+.self_attn.o_proj.weight  .attn_output.weight  hidden_size, num_attention_heads * head_dim
+"""
+_ROTATED = (".attn_q.weight", ".attn_k.weight")
+_OF_GPT_OSS = """
+.self_attn.q_proj.bias  .attn_q.bias  num_attention_heads * head_dim
+.self_attn.k_proj.bias  .attn_k.bias  num_key_value_heads * head_dim
+.self_attn.v_proj.bias  .attn_v.bias  num_key_value_heads * head_dim
+.self_attn.o_proj.bias  .attn_output.bias  hidden_size
+.self_attn.sinks  .attn_sinks.weight  num_attention_heads
+.post_attention_layernorm.weight  .post_attention_norm.weight  hidden_size
+.mlp.router.weight  .ffn_gate_inp.weight  num_local_experts, hidden_size
+.mlp.router.bias  .ffn_gate_inp.bias  num_local_experts
+.mlp.experts.gate_up_proj  .ffn_gate_exps.weight .ffn_up_exps.weight  \
+num_local_experts, 2 * intermediate_size, hidden_size
+.mlp.experts.gate_up_proj_bias  .ffn_gate_exps.bias .ffn_up_exps.bias  \
+num_local_experts, 2 * intermediate_size
+.mlp.experts.down_proj  .ffn_down_exps.weight  num_local_experts, hidden_size, intermediate_size
+.mlp.experts.down_proj_bias  .ffn_down_exps.bias  num_local_experts, hidden_size
+"""
+_NORM = """
+.post_attention_layernorm.weight  .ffn_norm.weight  hidden_size
+"""
+_GATED = """
+.mlp.gate_proj.weight  .ffn_gate.weight  intermediate_size, hidden_size
+.mlp.up_proj.weight  .ffn_up.weight  intermediate_size, hidden_size
+.mlp.down_proj.weight  .ffn_down.weight  hidden_size, intermediate_size
+"""
+_OF_QWEN3 = """
+.self_attn.q_norm.weight  .attn_q_norm.weight  head_dim
+.self_attn.k_norm.weight  .attn_k_norm.weight  head_dim
+"""
+_MIXED = """
+.mlp.gate.weight  .ffn_gate_inp.weight  num_experts, hidden_size
+.mlp.experts.#.gate_proj.weight  .ffn_gate_exps.weight  moe_intermediate_size, hidden_size
+.mlp.experts.#.up_proj.weight  .ffn_up_exps.weight  moe_intermediate_size, hidden_size
+.mlp.experts.#.down_proj.weight  .ffn_down_exps.weight  hidden_size, moe_intermediate_size
+"""
 _KEYS = (
     Key("block_count", COUNT, "num_hidden_layers"),
     Key("context_length", COUNT, "max_position_embeddings"),
@@ -249,38 +263,11 @@ Of an `attention_factor` versions of llama.cpp compute different things, none of
 transformers, so that a model with one is refused.
 """
 _OF_QWEN = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
-_LLAMA = Architecture(
-    "llama",
-    "LlamaForCausalLM",
-    _OF_LLAMA,
-    _KEYS_OF_LLAMA,
-    {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-    follows=True,
-    factors="rope_freqs.weight",
-)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(
         "gpt-oss",
         "GptOssForCausalLM",
-        (
-            *_attention(bias=True),
-            _Parameter(
-                _LAYER + "self_attn.sinks", [_BLOCK + "attn_sinks.weight"], ["num_attention_heads"]
-            ),
-            *_linear("post_attention_layernorm", "post_attention_norm", *_NORM),
-            *_linear("mlp.router", "ffn_gate_inp", "num_local_experts", "hidden_size", bias=True),
-            *(
-                _Parameter(
-                    _GPT_OSS + name, [f"{_BLOCK}ffn_{one}_exps{end}" for one in becomes], axes
-                )
-                for name, becomes, end, axes in (
-                    ("gate_up_proj", ("gate", "up"), WEIGHT, _GATE_UP),
-                    ("gate_up_proj_bias", ("gate", "up"), BIAS, _GATE_UP[:-1]),
-                    ("down_proj", ("down",), WEIGHT, _DOWN),
-                    ("down_proj_bias", ("down",), BIAS, _DOWN[:-1]),
-                )
-            ),
-        ),
+        _table(_ALL, _OF_GPT_OSS),
         (
             *_KEYS,
             Key("attention.sliding_window", COUNT, "sliding_window"),
@@ -294,29 +281,33 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3": Architecture(
         "qwen3",
         "Qwen3ForCausalLM",
-        (*_OF_QWEN3, *_gated("mlp", "ffn_*", "intermediate_size")),
+        _table(_ALL, _OF_QWEN3, _NORM, _GATED),
         _KEYS,
         _OF_QWEN,
     ),
     "qwen3_moe": Architecture(
         "qwen3moe",
         "Qwen3MoeForCausalLM",
-        (
-            *_OF_QWEN3,
-            *_linear("mlp.gate", "ffn_gate_inp", "num_experts", "hidden_size"),
-            *_gated("mlp.experts.{expert}", "ffn_*_exps", "moe_intermediate_size"),
-        ),
+        _table(_ALL, _OF_QWEN3, _NORM, _MIXED),
         (*_KEYS, *_experts("num_experts", "moe_intermediate_size")),
         {**_OF_QWEN, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     ),
-    "llama": _LLAMA,
+    "llama": Architecture(
+        "llama",
+        "LlamaForCausalLM",
+        _table(_ALL, _NORM, _GATED),
+        _KEYS_OF_LLAMA,
+        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        rotated=True,
+        factors="rope_freqs.weight",
+    ),
     "mistral": Architecture(
         "llama",
         "MistralForCausalLM",
-        _OF_LLAMA,
+        _table(_ALL, _NORM, _GATED),
         _KEYS_OF_LLAMA,
         {"hidden_act": "silu", "sliding_window": None},
-        follows=True,
+        rotated=True,
     ),
 }
 """By the `model_type` of a configuration; of two of one name the first is what a file becomes."""
@@ -348,22 +339,26 @@ def _size(axis: str, config: Mapping[str, Any]) -> Any:
 def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[Tensor]:
     """List the tensors of a model, layer by layer; there may be more than any file has."""
     top = [one for one in row.parameters if "{layer}" not in one.name]
-    yield from (_tensor(one, config, None, None) for one in top)
+    yield from (_tensor(row, one, config, None, None) for one in top)
     for layer in range(config["num_hidden_layers"]):
         for one in row.parameters:
             if "{expert}" in one.name:
                 for expert in range(experts_of(config)):
-                    yield _tensor(one, config, layer, expert)
+                    yield _tensor(row, one, config, layer, expert)
             elif "{layer}" in one.name:
-                yield _tensor(one, config, layer, None)
+                yield _tensor(row, one, config, layer, None)
 
 
 def _tensor(
-    one: _Parameter, config: Mapping[str, Any], layer: int | None, expert: int | None
+    row: Architecture,
+    one: _Parameter,
+    config: Mapping[str, Any],
+    layer: int | None,
+    expert: int | None,
 ) -> Tensor:
     count = len(one.becomes)
     rows = [Rows(count, first) for first in range(count)]
-    if one.rotary:
+    if row.rotated and one.becomes[0].endswith(_ROTATED):
         rows = [Rows(config["head_dim"], None)]
         if config["head_dim"] % 2:
             raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
@@ -372,6 +367,6 @@ def _tensor(
         for name, each in zip(one.becomes, rows, strict=True)
     ]
     shape = tuple(_size(axis, config) for axis in one.axes)
-    is_vector = len(shape) == 1 or places[0].name.endswith(BIAS)
+    is_vector = len(shape) == 1 or places[0].name.endswith(".bias")
     name = one.name.format(layer=layer, expert=expert)
     return Tensor(name, shape, one.axes, len(shape) - (1 if is_vector else 2), places)

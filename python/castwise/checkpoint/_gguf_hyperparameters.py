@@ -77,7 +77,7 @@ def architecture(config: Mapping[str, Any]) -> tuple[Architecture, Mapping[str, 
             raise CheckpointError(
                 f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
             )
-    return row, _followed(config) if row.follows else config
+    return row, _followed(config) if row.rotated else config
 
 
 def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -224,7 +224,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, An
     found: dict[str, Any] = {}
     for key in (*row.keys, *(one for one in READ if one not in row.keys), *scaling):
         value = own.pop(key.name, None)
-        if value is None and (not key.required or (row.follows and key.stated in _HEADS)):
+        if value is None and (not key.required or (row.rotated and key.stated in _HEADS)):
             continue
         value = _checked(key, value, f"it states {begin}{key.name} {value!r}, and a model needs")
         if key.kind == FLOAT:
@@ -243,7 +243,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, An
     return row, {
         "architectures": [row.model],
         "model_type": kind,
-        **(_followed(found) if row.follows else found),
+        **(_followed(found) if row.rotated else found),
         **row.computes,
         **({"rope_scaling": {**scaled, **row.scaled}} if scaled else {}),
     }

@@ -29,6 +29,7 @@ _SCALARS = {
     11: "q",
     12: "d",
 }
+_LAYOUTS = {code: struct.Struct("<" + code) for code in _SCALARS.values()}
 
 
 class Cursor:
@@ -42,11 +43,8 @@ class Cursor:
     def take(self, count: int) -> bytes:
         skip = self.at - self._begin
         if skip + count > len(self._window):
-            self._window, self._begin, skip = (
-                self._file.read(self.at, max(count, _AHEAD)),
-                self.at,
-                0,
-            )
+            self._window = self._file.read(self.at, max(count, _AHEAD))
+            self._begin, skip = self.at, 0
         data = self._window[skip : skip + count]
         self.at += count
         if len(data) < count:
@@ -54,7 +52,7 @@ class Cursor:
         return data
 
     def number(self, code: str) -> Any:
-        layout = struct.Struct("<" + code)
+        layout = _LAYOUTS[code]
         return layout.unpack(self.take(layout.size))[0]
 
     def text(self) -> str:
