@@ -147,6 +147,8 @@ def test_there_and_back(
     checkpoint.dequantize_file(old, tmp_path / "plain")
     summary = checkpoint.dequantize_file(file, tmp_path / "decoded")
     assert_same_folders(tmp_path / "plain", tmp_path / "decoded")
+    assert checkpoint.verify(file, old).equal
+    assert checkpoint.verify(tmp_path / "decoded", file).equal
     assert checkpoint.verify(back, tmp_path / "decoded").equal or name == "compressed-tensors"
     assert {row.name for row in summary.rows} == checkpoint.load(tmp_path / "plain").keys()
     assert "quantization_config" not in config_of(tmp_path / "decoded")
@@ -294,6 +296,7 @@ def test_other_splits(tmp_path: Path) -> None:
         ({"pre": "viking"}, "its model is 'gpt2' and its split 'viking', and castwise knows gpt2"),
         ({"model": "llama"}, "its model is 'llama'"),
         ({"tokens": None}, "it lacks tokens or their types"),
+        ({"tokens": [1] * 262}, "its tokens are not texts"),
         ({"token_type": [1] * 261}, "it has 262 tokens of 261 types, and 262 rows"),
         ({"token_type": [1] * 261 + [6]}, r"token '\[PAD261\]' is of the type 6"),
         ({"tokens": ["a"] * 262}, "a token is there twice"),
@@ -446,6 +449,20 @@ def test_what_is_no_model_of_transformers(
         assert "a .safetensors file keeps the names of llama.cpp" in str(caught.value)
         assert not (tmp_path / "back").exists()
     checkpoint.dequantize_file(file, tmp_path / "out.safetensors")
+
+
+def test_verify_finds_a_difference(tmp_path: Path) -> None:
+    """Of rows that change places the one that differs is named by its place in transformers."""
+    source, _ = models("llama", tmp_path)
+    file = tmp_path / "out.gguf"
+    checkpoint.transcode_file(source, file, "gguf")
+    kind, codes = parsed(file)[1]["blk.0.attn_q.weight"]
+    codes = codes.copy()
+    codes[3, 0, 1] ^= 1  # the second of the other half
+    other = changed(file, tensors={"blk.0.attn_q.weight": (kind, codes)})
+    (found,) = checkpoint.verify(other, source).differences
+    assert (found.name, found.different) == (f"{AT}self_attn.q_proj.weight", 1)
+    assert found.index == (HEAD // 2 + 1, 0)
 
 
 def test_a_quantised_embedding(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def _texts(stated: Mapping[str, Any], size: int) -> dict[int, tuple[str, int]]:
     if not len(types) == len(tokens) <= size:
         raise Unstated(f"it has {len(tokens)} tokens of {len(types)} types, and {size} rows")
     known = (NORMAL, CONTROL, USER_DEFINED)
+    if not all(isinstance(text, str) for text in tokens):
+        raise Unstated("its tokens are not texts")
     found = {at: one for at, one in enumerate(zip(tokens, types, strict=True)) if one[1] != UNUSED}
     others = [one for one in found.values() if one[1] not in known]
     if others or len({text for text, _ in found.values()}) < len(found):
