@@ -13,7 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _global_scales, _plain
+from castwise.checkpoint import (
+    CheckpointError,
+    _global_scales,
+    _plain,
+    _to_gguf,
+    _transcoded_slabs,
+)
+from castwise.checkpoint.containers import gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -127,8 +134,14 @@ def test_there_and_back(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors are what they were, byte for byte, and so is what is decoded of them."""
-    monkeypatch.setattr(_global_scales, "_SLAB_BYTES", elements)
-    monkeypatch.setattr(_plain, "_SLAB_ELEMENTS", elements)
+    for module, size in (
+        (_global_scales, "_SLAB_BYTES"),
+        (_plain, "_SLAB_ELEMENTS"),
+        (_to_gguf, "SLAB_ELEMENTS"),
+        (_transcoded_slabs, "SLAB_ELEMENTS"),
+        (gguf, "_GATHERED"),
+    ):
+        monkeypatch.setattr(module, size, elements)
     source, recipe = models(name, tmp_path)
     file, back = tmp_path / "out.gguf", tmp_path / "back"
     checkpoint.transcode_file(source, file, "gguf")
@@ -529,6 +542,9 @@ def test_rope_of_llama3(tmp_path: Path) -> None:
     other = changed(file, tensors={"rope_freqs.weight": (0, factors * np.float32(1.01))})
     with pytest.raises(CheckpointError, match=r"factors are not those of low_freq_factor 1\.0, hi"):
         checkpoint.dequantize_file(other, tmp_path / "other")
+    scaled = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    with pytest.raises(CheckpointError, match="a scaled rotary embedding, and has rotary factors"):
+        checkpoint.dequantize_file(changed(file, scaled), tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dic
     largest = float(str(found.max(initial=0)))
     stated = largest, *_OF_LLAMA3
     wanted = _factors(config["rope_theta"], config["head_dim"], stated)
+    if "rope_scaling" in config:
+        raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
     if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):
         limits = ", ".join(f"{key} {one}" for key, one in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True))
         raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")

@@ -37,6 +37,9 @@ from castwise.checkpoint.containers._interface import Elements, PlacedReader, Re
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_AXES = 4  # ggml's own limit
+_GATHERED = 1 << 18
+"""Bytes of rows that are put together at a time."""
+
 _ALIGNMENT_KEY = "general.alignment"
 _ALIGNMENT = 32
 ARCHITECTURE = "general.architecture"
@@ -233,17 +236,24 @@ class GgufReader(PlacedReader[SourceFile]):
         if one is None:
             super().read_into(name, begin, data)
             return
-        size = one.period * one.row
-        first, last = begin // size, -(-(begin + len(data)) // size)
-        rows = np.empty((last - first, one.period, one.row), np.uint8)
+        size, done = one.period * one.row, 0
+        while done < len(data):
+            first, skip = divmod(begin + done, size)
+            part = data[done : done + max(_GATHERED // size, 1) * size - skip]
+            rows = self._rows(name, one, first, -(-(skip + len(part)) // size))
+            part[:] = rows.reshape(-1)[skip : skip + len(part)].data
+            done += len(part)
+
+    def _rows(self, name: str, one: Gathered, first: int, count: int) -> NDArray[np.uint8]:
+        """Read so many periods of rows."""
+        rows = np.empty((count, one.period, one.row), np.uint8)
         for each in one.sources:
-            part = np.empty((last - first, len(each.picks), one.row), np.uint8)
-            at = each.begin + first * part[0].nbytes
+            part = np.empty((count, len(each.picks), one.row), np.uint8)
+            at = each.begin + first * len(each.picks) * one.row
             if self._file.read_into(part.data.cast("B"), at) != part.nbytes:
                 raise self._truncated(name)
             rows[:, each.picks] = part
-        skip = begin - first * size
-        data[:] = rows.reshape(-1)[skip : skip + len(data)].data
+        return rows
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file."""
