@@ -13,14 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import (
-    CheckpointError,
-    _global_scales,
-    _plain,
-    _to_gguf,
-    _transcoded_slabs,
-)
+from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers import gguf
+from castwise.checkpoint.decoding import _plain
+from castwise.checkpoint.encoding import _global_scales
+from castwise.checkpoint.transcoding import _to_gguf, _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import (
     Planned,
     TensorInfo,
@@ -33,6 +32,7 @@ from castwise.checkpoint._tensors import (
 from castwise.checkpoint.containers._elements import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Cursor, Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
+from castwise.checkpoint.files._filesystem import SourceFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

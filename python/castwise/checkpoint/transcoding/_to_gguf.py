@@ -1,0 +1,264 @@
+"""A model of transformers as a GGUF file: what its tensors become there, and what is stated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import STACK, WEIGHT
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.gguf import COMPUTED
+from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
+from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.checkpoint.encoding._encoding import KIND
+from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
+from castwise.checkpoint.gguf._architectures import (
+    EMBEDDING,
+    FLOAT32,
+    HEAD,
+    Architecture,
+    Place,
+    Rows,
+    Tensor,
+    tensors,
+)
+from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
+from castwise.checkpoint.gguf._tokens import vocabulary
+from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.quantization.arrays._relaying import blocks_of, of_rows
+from castwise.quantization.arrays._views import Views
+from castwise.quantization.weights._decoding import Slab as Cut
+
+_NAN = 255
+_F32 = "float32"
+_CODES = np.dtype(np.uint8).name
+"""The format of blocks of bytes."""
+
+
+class _Source(NamedTuple):
+    """A stored tensor, the axis of its rows, and which of them go where."""
+
+    stored: str
+    axis: int
+    place: Place
+
+
+class GgufModel:
+    """What a model is in a GGUF file.
+
+    Parameters
+    ----------
+    folder
+        That of the model.
+    config
+        Its parsed configuration.
+    stored
+        The tensors of all shards.
+    weights
+        Those that are quantised, by their payloads.
+
+    Attributes
+    ----------
+    metadata
+        What the file states.
+    renamed
+        What plain tensors are called there that stay as they are, or are cast.
+    left_out
+        Plain tensors that become part of what stands in the place of another.
+
+    Raises
+    ------
+    CheckpointError
+        castwise does not know what llama.cpp calls it, or part of it; or it is not complete.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        stored: StoredTensors,
+        weights: Mapping[str, TranscodedWeight],
+    ) -> None:
+        row, config = architecture(config)
+        self.metadata = hyperparameters(row, config, folder.absolute().name)
+        self._factors = row.factors, rotary_factors(row, config)
+        self._stored, self._weights = stored, weights
+        self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
+        self.renamed: dict[str, str] = {}
+        self.left_out: set[str] = set()
+        becomes = self._sources(row, config)
+        for name, sources in becomes.items():
+            self._check_experts(name, sources)
+            first, *others = sources
+            if first.stored not in weights:
+                self.left_out |= {one.stored for one in others}
+                if first.place.expert is None and first.place.rows == Rows():
+                    self.renamed[first.stored] = name
+                    continue
+            self._becomes.setdefault(first.stored, {})[name] = sources
+        (embedding,) = becomes[EMBEDDING]
+        self.metadata |= vocabulary(folder, config, stored[embedding.stored].shape[0])
+
+    def _sources(self, row: Architecture, config: Mapping[str, Any]) -> dict[str, list[_Source]]:
+        """Return what each tensor of the file is made of; refuse a model that is not complete."""
+        weights = self._weights
+        parts = {
+            name for one in weights.values() for name in (one.weight.payload, *one.weight.parts)
+        }
+        named = {one.weight.name: payload for payload, one in weights.items()}
+        homes: dict[str, list[str]] = {}
+        for name in (*named, *(name for name in self._stored if name not in parts)):
+            homes.setdefault(name.removesuffix(WEIGHT), []).append(named.get(name, name))
+        becomes: dict[str, list[_Source]] = {}
+        for tensor in tensors(row, config):
+            found = homes.pop(tensor.name.removesuffix(WEIGHT), [])
+            new = tensor.places[0].name
+            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings", True):
+                continue
+            if not found:
+                raise CheckpointError(
+                    f"it lacks what becomes {new!r} of {row.name}: {tensor.name!r}; add it, or "
+                    "mend num_hidden_layers or the number of experts"
+                )
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"tensors {found[0]!r} and {found[1]!r} would both become {new!r}; remove one "
+                    "of them"
+                )
+            self._check(found[0], tensor)
+            for place in tensor.places:
+                becomes.setdefault(place.name, []).append(_Source(found[0], tensor.axis, place))
+        for name, *_ in homes.values():
+            raise CheckpointError(
+                f"tensor {name!r} has no place in a GGUF file of {row.name}; if the model does not "
+                f"need it, remove it, or mend num_hidden_layers ({config['num_hidden_layers']})"
+            )
+        return becomes
+
+    def _check(self, name: str, tensor: Tensor) -> None:
+        """Refuse a tensor of another shape or format than it must have."""
+        weight, info = self._weights.get(name), self._stored[name]
+        shape = info.shape if weight is None else weight.plan.cut
+        if weight is None and len(shape) == STACK:
+            raise CheckpointError(
+                f"tensor {name!r} is not quantised, and GGUF has such experts the other way round; "
+                f"{AGAIN}"
+            )
+        if shape != tensor.shape:
+            raise CheckpointError(
+                f"tensor {name!r} has the shape {shape}, and config.json states {tensor.shape}: "
+                f"{', '.join(tensor.axes)}; mend the one that is wrong"
+            )
+        if weight is None and info.format not in COMPUTED:
+            raise CheckpointError(
+                f"tensor {name!r} is {info.format}, and llama.cpp computes with "
+                f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
+            )
+
+    def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
+        """Refuse experts that cannot become one tensor."""
+        forms = {one.stored in self._weights or self._stored[one.stored].format for one in sources}
+        if len(forms) > 1:
+            raise CheckpointError(
+                f"{name!r} would be of experts of several formats; give all of them the same"
+            )
+
+    def tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+        """List what comes in the place of the payload of a weight."""
+        found, payload = self._becomes.get(one.weight.payload, {}), one.weight.payload
+        made = [
+            self._blocks(name, sources, is_further=number > 0)
+            for number, (name, sources) in enumerate(found.items())
+        ]
+        name, factors = self._factors
+        if name is None or factors is None or payload != next(iter(self._weights)):
+            return made
+        # Of no stored tensor, so that it comes with the first.
+        slabs = partial(_constant, factors)
+        return [*made, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
+
+    def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> NewTensor:
+        weights = [self._weights[one.stored] for one in sources]
+        home, _, place = sources[0]
+        form = _form(weights[0])
+        *stack, rows, blocks, _ = form.data_shape
+        size = sum(size for _, size in form.storage.fields)
+        stack = stack if place.expert is None else [len(sources)]
+        needed = [part for one in weights for part in (one.weight.payload, *one.weight.parts)]
+        slabs = partial(self._slabs, sources)
+        shape = (*stack, place.rows.count(rows), blocks, size)
+        return NewTensor(
+            home, name, _CODES, shape, needed, slabs, is_payload=True, is_further=is_further
+        )
+
+    def _slabs(self, sources: Sequence[_Source], _format: str) -> Iterator[Slab]:
+        for stored, _, place in sources:
+            weight = self._weights[stored]
+            plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
+            for cut in plan.slabs(SLAB_ELEMENTS):
+                yield partial(_blocks_of, weight, cut, place.rows)
+
+    def plain(self) -> dict[str, list[DecodedWeight]]:
+        """Describe what is made of plain tensors, by the one in whose place it comes."""
+        return {
+            home: [
+                self._plain(name, sources, number) for number, (name, sources) in enumerate(some)
+            ]
+            for home, found in self._becomes.items()
+            if home not in self._weights and (some := found.items())
+        }
+
+    def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DecodedWeight:
+        home, axis, place = sources[0]
+        info = self._stored[home]
+        stack = () if place.expert is None else (len(sources),)
+        nbytes = 0 if number else sum(self._stored[one.stored].nbytes for one in sources)
+        shape = list(info.shape)
+        shape[axis] = place.rows.count(shape[axis])
+        made = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
+        to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
+        slabs = partial(self._plain_slabs, sources, to)
+        return DecodedWeight(made, to, home, [one.stored for one in sources], slabs)
+
+    def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
+        for one in sources:
+            for cut in cuts_of(self._stored, one.stored, 1 if one.axis else one.place.rows.period):
+                yield partial(self._box, one, cut, to)
+
+    def _box(self, one: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
+        found, rows = self._stored.box(one.stored, cut), one.place.rows
+        picked = found[*[slice(None)] * one.axis, rows.of(found.shape[one.axis])]
+        return cast(np.ascontiguousarray(picked), numpy_dtype(to))
+
+
+def _constant(array: NDArray[Any], _format: str) -> Iterator[Slab]:
+    yield lambda: array
+
+
+def _form(weight: TranscodedWeight) -> Views:
+    assert weight.form is not None, "by `becomes`"  # noqa: S101
+    return weight.form
+
+
+def _blocks_of(weight: TranscodedWeight, cut: Cut, rows: Rows) -> NDArray[Any]:
+    """Return the blocks of rows of one matrix, those that go to a place."""
+    q, count = weight.plan.rows(cut), cut.stop - cut.start
+    wrong = q.scale.view(np.uint8) == _NAN
+    if wrong.any():
+        row, block = (int(one) for one in np.argwhere(wrong.reshape(count, -1))[0])
+        where = (*cut.place, cut.start + row, block)
+        raise CheckpointError(
+            f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
+            f"llama.cpp takes for a number; {AGAIN}"
+        )
+    return blocks_of(q, of_rows(_form(weight), rows.count(count)), rows.of(count))
