@@ -493,6 +493,27 @@ def test_only_some_weights(tmp_path: Path) -> None:
         checkpoint.dequantize_file(gguf_of(tmp_path), tmp_path / "back", only=".*down.*")
 
 
+@pytest.mark.parametrize("more", [(), ("rope.dimension_count", "attention.head_count_kv")])
+def test_sizes_that_follow(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Older files of Llama do not state the size of heads, or that keys have as many."""
+    source, _ = models("llama", tmp_path)
+    tensors = checkpoint.load(source)
+    if more:  # as many keys and values as queries
+        for one in ("k", "v"):
+            for end in ("packed", "scale"):
+                name = f"{AT}self_attn.{one}_proj.weight_{end}"
+                tensors[name] = np.concatenate([tensors[name]] * 2)
+    heads = {"num_key_value_heads": WIDTH // HEAD} if more else {}
+    source = write(tmp_path / "more", tensors, config_of(source) | heads)
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    left_out = [f"llama.{one}" for one in ("attention.key_length", "attention.value_length")]
+    left_out += [f"llama.{one}" for one in more]
+    older = changed(tmp_path / "out.gguf", dict.fromkeys(left_out))
+    checkpoint.transcode_file(older, tmp_path / "back", "compressed-tensors")
+    assert_same_folders(source, tmp_path / "back")
+    assert config_of(tmp_path / "back")["head_dim"] == HEAD
+
+
 def test_heads_without_halves(tmp_path: Path) -> None:
     source, _ = models("llama", tmp_path)
     config = config_of(source) | {"head_dim": 33}
