@@ -112,20 +112,19 @@ def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.Mo
     name = "blk.0.ffn_down_exps.weight"
     tensors = {name: (39, (3, 20, 64), gguf_blocks(codes, raw)), "n": (0, (3, 4), kept.tobytes())}
     source = gguf_file(tmp_path / "model.gguf", tensors)
-    for out in (tmp_path / "out.safetensors", tmp_path / "out"):
-        more = {"max_shard_size": "1GB"} if out.suffix == "" else {}
-        checkpoint.transcode_file(source, out, recipe, **more)
-        found = checkpoint.load(out)
-        assert_same(found.pop("n"), kept)
-        parts = ("_packed", "_scale") if recipe == CT else (".blocks", ".scales")
-        packed, scale = (found.pop(f"{name}{part}") for part in parts)
-        shape = (3, 20, 32) if recipe == CT else (3, 20, 2, 16)
-        assert_same(packed, pack(codes, 4).reshape(shape))
-        assert_same(scale, raw)
-        assert not found
-        assert checkpoint.verify(source, out).equal
-    text = checkpoint.metadata(tmp_path / "out.safetensors")["quantization_config"]
-    assert json.loads(text) == section(tmp_path / "out")
+    out = tmp_path / "out.safetensors"
+    checkpoint.transcode_file(source, out, recipe)
+    found = checkpoint.load(out)
+    assert_same(found.pop("n"), kept)
+    parts = ("_packed", "_scale") if recipe == CT else (".blocks", ".scales")
+    packed, scale = (found.pop(f"{name}{part}") for part in parts)
+    shape = (3, 20, 32) if recipe == CT else (3, 20, 2, 16)
+    assert_same(packed, pack(codes, 4).reshape(shape))
+    assert_same(scale, raw)
+    assert not found
+    assert checkpoint.verify(source, out).equal
+    method = json.loads(checkpoint.metadata(out)["quantization_config"])["quant_method"]
+    assert method == {OSS: "mxfp4"}.get(recipe, recipe)
 
 
 def test_gguf_of_two_types(tmp_path: Path) -> None:
@@ -137,17 +136,18 @@ def test_gguf_of_two_types(tmp_path: Path) -> None:
     name = "blk.0.ffn_down_exps.weight"
     tensors = {name: (39, (3, 20, 64), gguf_blocks(codes, raw))}
     tensors["blk.0.attn_q.weight"] = (8, (24, 96), blocks.tobytes())
-    source, out = gguf_file(tmp_path / "model.gguf", tensors), tmp_path / "out"
-    checkpoint.transcode_file(source, out, CT, max_shard_size="1GB")
+    source, out = gguf_file(tmp_path / "model.gguf", tensors), tmp_path / "out.safetensors"
+    checkpoint.transcode_file(source, out, CT)
     assert checkpoint.verify(source, out).equal
     found = checkpoint.load(out)
     packed = found["blk.0.attn_q.weight_packed"].view(np.uint8)
     assert_same(packed ^ np.uint8(128), whole)
     assert_same(found["blk.0.attn_q.weight_scale"], scale)
-    groups = section(out)["config_groups"].values()
+    stated = json.loads(checkpoint.metadata(out)["quantization_config"])
+    groups = stated["config_groups"].values()
     assert {one["format"] for one in groups} == {"mxfp4-pack-quantized", "pack-quantized"}
     with pytest.raises(CheckpointError, match=r"'blk\.0\.attn_q\.weight' is int8_group as by gguf"):
-        checkpoint.transcode_file(source, tmp_path / "no", OSS, max_shard_size="1GB")
+        checkpoint.transcode_file(source, tmp_path / "no.safetensors", OSS)
 
 
 # NVFP4, MXFP8 and FP8 of ComfyUI

@@ -24,6 +24,7 @@ from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.decoding._plain import decoded
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 
@@ -139,8 +140,9 @@ def verify(
     """Compare the values of two checkpoints, each plain or quantised in any way.
 
     Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
-    names that they have in a plain model. Where floats of one are in another format than those of
-    the other, both are compared in float32, or in float64 if one of them is.
+    names that they have in a plain model; a GGUF file beside a folder has those of transformers.
+    Where floats of one are in another format than those of the other, both are compared in float32,
+    or in float64 if one of them is.
 
     Parameters
     ----------
@@ -172,9 +174,13 @@ def verify(
 
     """
     with ExitStack() as stack:
-        one, other = (
-            _Side(checked_path(path, name), dtype, arithmetic, threads, stack)
+        opened = [
+            _opened(checked_path(path, name), stack)
             for name, path in (("first", first), ("second", second))
+        ]
+        one, other = (
+            _Side(each, beside, dtype, arithmetic, threads)
+            for each, beside in zip(opened, reversed(opened), strict=True)
         )
         shared = [name for name in one.names if name in other.names]
         meter = ProgressMeter(sum(one.info(name).nbytes for name in shared), progress)
@@ -198,16 +204,27 @@ def verify(
         return Verification(str(first), str(second), len(shared), values, tuple(differences))
 
 
+def _opened(path: Path, stack: ExitStack) -> Reader | CheckpointFolder:
+    found = open_source(path, decodes=True)
+    return found if isinstance(found, CheckpointFolder) else stack.enter_context(found)
+
+
 class _Side:
-    """One of the two checkpoints; names begin with the folder of their component."""
+    """One of the two checkpoints; names begin with the folder of their component.
+
+    A GGUF file beside a folder has the tensors of transformers, as the folder that it becomes.
+    """
 
     def __init__(
-        self, path: Path, dtype: Any, arithmetic: str, threads: int | None, stack: ExitStack
+        self,
+        opened: Reader | CheckpointFolder,
+        beside: Reader | CheckpointFolder,
+        dtype: Any,
+        arithmetic: str,
+        threads: int | None,
     ) -> None:
         how = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        opened = open_source(path, decodes=True)
-        if not isinstance(opened, CheckpointFolder):
-            stack.enter_context(opened)
+        model_of(opened, how.format, is_file=not isinstance(beside, CheckpointFolder))
         plain = decoded(opened, how)
         plain.tell()
         source = plain.source

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 
 from castwise._core import finfo
 from castwise._spelling import checkpoint_format
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.decoding._decode import Decode, decoding_of
 from castwise.checkpoint.decoding._plain import decide, decoded
 from castwise.checkpoint.decoding._plain_config import PlainConfig
+from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.report import CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
 from castwise.checkpoint.requests._request import Request
@@ -49,6 +51,10 @@ def dequantize_file(
     what states the quantisation goes: the sections of `config.json`, whose dtype becomes that of
     the weights, `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of
     metadata; the index names the new tensors.
+
+    A GGUF file of gpt-oss, Qwen3, Qwen3-MoE, Llama or Mistral becomes a folder that transformers
+    loads, with its configuration and tokenizer, unless the destination ends with .safetensors: that
+    has the names of llama.cpp, of any model.
 
     It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, decoded and
     written, so memory does not grow with the size of tensors; scales may be in other shards.
@@ -139,11 +145,22 @@ class DequantizeRequest(MakingRequest):
 
 def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:
     """Make the plain checkpoint."""
-    del is_file
+    model = model_of(source, how.format, is_file=is_file)
+    if model.config and how.only is not None:
+        raise CheckpointError(
+            f"only {how.only!r}: what stays quantised of {source.path} is no model of "
+            "transformers; leave it out, or name a .safetensors file"
+        )
     plain = decoded(source, how)
+
+    def tell() -> None:
+        plain.tell()
+        model.tell()
+
     return Made(
         plain.source,
-        lambda tensors, _: decide(how, tensors),
+        lambda tensors, _: decide(how, tensors, model.dtypes),
         partial(PlainConfig, exceptions=plain.exceptions),
-        tell=plain.tell,
+        lambda _: model.added({}),
+        tell=tell,
     )

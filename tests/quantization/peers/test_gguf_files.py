@@ -48,6 +48,14 @@ YARN = {
     "rope_theta": 10000.0,
     "truncate": True,
 }
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gpt-oss": (
         "GptOss",
@@ -66,6 +74,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "compressed-tensors",
     ),
+    "llama": ("Llama", {}, "compressed-tensors"),
+    "llama 3.1": ("Llama", {"rope_parameters": LLAMA3}, "compressed-tensors"),
+    "mistral": ("Mistral", {"sliding_window": None}, "compressed-tensors"),
 }
 
 
@@ -114,6 +125,9 @@ def save(name: str, folder: Path, seed: int = 0) -> None:
     back = folder / "back" if (folder / "back").exists() else quantised
     checkpoint.dequantize_file(back, folder / "plain", "float32", overwrite=True)
     checkpoint.transcode_file(quantised, folder / "model.gguf", "gguf")
+    to = "compressed-tensors" if "of compressed-tensors" in name else recipe
+    checkpoint.transcode_file(folder / "model.gguf", folder / "again", to)
+    checkpoint.dequantize_file(folder / "model.gguf", folder / "decoded", "float32")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -194,6 +208,57 @@ def test_as_llama_computes_them(folder: Path) -> None:
     found = theirs(folder / "model.gguf", PROMPT)
     assert max(differences(found, folder / "plain", PROMPT)) < TOLERANCE
     assert min(map(len, found)) == SHOWN
+
+
+def same_bytes(first: Path, second: Path) -> bool:
+    """Return True if two folders have the same tensors."""
+    one, other = checkpoint.load(first), checkpoint.load(second)
+    return one.keys() == other.keys() and all(
+        (one[name].dtype, one[name].shape, one[name].tobytes())
+        == (other[name].dtype, other[name].shape, other[name].tobytes())
+        for name in one
+    )
+
+
+def test_back_in_a_folder(folder: Path) -> None:
+    """A GGUF file becomes the folder that it was made of: tensors, configuration and tokenizer."""
+    assert same_bytes(folder / "mxfp4", folder / "again")
+    path = folder / "decoded" / "config.json"
+    text = path.read_text()
+    if '"truncate": true' in (folder / "mxfp4" / "config.json").read_text():
+        text = text.replace('"truncate": false', '"truncate": true')  # GGUF does not have it
+    path.write_text(text)
+    tokens = torch.tensor([PROMPT])
+    found = []
+    for name in ("plain", "decoded"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / name, dtype="float32")
+        with torch.no_grad():
+            found.append(array(model(tokens).logits))
+    np.testing.assert_array_equal(*found)
+    first, second = (
+        transformers.AutoTokenizer.from_pretrained(folder / name) for name in ("mxfp4", "decoded")
+    )
+    text = "hello world <|endoftext|> 12345 \t\n\n It's é ÜBER 你好 \U0001f600"
+    assert first(text).input_ids == second(text).input_ids
+    assert first.decode(PROMPT) == second.decode(PROMPT)
+    assert (first.bos_token, first.eos_token) == (second.bos_token, second.eos_token)
+    messages = [{"role": "user", "content": "hello"}]
+    chats = [one.apply_chat_template(messages, tokenize=False) for one in (first, second)]
+    assert chats == ["hello"] * 2
+
+
+def test_rotary_factors(folder: Path) -> None:
+    """They are those by which transformers divides the frequencies of Llama 3.1."""
+    read = {one.name: one.data for one in gguf.GGUFReader(folder / "model.gguf").tensors}
+    config = transformers.AutoConfig.from_pretrained(folder / "plain")
+    kind = config.rope_parameters["rope_type"]
+    assert ("rope_freqs.weight" in read) == (kind == "llama3")
+    if kind == "llama3":
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / "plain")
+        plain = 500000.0 ** (-np.arange(0, 64, 2) / 64)
+        found = plain / array(model.model.rotary_emb.inv_freq)
+        np.testing.assert_allclose(read["rope_freqs.weight"], found, rtol=1e-5)
+        assert read["rope_freqs.weight"].max() == 8
 
 
 def test_other_weights_would_be_told(tmp_path: Path, folder: Path) -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
@@ -29,33 +30,19 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._elements import from_bytes, to_bytes
+from castwise.checkpoint.containers._gguf_header import Cursor, Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 from castwise.checkpoint.files._filesystem import SourceFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_MAX_TEXT = 64 << 20
 _MAX_AXES = 4  # ggml's own limit
+_GATHERED = 1 << 18
+"""Bytes of rows that are put together at a time."""
+
 _ALIGNMENT_KEY = "general.alignment"
 _ALIGNMENT = 32
 ARCHITECTURE = "general.architecture"
-_STRING, _ARRAY = 8, 9
-TEXT, COUNT, INTEGER, FLOAT, BOOL = "s", "I", "i", "f", "?"
-"""The types of values that are written: text, and numbers as `struct` calls them."""
-
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
 _PLAIN = {
     0: "float32",
     1: "float16",
@@ -99,6 +86,29 @@ _OTHERS = {
 }
 
 
+class Source(NamedTuple):
+    """Rows of a stored tensor: its name, the byte that they begin at, and where they are to be.
+
+    They are `picks` of each period of rows of another tensor, in this order.
+    """
+
+    name: str
+    begin: int
+    picks: NDArray[Any]
+
+
+class Gathered(NamedTuple):
+    """A tensor that is made of rows of those in the file.
+
+    `row` counts the bytes of one; rows of `sources` alternate in each `period`.
+    """
+
+    info: TensorInfo
+    row: int
+    period: int
+    sources: Sequence[Source]
+
+
 class GgufReader(PlacedReader[SourceFile]):
     """A GGUF file whose header was checked on opening.
 
@@ -115,8 +125,11 @@ class GgufReader(PlacedReader[SourceFile]):
         self.tensors: dict[str, TensorInfo] = {}
         self.metadata: dict[str, str] = {}
         self._begins: dict[str, int] = {}
+        self._gathered: dict[str, Gathered] = {}
+        self._arrays: dict[str, int] = {}
+        self._values: dict[str, Any] = {}
         try:
-            self._read_header(_Cursor(self._file))
+            self._read_header(Cursor(self._file))
         except CheckpointError as error:
             self._file.close()
             raise CheckpointError(f"{path}: {error}") from error
@@ -124,7 +137,7 @@ class GgufReader(PlacedReader[SourceFile]):
             self._file.close()
             raise
 
-    def _read_header(self, cursor: _Cursor) -> None:
+    def _read_header(self, cursor: Cursor) -> None:
         if cursor.take(4) != _MAGIC:
             raise CheckpointError("no GGUF file: it does not begin with GGUF")
         if (version := cursor.number("I")) not in _VERSIONS:
@@ -133,11 +146,12 @@ class GgufReader(PlacedReader[SourceFile]):
         alignment = _ALIGNMENT
         for _ in range(pairs):
             key, kind = cursor.text(), cursor.number("I")
-            value = cursor.value(kind)
+            begin, value = cursor.at, cursor.value(kind)
             if value is None:
                 self.others.append(key)
+                self._arrays[key] = begin
             else:
-                self.metadata[key] = str(value)
+                self.metadata[key], self._values[key] = str(value), value
             if key == _ALIGNMENT_KEY:
                 alignment = value if isinstance(value, int) else 0
         if alignment <= 0 or alignment % 8:
@@ -154,7 +168,7 @@ class GgufReader(PlacedReader[SourceFile]):
                 )
             self.tensors[info.name], self._begins[info.name] = info, start + offset
 
-    def _describe(self, cursor: _Cursor) -> tuple[TensorInfo, int]:
+    def _describe(self, cursor: Cursor) -> tuple[TensorInfo, int]:
         name, axes = cursor.text(), cursor.number("I")
         if axes > _MAX_AXES:
             raise CheckpointError(f"tensor {name!r} has {axes} axes; GGUF allows {_MAX_AXES}")
@@ -178,6 +192,69 @@ class GgufReader(PlacedReader[SourceFile]):
         shape = (*shape[:-1], shape[-1] // elements, size)
         return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape)), offset
 
+    def values(self) -> dict[str, Any]:
+        """Return all that the header states, by key, with its arrays."""
+        arrays = {key: Cursor(self._file, at).array() for key, at in self._arrays.items()}
+        return self._values | arrays
+
+    def logical_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the weight in a tensor; its last axis has no blocks."""
+        info = self.tensors[name]
+        elements = next((one[1] for one in _BLOCKS.values() if one[0] == info.stored), None)
+        return info.shape if elements is None else (*info.shape[:-2], info.shape[-2] * elements)
+
+    def gather(self, tensors: Iterable[Gathered], metadata: dict[str, str]) -> None:
+        """Take the form of another file: these are its tensors, and it states no more than this."""
+        begins, self._begins = self._begins, {}
+        self.tensors, self.metadata, self.others = {}, metadata, []
+        for one in tensors:
+            name = one.info.name
+            self.tensors[name] = one.info
+            placed = [each._replace(begin=begins[each.name] + each.begin) for each in one.sources]
+            self._begins[name] = placed[0].begin
+            if one.period > 1:
+                self._gathered[name] = one._replace(sources=placed)
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None if they are gathered."""
+        return None if name in self._gathered else super().place(name)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes, `nbytes` at a time."""
+        if name not in self._gathered:
+            yield from super().pieces(name, nbytes)
+            return
+        length = self._length(name)
+        for done in range(0, length, nbytes):
+            piece = bytearray(min(nbytes, length - done))
+            self.read_into(name, done, memoryview(piece))
+            yield bytes(piece)
+
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes of a tensor from its byte `begin` on, in whole periods."""
+        one = self._gathered.get(name)
+        if one is None:
+            super().read_into(name, begin, data)
+            return
+        size, done = one.period * one.row, 0
+        while done < len(data):
+            first, skip = divmod(begin + done, size)
+            part = data[done : done + max(_GATHERED // size, 1) * size - skip]
+            rows = self._rows(name, one, first, -(-(skip + len(part)) // size))
+            part[:] = rows.reshape(-1)[skip : skip + len(part)].data
+            done += len(part)
+
+    def _rows(self, name: str, one: Gathered, first: int, count: int) -> NDArray[np.uint8]:
+        """Read so many periods of rows."""
+        rows = np.empty((count, one.period, one.row), np.uint8)
+        for each in one.sources:
+            part = np.empty((count, len(each.picks), one.row), np.uint8)
+            at = each.begin + first * len(each.picks) * one.row
+            if self._file.read_into(part.data.cast("B"), at) != part.nbytes:
+                raise self._truncated(name)
+            rows[:, each.picks] = part
+        return rows
+
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file."""
         format_name = self.tensors[name].format
@@ -188,68 +265,6 @@ class GgufReader(PlacedReader[SourceFile]):
         info = self.tensors[name]
         assert info.format is not None, "others are refused"  # noqa: S101
         return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)
-
-
-class _Cursor:
-    """Reads a header from its begin on, never more than the file has."""
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-        self.at = 0
-
-    def take(self, count: int) -> bytes:
-        data = self._file.read(self.at, count)
-        self.at += count
-        if len(data) < count:
-            raise CheckpointError("truncated in its header")
-        return data
-
-    def number(self, code: str) -> Any:
-        layout = struct.Struct("<" + code)
-        return layout.unpack(self.take(layout.size))[0]
-
-    def text(self) -> str:
-        count = self.number("Q")
-        if count > _MAX_TEXT:
-            raise CheckpointError(f"a text of {count:,} bytes in its header")
-        try:
-            return self.take(count).decode()
-        except UnicodeDecodeError as error:
-            raise CheckpointError(f"a text in its header is not UTF-8: {error.reason}") from error
-
-    def value(self, kind: int) -> Any:
-        """Read a value; an array is skipped, and None."""
-        if kind == _STRING:
-            return self.text()
-        if kind in _SCALARS:
-            return self.number(_SCALARS[kind])
-        if kind != _ARRAY:
-            raise CheckpointError(f"a value of the type {kind}, which GGUF does not have")
-        inner, count = self.number("I"), self.number("Q")
-        if inner in _SCALARS:
-            self.at += count * struct.calcsize("<" + _SCALARS[inner])
-            if self.at > self._file.size:
-                raise CheckpointError("truncated in its header")
-        elif inner == _STRING:
-            for _ in range(count):
-                self.text()
-        else:
-            raise CheckpointError("an array of arrays in its header")
-        return None
-
-
-class _Typed(str):
-    """A value with its type, told by this class from texts that look like it."""
-
-    __slots__ = ()
-
-
-def typed(kind: str, value: Any) -> str:
-    """Return a value for the header of a new file as text of metadata; a list becomes an array.
-
-    `kind` is one of those above, for each item of a list.
-    """
-    return _Typed(json.dumps([kind, value], ensure_ascii=False))
 
 
 class GgufWriter(Writer):
@@ -273,7 +288,7 @@ class GgufWriter(Writer):
         self._file = file
         self.planned = {plan.info.name: plan for plan in planned}
         self.order = list(self.planned)
-        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {_Typed}:
+        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
             raise CheckpointError(
                 "a .gguf file states the architecture and the tokens of its model, so castwise "
                 "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
@@ -281,7 +296,7 @@ class GgufWriter(Writer):
         rows = [_described(plan) for plan in self.planned.values()]
         lengths = [self.elements(name).nbytes(math.prod(self._shape(name))) for name in self.order]
         *offsets, end = accumulate(map(_padded, lengths), initial=0)
-        pairs = [_text(key) + _pair(*json.loads(text)) for key, text in metadata.items()]
+        pairs = [text_of(key) + pair_of(*json.loads(text)) for key, text in metadata.items()]
         tensors = [
             row + struct.pack("<Q", offset) for row, offset in zip(rows, offsets, strict=True)
         ]
@@ -327,25 +342,6 @@ def _padded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _pair(kind: str, value: Any) -> bytes:
-    """Write the type of a value, and the value."""
-    codes = {code: number for number, code in _SCALARS.items()} | {TEXT: _STRING}
-    if not isinstance(value, list):
-        return struct.pack("<I", codes[kind]) + _values(kind, [value])
-    return struct.pack("<IIQ", _ARRAY, codes[kind], len(value)) + _values(kind, value)
-
-
-def _values(kind: str, values: Sequence[Any]) -> bytes:
-    if kind == TEXT:
-        return b"".join(map(_text, values))
-    return struct.pack(f"<{len(values)}{kind}", *values)
-
-
 def _described(plan: Planned) -> bytes:
     """Write what the header says of a tensor, but for its place."""
     info, format_name = plan.info, plan.target or plan.info.format
@@ -361,4 +357,4 @@ def _described(plan: Planned) -> bytes:
             f"{', '.join(_PLAIN.values())} of {_MAX_AXES} axes or fewer, and MXFP4"
         )
     axes = struct.pack(f"<I{len(shape)}QI", len(shape), *shape[::-1], kind)
-    return _text(info.name) + axes
+    return text_of(info.name) + axes

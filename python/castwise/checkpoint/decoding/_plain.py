@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import PolicyMap
+from castwise._dtype_map import DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
@@ -23,6 +24,7 @@ from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import Exceptions
 from castwise.checkpoint.decoding._quantized import found_in, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.plan import plan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.producers._configs import (
@@ -127,12 +129,12 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
     return Plain(plain, exceptions, tell)
 
 
-def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:
-    """Plan that weights are decoded, and that all other tensors stay."""
+def decide(how: Decode, tensors: Iterable[TensorInfo], others: DtypeMap) -> list[Planned]:
+    """Plan that weights are decoded, and that a map says what becomes of all other tensors."""
     return [
         Planned(info, how.format, None, "dtype", is_decoded=True)
         if info.format is None and info.kind == _DECODED
-        else Planned(info)
+        else plan([info], others)[0]
         for info in tensors
     ]
 

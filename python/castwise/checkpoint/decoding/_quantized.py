@@ -24,7 +24,6 @@ from castwise.quantization.producers._gguf import TYPES, weight_of
 from castwise.quantization.weights._recognition import recognized
 
 _MAX_BYTES = 10_000_000
-_MAX_DIGITS = 18
 
 
 def quantization_of(source: Reader | CheckpointFolder) -> Quantization | None:
@@ -172,9 +171,30 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _parsed(path: Path) -> Any:
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-    return json.loads(path.read_bytes().decode("utf-8-sig"), parse_int=_integer)
+    text = path.read_bytes().decode("utf-8-sig")
+    return json.loads(text, parse_int=_integer, object_pairs_hook=_read)
 
 
-def _integer(digits: str) -> int:
-    """Parse a number; the longest, which Python refuses to convert, mean nothing here."""
-    return int(digits) if len(digits) <= _MAX_DIGITS else 0
+class _TooLong(str):
+    """A whole number that Python refuses to convert, as it would take too long."""
+
+    __slots__ = ()
+
+
+def _integer(digits: str) -> int | _TooLong:
+    try:
+        return int(digits)
+    except ValueError:
+        return _TooLong(digits)
+
+
+def _read(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON without numbers that are too long."""
+    for key, value in pairs:
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, _TooLong):
+                raise ValueError(  # noqa: TRY004  (it is a value)
+                    f"{key!r} is a whole number of {len(one):,} digits, which nothing means; "
+                    "remove it or mend it"
+                )
+    return dict(pairs)

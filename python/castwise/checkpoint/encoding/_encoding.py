@@ -42,6 +42,7 @@ from castwise.checkpoint.encoding._written_schemes import (
     padding_problem,
     written,
 )
+from castwise.checkpoint.gguf._from_gguf import Model
 from castwise.checkpoint.plan import plan
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.requests._quantizing import Made
@@ -115,6 +116,8 @@ class Encoded:
         What states it, by the prefix of the component.
     dtypes
         What becomes of tensors that are not made.
+    model
+        What a folder of a GGUF file has beside its tensors.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
 
@@ -122,6 +125,7 @@ class Encoded:
 
     source: Reader | CheckpointFolder
     dtypes: DtypeMap
+    model: Model = field(default_factory=Model)
     parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
     unused: dict[str, str | None] = field(default_factory=dict)
@@ -142,7 +146,9 @@ class Encoded:
 
     def made(self) -> Made:
         """Return what is to be written."""
-        return Made(self.source, self._decide, self._config, self._added, self.unused)
+        return Made(
+            self.source, self._decide, self._config, self._added, self.unused, self.model.tell
+        )
 
     def _config(self, path: Path, label: str) -> Config:
         """Read a `config.json` to which what states the quantisation is added."""
@@ -155,6 +161,8 @@ class Encoded:
             files |= {prefix + name: text for name, text in one.files.items()}
             if one.sections and not prefixes.get(prefix, False):
                 files[prefix + CONFIG] = json.dumps(one.sections, indent=2) + "\n"
+        for one in self.stated.values() if self.model.config else ():
+            files |= self.model.added(one.sections)
         return files
 
 

@@ -151,11 +151,11 @@ class Power:
             raise CheckpointError(f"{error}; {AGAIN}") from error
 
 
-def cuts_of(stored: StoredTensors, name: str) -> Iterator[Sequence[Range]]:
-    """Cut a tensor of bytes along its first axis."""
+def cuts_of(stored: StoredTensors, name: str, step: int = 1) -> Iterator[Sequence[Range]]:
+    """Cut a tensor of bytes along its first axis, at multiples of a step."""
     shape = stored[name].shape
     rest: list[Range] = [(0, count) for count in shape[1:]]
-    high = max(_SLAB_BYTES * shape[0] // max(stored[name].nbytes, 1), 1)
+    high = max(_SLAB_BYTES * shape[0] // max(stored[name].nbytes, 1) // step, 1) * step
     for first in range(0, shape[0], high):
         yield [(first, min(first + high, shape[0])), *rest]
 

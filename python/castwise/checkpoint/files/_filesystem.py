@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
@@ -80,6 +81,7 @@ class SourceFile:
             raise CheckpointError(f"{path} is not a regular file")
         self.path = path
         self.stream: BufferedReader = path.open("rb")
+        self._lock = Lock()
         self._found = self._state()
 
     @property
@@ -111,13 +113,15 @@ class SourceFile:
 
     def read(self, begin: int, count: int) -> bytes:
         """Return so many bytes; fewer where the file ends."""
-        self.stream.seek(begin)
-        return self.stream.read(count)
+        with self._lock:
+            self.stream.seek(begin)
+            return self.stream.read(count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
         """Fill `data` from there on; returns how many bytes there were."""
-        self.stream.seek(begin)
-        return self.stream.readinto(data)
+        with self._lock:
+            self.stream.seek(begin)
+            return self.stream.readinto(data)
 
     def _state(self) -> tuple[int, int, int, int]:
         """Which file it is, and of which state."""

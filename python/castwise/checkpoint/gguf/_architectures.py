@@ -1,4 +1,4 @@
-"""What llama.cpp calls the tensors and the hyperparameters of models of transformers.
+"""What llama.cpp calls the tensors and the hyperparameters of models of transformers, both ways.
 
 One row per architecture. The names are those of llama.cpp's converter and of gguf-py's constants;
 what its graphs compute for all models of an architecture is what a configuration must state.
@@ -6,66 +6,99 @@ what its graphs compute for all models of an architecture is what a configuratio
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers.gguf import ARCHITECTURE, COUNT, FLOAT, TEXT, typed
+from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT
 
-_NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)")
-_WEIGHT, _BIAS = ".weight", ".bias"
-_ENDS = ((_WEIGHT, _WEIGHT), (_BIAS, _BIAS), ("_bias", _BIAS), ("", _WEIGHT))
-"""The ends of the names of parameters, and what they become."""
-
-_EXPERTS = ("num_experts", "num_local_experts")
+EXPERTS = ("num_experts", "num_local_experts")
 """The keys of which one states how many experts a layer has."""
 
-_HEAD = "lm_head"
-_LAYER = "model.layers.{}."
-_BLOCK = "blk.{}."
-
-FLOAT32 = r".*(?:_norm\.weight|attn_sinks\.weight|ffn_gate_inp\.weight|\.bias)"
+FLOAT32 = re.compile(r".*(?:_norm\.weight|attn_sinks\.weight|ffn_gate_inp\.weight|\.bias)")
 """Matches the names of tensors that llama.cpp wants in float32: vectors, routers and biases."""
 
-EMBEDDING = "token_embd.weight"
-"""What has a row for each token."""
-
-_FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
-"""What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+"""What has a row for each token; the second may be the first."""
 
 
-_QUERIES = "num_attention_heads * head_dim"
-_KEYS_OF = "num_key_value_heads * head_dim"
-_PAIRS = "2 * intermediate_size"
-_EXPERT_COUNT = " or ".join(_EXPERTS)
-"""Lengths of axes that no one key states, as messages name them."""
+class Rows(NamedTuple):
+    """Which rows of a tensor of transformers a tensor of llama.cpp has.
 
-_SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
-
-
-class _Module(NamedTuple):
-    """What a module becomes; of two tensors the first has the even rows, the other the odd ones.
-
-    `axes` are the keys that state the shape of its weight; its bias lacks the last of them. It has
-    the parameters `ends`, and no others.
+    Of each `period` rows that is the one at `at`; if None, all of them, those of the two halves in
+    turn.
     """
 
+    period: int = 1
+    at: int | None = 0
+
+    @property
+    def picks(self) -> NDArray[Any]:
+        """The rows of a period, in the order in which llama.cpp has them."""
+        every = np.arange(self.period)
+        return every.reshape(2, -1).T.reshape(-1) if self.at is None else every[[self.at]]
+
+    def count(self, rows: int) -> int:
+        """Return how many of so many rows they are."""
+        return rows if self.at is None else rows // self.period
+
+    def of(self, count: int) -> Any:
+        """Return what indexes them among so many rows."""
+        if self.at is not None:
+            return slice(self.at, None, self.period)
+        return np.arange(count).reshape(-1, self.period)[:, self.picks].reshape(-1)
+
+
+class Place(NamedTuple):
+    """A tensor of llama.cpp, or one expert of it, and the rows that it has."""
+
+    name: str
+    expert: int | None
+    rows: Rows
+
+
+class Tensor(NamedTuple):
+    """A tensor of transformers: its name and shape, what states that, and where its rows are.
+
+    `axis` is that of its rows.
+    """
+
+    name: str
+    shape: tuple[Any, ...]
+    axes: Sequence[str]
+    axis: int
+    places: Sequence[Place]
+
+
+class _Parameter(NamedTuple):
+    """A row of the tables: what a tensor is called in transformers and in llama.cpp.
+
+    Of two tensors that it becomes the first has the even rows, the other the odd ones. `axes` state
+    its shape.
+    """
+
+    name: str
     becomes: Sequence[str]
     axes: Sequence[str]
-    ends: Sequence[str] = (_WEIGHT,)
 
 
-class _Key(NamedTuple):
-    """A hyperparameter: its key after the architecture, its type, and what states it."""
+class Key(NamedTuple):
+    """A hyperparameter: its key after the architecture, its type, and what states it.
+
+    One that is not `required` is written if it is stated; one that is not `written` is only read.
+    """
 
     name: str
     kind: str
     stated: str
     required: bool = True
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,356 +109,264 @@ class Architecture:
     ----------
     name
         What it calls it.
-    modules
-        What it calls the modules of transformers, "{}" in place of a layer and of an expert.
-    tied
-        True if the embedding can be the output, too.
+    model
+        What transformers calls the class of the model.
+    parameters
+        Its tensors.
     keys
         The hyperparameters.
     computes
         What the graph computes: the values of keys that a configuration may not contradict.
     attention
         The kinds of attention of its layers, from the first on and again.
+    tied
+        True if the embedding can be the output, too.
+    rotated
+        True if llama.cpp has the rows of queries and keys of the two halves of each head, which
+        rotate together, in turn; and if what is left out of heads follows from other sizes.
+    scaled
+        What configurations state of a scaled rotary embedding that GGUF has no key for.
+    factors
+        The tensor of factors of a rotary embedding of the kind "llama3", if it can have that.
 
     """
 
     name: str
-    modules: Mapping[str, _Module]
-    tied: bool
-    keys: Sequence[_Key]
+    model: str
+    parameters: Sequence[_Parameter]
+    keys: Sequence[Key]
     computes: Mapping[str, Any]
-    attention: Sequence[str]
+    attention: Sequence[str] = ("full_attention",)
+    tied: bool = True
+    rotated: bool = False
+    scaled: Mapping[str, Any] = field(default_factory=dict)
+    factors: str | None = None
+
+    def attention_of(self, layers: int) -> list[str]:
+        """List the kinds of attention of so many layers."""
+        return [self.attention[layer % len(self.attention)] for layer in range(layers)]
 
 
-class Place(NamedTuple):
-    """Where a tensor goes: rows `first`, `first` + `step`, ... of an expert of a new tensor.
+def _table(*texts: str) -> list[_Parameter]:
+    """Read rows of names and axes, the names of a layer after a dot; # is the number of an expert.
 
-    `axes` are the keys that state its shape.
+    Columns are two spaces apart.
     """
-
-    name: str
-    expert: int | None
-    first: int
-    step: int
-    axes: Sequence[str]
-
-
-_HIDDEN, _INNER, _INNER_OF_EXPERT = "hidden_size", "intermediate_size", "moe_intermediate_size"
-_NORM = (_HIDDEN,)
-
-
-def _attention(*ends: str) -> dict[str, _Module]:
-    """Return what all have around and in the attention, which has these parameters."""
-    return {
-        "model.embed_tokens": _Module(("token_embd",), ("vocab_size", _HIDDEN)),
-        "model.norm": _Module(("output_norm",), _NORM),
-        _HEAD: _Module(("output",), ("vocab_size", _HIDDEN)),
-        _LAYER + "input_layernorm": _Module((_BLOCK + "attn_norm",), _NORM),
-        **{
-            _LAYER + f"self_attn.{one}_proj": _Module(
-                (_BLOCK + f"attn_{one}",), (rows, _HIDDEN), ends
-            )
-            for one, rows in zip("qkv", (_QUERIES, _KEYS_OF, _KEYS_OF), strict=True)
-        },
-        _LAYER + "self_attn.o_proj": _Module((_BLOCK + "attn_output",), (_HIDDEN, _QUERIES), ends),
-    }
-
-
-def _gated(module: str, name: str, inner: str) -> dict[str, _Module]:
-    """Return the three projections of a gated MLP."""
-    return {
-        _LAYER + module.format(half): _Module((_BLOCK + name.format(half),), axes)
-        for half, axes in (
-            ("gate", (inner, _HIDDEN)),
-            ("up", (inner, _HIDDEN)),
-            ("down", (_HIDDEN, inner)),
+    rows = (line.split("  ") for text in texts for line in text.strip().splitlines())
+    return [
+        _Parameter(
+            _in_layer(name, "model.layers.{layer}").replace("#", "{expert}"),
+            [_in_layer(one, "blk.{layer}") for one in becomes.split()],
+            axes.split(", "),
         )
-    }
+        for name, becomes, axes in rows
+    ]
 
 
-_OF_QWEN3 = {
-    **_attention(_WEIGHT),
-    **{
-        _LAYER + f"self_attn.{one}_norm": _Module((_BLOCK + f"attn_{one}_norm",), ("head_dim",))
-        for one in "qk"
-    },
-    _LAYER + "post_attention_layernorm": _Module((_BLOCK + "ffn_norm",), _NORM),
-}
-_COMPUTES_QWEN3 = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
+def _in_layer(name: str, layer: str) -> str:
+    return layer * name.startswith(".") + name
+
+
+_ALL = """
+model.embed_tokens.weight  token_embd.weight  vocab_size, hidden_size
+model.norm.weight  output_norm.weight  hidden_size
+lm_head.weight  output.weight  vocab_size, hidden_size
+.input_layernorm.weight  .attn_norm.weight  hidden_size
+.self_attn.q_proj.weight  .attn_q.weight  num_attention_heads * head_dim, hidden_size
+.self_attn.k_proj.weight  .attn_k.weight  num_key_value_heads * head_dim, hidden_size
+.self_attn.v_proj.weight  .attn_v.weight  num_key_value_heads * head_dim, hidden_size
+.self_attn.o_proj.weight  .attn_output.weight  hidden_size, num_attention_heads * head_dim
+"""
+_ROTATED = (".attn_q.weight", ".attn_k.weight")
+_OF_GPT_OSS = """
+.self_attn.q_proj.bias  .attn_q.bias  num_attention_heads * head_dim
+.self_attn.k_proj.bias  .attn_k.bias  num_key_value_heads * head_dim
+.self_attn.v_proj.bias  .attn_v.bias  num_key_value_heads * head_dim
+.self_attn.o_proj.bias  .attn_output.bias  hidden_size
+.self_attn.sinks  .attn_sinks.weight  num_attention_heads
+.post_attention_layernorm.weight  .post_attention_norm.weight  hidden_size
+.mlp.router.weight  .ffn_gate_inp.weight  num_local_experts, hidden_size
+.mlp.router.bias  .ffn_gate_inp.bias  num_local_experts
+.mlp.experts.gate_up_proj  .ffn_gate_exps.weight .ffn_up_exps.weight  \
+num_local_experts, 2 * intermediate_size, hidden_size
+.mlp.experts.gate_up_proj_bias  .ffn_gate_exps.bias .ffn_up_exps.bias  \
+num_local_experts, 2 * intermediate_size
+.mlp.experts.down_proj  .ffn_down_exps.weight  num_local_experts, hidden_size, intermediate_size
+.mlp.experts.down_proj_bias  .ffn_down_exps.bias  num_local_experts, hidden_size
+"""
+_NORM = """
+.post_attention_layernorm.weight  .ffn_norm.weight  hidden_size
+"""
+_GATED = """
+.mlp.gate_proj.weight  .ffn_gate.weight  intermediate_size, hidden_size
+.mlp.up_proj.weight  .ffn_up.weight  intermediate_size, hidden_size
+.mlp.down_proj.weight  .ffn_down.weight  hidden_size, intermediate_size
+"""
+_OF_QWEN3 = """
+.self_attn.q_norm.weight  .attn_q_norm.weight  head_dim
+.self_attn.k_norm.weight  .attn_k_norm.weight  head_dim
+"""
+_MIXED = """
+.mlp.gate.weight  .ffn_gate_inp.weight  num_experts, hidden_size
+.mlp.experts.#.gate_proj.weight  .ffn_gate_exps.weight  moe_intermediate_size, hidden_size
+.mlp.experts.#.up_proj.weight  .ffn_up_exps.weight  moe_intermediate_size, hidden_size
+.mlp.experts.#.down_proj.weight  .ffn_down_exps.weight  hidden_size, moe_intermediate_size
+"""
 _KEYS = (
-    _Key("block_count", COUNT, "num_hidden_layers"),
-    _Key("context_length", COUNT, "max_position_embeddings"),
-    _Key("embedding_length", COUNT, "hidden_size"),
-    _Key("feed_forward_length", COUNT, "intermediate_size"),
-    _Key("attention.head_count", COUNT, "num_attention_heads"),
-    _Key("attention.head_count_kv", COUNT, "num_key_value_heads"),
-    _Key("attention.key_length", COUNT, "head_dim"),
-    _Key("attention.value_length", COUNT, "head_dim"),
-    _Key("attention.layer_norm_rms_epsilon", FLOAT, "rms_norm_eps"),
-    _Key("rope.freq_base", FLOAT, "rope_theta"),
+    Key("block_count", COUNT, "num_hidden_layers"),
+    Key("context_length", COUNT, "max_position_embeddings"),
+    Key("embedding_length", COUNT, "hidden_size"),
+    Key("feed_forward_length", COUNT, "intermediate_size"),
+    Key("attention.head_count", COUNT, "num_attention_heads"),
+    Key("attention.head_count_kv", COUNT, "num_key_value_heads"),
+    Key("attention.key_length", COUNT, "head_dim"),
+    Key("attention.value_length", COUNT, "head_dim"),
+    Key("attention.layer_norm_rms_epsilon", FLOAT, "rms_norm_eps"),
+    Key("rope.freq_base", FLOAT, "rope_theta"),
 )
+READ = (
+    Key("vocab_size", COUNT, "vocab_size", required=False, written=False),
+    Key("rope.dimension_count", COUNT, "head_dim", required=False, written=False),
+)
+_KEYS_OF_LLAMA = (*_KEYS, *(one._replace(written=True) for one in READ))
 
 
-def _experts(width: str) -> tuple[_Key, ...]:
+def _experts(count: str, width: str) -> tuple[Key, ...]:
     return (
-        _Key("expert_count", COUNT, _EXPERTS[0]),
-        _Key("expert_used_count", COUNT, "num_experts_per_tok"),
-        _Key("expert_feed_forward_length", COUNT, width),
+        Key("expert_count", COUNT, count),
+        Key("expert_used_count", COUNT, "num_experts_per_tok"),
+        Key("expert_feed_forward_length", COUNT, width),
     )
 
 
 _SCALED = (
-    _Key("rope.scaling.type", TEXT, "rope_type"),
-    _Key("rope.scaling.factor", FLOAT, "factor"),
+    Key("rope.scaling.type", TEXT, "rope_type"),
+    Key("rope.scaling.factor", FLOAT, "factor"),
 )
-_ROPE: Mapping[str, Sequence[_Key]] = {
+ROPE: Mapping[str, Sequence[Key]] = {
     "default": (),
+    "llama3": (),
     "linear": _SCALED,
     "yarn": (
         *_SCALED,
-        _Key("rope.scaling.original_context_length", COUNT, "original_max_position_embeddings"),
-        _Key("rope.scaling.yarn_beta_fast", FLOAT, "beta_fast", required=False),
-        _Key("rope.scaling.yarn_beta_slow", FLOAT, "beta_slow", required=False),
+        Key("rope.scaling.original_context_length", COUNT, "original_max_position_embeddings"),
+        Key("rope.scaling.yarn_beta_fast", FLOAT, "beta_fast", required=False),
+        Key("rope.scaling.yarn_beta_slow", FLOAT, "beta_slow", required=False),
     ),
 }
 """The keys of each kind of rotary embedding."""
 
-_ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
+ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
 """What else is stated of it; llama.cpp, and its converter, take no note of `truncate`.
 
 Of an `attention_factor` versions of llama.cpp compute different things, none of them that of
 transformers, so that a model with one is refused.
 """
+_OF_QWEN = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(
         "gpt-oss",
-        {
-            **_attention(_WEIGHT, _BIAS),
-            _LAYER + "self_attn.sinks": _Module((_BLOCK + "attn_sinks",), ("num_attention_heads",)),
-            _LAYER + "post_attention_layernorm": _Module((_BLOCK + "post_attention_norm",), _NORM),
-            _LAYER + "mlp.router": _Module(
-                (_BLOCK + "ffn_gate_inp",), (_EXPERT_COUNT, _HIDDEN), (_WEIGHT, _BIAS)
-            ),
-            _LAYER + "mlp.experts.gate_up_proj": _Module(
-                (_BLOCK + "ffn_gate_exps", _BLOCK + "ffn_up_exps"),
-                (_EXPERT_COUNT, _PAIRS, _HIDDEN),
-                (_WEIGHT, _BIAS),
-            ),
-            _LAYER + "mlp.experts.down_proj": _Module(
-                (_BLOCK + "ffn_down_exps",), (_EXPERT_COUNT, _HIDDEN, _INNER), (_WEIGHT, _BIAS)
-            ),
-        },
-        False,
+        "GptOssForCausalLM",
+        _table(_ALL, _OF_GPT_OSS),
         (
             *_KEYS,
-            _Key("attention.sliding_window", COUNT, "sliding_window"),
-            *_experts(_INNER),
+            Key("attention.sliding_window", COUNT, "sliding_window"),
+            *_experts("num_local_experts", "intermediate_size"),
         ),
         {"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
         ("sliding_attention", "full_attention"),
+        tied=False,
+        scaled={"truncate": False},
     ),
     "qwen3": Architecture(
         "qwen3",
-        {**_OF_QWEN3, **_gated("mlp.{}_proj", "ffn_{}", _INNER)},
-        True,
+        "Qwen3ForCausalLM",
+        _table(_ALL, _OF_QWEN3, _NORM, _GATED),
         _KEYS,
-        _COMPUTES_QWEN3,
-        ("full_attention",),
+        _OF_QWEN,
     ),
     "qwen3_moe": Architecture(
         "qwen3moe",
-        {
-            **_OF_QWEN3,
-            _LAYER + "mlp.gate": _Module((_BLOCK + "ffn_gate_inp",), (_EXPERT_COUNT, _HIDDEN)),
-            **_gated("mlp.experts.{{}}.{}_proj", "ffn_{}_exps", _INNER_OF_EXPERT),
-        },
-        True,
-        (*_KEYS, *_experts(_INNER_OF_EXPERT)),
-        {
-            **_COMPUTES_QWEN3,
-            "norm_topk_prob": True,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-        },
-        ("full_attention",),
+        "Qwen3MoeForCausalLM",
+        _table(_ALL, _OF_QWEN3, _NORM, _MIXED),
+        (*_KEYS, *_experts("num_experts", "moe_intermediate_size")),
+        {**_OF_QWEN, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    ),
+    "llama": Architecture(
+        "llama",
+        "LlamaForCausalLM",
+        _table(_ALL, _NORM, _GATED),
+        _KEYS_OF_LLAMA,
+        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        rotated=True,
+        factors="rope_freqs.weight",
+    ),
+    "mistral": Architecture(
+        "llama",
+        "MistralForCausalLM",
+        _table(_ALL, _NORM, _GATED),
+        _KEYS_OF_LLAMA,
+        {"hidden_act": "silu", "sliding_window": None},
+        rotated=True,
     ),
 }
-"""By the `model_type` of a configuration."""
+"""By the `model_type` of a configuration; of two of one name the first is what a file becomes."""
 
-_LEFT_OUT = {"norm_topk_prob": False}
+LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
 """What transformers takes for keys that are left out, where llama.cpp computes something else."""
 
 
-def architecture(config: Mapping[str, Any]) -> Architecture:
-    """Return the row of a model, of which llama.cpp computes what its configuration states.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, or it computes something else.
-
-    """
-    kind = config.get("model_type")
-    row = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if row is None:
-        raise CheckpointError(
-            f"config.json states the model_type {kind!r}, and castwise writes GGUF of "
-            f"{', '.join(ARCHITECTURES)}; convert_hf_to_gguf.py of llama.cpp writes others"
-        )
-    kinds = config.get("layer_types")
-    if kinds is not None and (
-        not isinstance(kinds, list)
-        or len(kinds) != config.get("num_hidden_layers")
-        or any(one != row.attention[at % len(row.attention)] for at, one in enumerate(kinds))
-    ):
-        raise CheckpointError(
-            f"config.json states layer_types {kinds!r}, and llama.cpp computes {row.name} with "
-            f"{', '.join(row.attention)} in turn, one for each layer (num_hidden_layers)"
-        )
-    for key, value in row.computes.items():
-        stated = config.get(key, _LEFT_OUT.get(key, value))
-        if stated != value:
-            says = f"states {key} {stated!r}"
-            if key not in config:
-                says = f"leaves out {key}, which transformers takes as {stated!r}"
-            raise CheckpointError(
-                f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
-            )
-    return row
-
-
-def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return what a file states of a model of this name before its tokens.
-
-    Raises
-    ------
-    CheckpointError
-        The configuration lacks a hyperparameter, or llama.cpp knows nothing like it.
-
-    """
-    both = [
-        config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key) is not None
-    ]
-    rope = both[0] if both else {}
-    is_one = isinstance(rope, dict)
-    rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
-    kind = str(rope.get("rope_type", rope.get("type", "default")) if is_one else None)
-    known = {*_ROPE_TOO, *(key.stated for key in _ROPE.get(kind, ()))}
-    if kind not in _ROPE or rope.keys() - known:
-        raise CheckpointError(
-            f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
-            f"{', '.join(_ROPE)}; convert_hf_to_gguf.py of llama.cpp writes others"
-        )
-    values = {**config, **rope, "rope_type": kind}
-    return {
-        ARCHITECTURE: typed(TEXT, row.name),
-        "general.type": typed(TEXT, "model"),
-        "general.name": typed(TEXT, name),
-        "general.file_type": typed(COUNT, _FILE_TYPE),
-        "general.quantization_version": typed(COUNT, _QUANTIZATION_VERSION),
-        **{
-            f"{row.name}.{key.name}": typed(key.kind, _value(values, key))
-            for key in (*row.keys, *_ROPE[kind])
-            if key.required or values.get(key.stated) is not None
-        },
-    }
-
-
-def _value(values: Mapping[str, Any], key: _Key) -> Any:
-    stated = _experts_key(values) if key.stated == _EXPERTS[0] else key.stated
-    value: Any = values.get(stated)
-    is_right, wanted = {
-        TEXT: (isinstance(value, str), "a text"),
-        COUNT: (type(value) is int and 0 < value < 1 << 32, "a whole number from 1, below 2^32"),
-        FLOAT: (
-            type(value) in (int, float) and _SMALLEST <= value <= _LARGEST,
-            f"a number from {_SMALLEST:.3g} to {_LARGEST:.3g}",
-        ),
-    }[key.kind]
-    if not is_right:
-        raise CheckpointError(
-            f"config.json states {stated} {value!r}, and GGUF needs {key.name} of it: {wanted}"
-        )
-    return value
-
-
-def _experts_key(config: Mapping[str, Any]) -> str:
-    """Return the key that states how many experts a layer has."""
-    return next((key for key in _EXPERTS if config.get(key) is not None), _EXPERTS[0])
+def stated_key(config: Mapping[str, Any], key: str) -> str:
+    """Return the key that states something: one of two states how many experts a layer has."""
+    others = (key, *EXPERTS) if key in EXPERTS else ()
+    return next((one for one in others if config.get(one) is not None), key)
 
 
 def experts_of(config: Mapping[str, Any]) -> Any:
-    """Return how many experts a layer is said to have; None if nothing says it."""
-    return config.get(_experts_key(config))
+    """Return how many experts a layer has."""
+    return config.get(stated_key(config, EXPERTS[0]))
 
 
-def shape_of(place: Place, config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the shape that a configuration with all hyperparameters states of a tensor."""
-    head = config["head_dim"]
-    sizes = {
-        **config,
-        _EXPERT_COUNT: experts_of(config),
-        _QUERIES: config["num_attention_heads"] * head,
-        _KEYS_OF: config["num_key_value_heads"] * head,
-        _PAIRS: 2 * config[_INNER],
-    }
-    return tuple(sizes.get(axis) for axis in place.axes)
+def _size(axis: str, config: Mapping[str, Any]) -> Any:
+    """Return the length of an axis that a configuration with all hyperparameters states."""
+    factors = axis.split(" * ")
+    sizes = [
+        int(one) if one.isdecimal() else config.get(stated_key(config, one)) for one in factors
+    ]
+    return math.prod(sizes) if len(sizes) > 1 else sizes[0]
 
 
-def places(row: Architecture, name: str) -> list[Place]:
-    """Return where a tensor of transformers goes; of two places each gets every second row.
-
-    Raises
-    ------
-    CheckpointError
-        llama.cpp has no tensor for it.
-
-    """
-    for end, new_end in _ENDS:
-        stem = name.removesuffix(end)
-        if stem == name and end:
-            continue
-        numbers = [int(one) for one in _NUMBER.findall(stem)]
-        found = row.modules.get(_NUMBER.sub("{}", stem))
-        if found is not None and new_end in found.ends:
-            expert = numbers[1] if len(numbers) > 1 else None
-            axes = found.axes if new_end == _WEIGHT else found.axes[:-1]
-            return [
-                Place(one.format(*numbers) + new_end, expert, first, len(found.becomes), axes)
-                for first, one in enumerate(found.becomes)
-            ]
-    raise CheckpointError(
-        f"tensor {name!r} has no place in a GGUF file of {row.name}; if the model does not need "
-        "it, remove it"
-    )
+def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[Tensor]:
+    """List the tensors of a model, layer by layer; there may be more than any file has."""
+    top = [one for one in row.parameters if "{layer}" not in one.name]
+    yield from (_tensor(row, one, config, None, None) for one in top)
+    for layer in range(config["num_hidden_layers"]):
+        for one in row.parameters:
+            if "{expert}" in one.name:
+                for expert in range(experts_of(config)):
+                    yield _tensor(row, one, config, layer, expert)
+            elif "{layer}" in one.name:
+                yield _tensor(row, one, config, layer, None)
 
 
-def check_complete(row: Architecture, names: set[str], config: Mapping[str, Any]) -> None:
-    """Refuse a model that lacks a tensor, or has more layers than it states.
-
-    Raises
-    ------
-    CheckpointError
-        It does; the message has the name.
-
-    """
-    stated = config["num_hidden_layers"]
-    layers = range(min(stated, len(names)))  # there are not more than tensors
-    needed = {
-        f"{one.format(layer)}{end}"
-        for found in row.modules.values()
-        for one in found.becomes
-        for end in found.ends
-        for layer in layers
-    }
-    if row.tied and config.get("tie_word_embeddings", True):
-        needed -= {f"{row.modules[_HEAD].becomes[0]}{_WEIGHT}"} - names
-    if needed - names:
-        raise CheckpointError(
-            f"it lacks what becomes {min(needed - names)!r} of {row.name}; add it, or mend "
-            "num_hidden_layers"
-        )
-    if more := names - needed:
-        raise CheckpointError(
-            f"{min(more)!r} of {row.name} is one too many for {stated} layers (num_hidden_layers)"
-        )
+def _tensor(
+    row: Architecture,
+    one: _Parameter,
+    config: Mapping[str, Any],
+    layer: int | None,
+    expert: int | None,
+) -> Tensor:
+    count = len(one.becomes)
+    rows = [Rows(count, first) for first in range(count)]
+    if row.rotated and one.becomes[0].endswith(_ROTATED):
+        rows = [Rows(config["head_dim"], None)]
+        if config["head_dim"] % 2:
+            raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
+    places = [
+        Place(name.format(layer=layer), expert, each)
+        for name, each in zip(one.becomes, rows, strict=True)
+    ]
+    shape = tuple(_size(axis, config) for axis in one.axes)
+    is_vector = len(shape) == 1 or places[0].name.endswith(".bias")
+    name = one.name.format(layer=layer, expert=expert)
+    return Tensor(name, shape, one.axes, len(shape) - (1 if is_vector else 2), places)

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers.gguf import BOOL, COUNT, INTEGER, TEXT, typed
+from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, INTEGER, TEXT, typed
 
-_TOKENIZER, _CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-FILES = (_TOKENIZER, _CONFIG, _TEMPLATE)
+TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+FILES = (TOKENIZER, CONFIG, _TEMPLATE)
 """The files that are read."""
 
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 _CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_SPLITS: Mapping[Sequence[str], str] = {
+SPLITS: Mapping[Sequence[str], str] = {
     (
         rf"{_CASED}*{_SMALL}+{_SHORT}?|{_CASED}+{_SMALL}*{_SHORT}?|\p{{N}}{{1,3}}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}",
@@ -33,6 +33,10 @@ _SPLITS: Mapping[Sequence[str], str] = {
         ): name
         for digits, name in (("", "qwen2"), ("{1,3}", "llama-bpe"))
     },
+    (
+        rf"{_CASED}*{_SMALL}+|{_CASED}+{_SMALL}*|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}",
+    ): "tekken",
     (): "gpt-2",
 }
 """What llama.cpp calls the expressions by which text is split before bytes are merged."""
@@ -40,7 +44,7 @@ _SPLITS: Mapping[Sequence[str], str] = {
 _UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
 """What llama.cpp does not do to such tokens."""
 
-_IDS = {
+IDS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
     "unk": "unknown_token_id",
@@ -66,12 +70,12 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         it is missing.
 
     """
-    with _blamed(folder / _CONFIG):
-        stated = _parsed(folder / _CONFIG, required=False)
-        texts = {name: _token(stated, name) for name in _IDS}
+    with _blamed(folder / CONFIG):
+        stated = _parsed(folder / CONFIG, required=False)
+        texts = {name: _token(stated, name) for name in IDS}
         templates = _templates(stated, folder)
-    with _blamed(folder / _TOKENIZER):
-        tokenizer = _parsed(folder / _TOKENIZER)
+    with _blamed(folder / TOKENIZER):
+        tokenizer = _parsed(folder / TOKENIZER)
         found = _tokens(tokenizer, folder, size)
         numbers = {one["content"]: one["id"] for one in tokenizer.get("added_tokens") or []}
         is_added = _template(tokenizer, texts, folder)
@@ -107,7 +111,7 @@ def _blamed(path: Path) -> Iterator[None]:
 def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
     """Return the tokens, how they are merged, and how text is split before."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
-    vocab, path = model["vocab"], folder / _TOKENIZER
+    vocab, path = model["vocab"], folder / TOKENIZER
     normalizer = (tokenizer.get("normalizer") or {"type": "NFC"})["type"]
     if model["type"] != "BPE" or normalizer != "NFC":
         raise _refusal(folder, f"is of the type {model['type']!r} after {normalizer!r}")
@@ -122,7 +126,7 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
                 "no other token has; number it anew"
             )
         names[number] = text
-    kinds = dict.fromkeys(names, _NORMAL)
+    kinds = dict.fromkeys(names, NORMAL)
     for one in added:
         names[one["id"]], kinds[one["id"]] = _added(one)
     if not 0 <= min(names) <= max(names) < size:
@@ -142,15 +146,15 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
         "tokenizer.ggml.model": typed(TEXT, "gpt2"),
         "tokenizer.ggml.pre": typed(TEXT, _pre_tokenizer(tokenizer, folder)),
         "tokenizer.ggml.tokens": typed(TEXT, tokens),
-        "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, _UNUSED) for n in range(size)]),
+        "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, UNUSED) for n in range(size)]),
         "tokenizer.ggml.merges": typed(TEXT, merges),
     }
 
 
 def _refusal(folder: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{folder / _TOKENIZER} {reason}, and castwise writes GGUF of tokenizers that merge bytes "
-        f"as {', '.join(_SPLITS.values())} do; convert_hf_to_gguf.py of llama.cpp writes others"
+        f"{folder / TOKENIZER} {reason}, and castwise writes GGUF of tokenizers that merge bytes "
+        f"as {', '.join(SPLITS.values())} do; convert_hf_to_gguf.py of llama.cpp writes others"
     )
 
 
@@ -159,8 +163,8 @@ def _added(one: Mapping[str, Any]) -> tuple[str, int]:
     text = one["content"]
     looks = any(text.startswith(begin) and text.endswith(end) for begin, end in _SPECIAL)
     if one.get("special") or looks or text in _SPECIAL_TOO:
-        return text, _CONTROL
-    return text.replace("\u2581", " "), _USER_DEFINED
+        return text, CONTROL
+    return text.replace("\u2581", " "), USER_DEFINED
 
 
 def _merge(one: Any, vocab: Mapping[str, Any], path: Path) -> str:
@@ -181,7 +185,7 @@ def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
     found = tuple(one["pattern"]["Regex"] for one in splits if one["type"] == "Split")
-    name = _SPLITS.get(found)
+    name = SPLITS.get(found)
     is_bytes = last["type"] == "ByteLevel" and not last.get("add_prefix_space")
     is_apart = all(one.get("behavior") == "Isolated" and not one.get("invert") for one in splits)
     is_whole = (
@@ -206,7 +210,7 @@ def _special(
 ) -> dict[str, str]:
     """Return the numbers of special tokens; the configuration states those without a text."""
     found: dict[str, str] = {}
-    for name, key in _IDS.items():
+    for name, key in IDS.items():
         stated = config.get(f"{name}_token_id")
         number = stated if numbers[name] is None else numbers[name]
         if number is None or isinstance(number, list):  # of several, none is the one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from uuid import UUID, uuid4
 
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import container_of, open_source
+from castwise.checkpoint.containers import container_of, is_container, open_source
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.plan import CastOptions, Decide
@@ -128,6 +130,8 @@ class MakingRequest(Request):
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
         opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
+            if isinstance(opened, GgufReader) and not is_container(new):
+                limit = limit or sys.maxsize  # a model in itself becomes a folder
             is_file = becomes_file(opened, new, limit)
             if is_file and not self.is_plain and container_of(new) != self.suffix:
                 raise CheckpointError(

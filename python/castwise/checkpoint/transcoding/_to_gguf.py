@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import STACK
+from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import COMPUTED
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
@@ -25,14 +24,14 @@ from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, cu
 from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
+    HEAD,
+    Architecture,
     Place,
-    architecture,
-    check_complete,
-    experts_of,
-    hyperparameters,
-    places,
-    shape_of,
+    Rows,
+    Tensor,
+    tensors,
 )
+from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint.gguf._tokens import vocabulary
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization.arrays._relaying import blocks_of, of_rows
@@ -46,9 +45,10 @@ _CODES = np.dtype(np.uint8).name
 
 
 class _Source(NamedTuple):
-    """A stored tensor, and which of its rows go where; the name is that of its weight."""
+    """A stored tensor, the axis of its rows, and which of them go where."""
 
     stored: str
+    axis: int
     place: Place
 
 
@@ -89,116 +89,124 @@ class GgufModel:
         stored: StoredTensors,
         weights: Mapping[str, TranscodedWeight],
     ) -> None:
-        row = architecture(config)
+        row, config = architecture(config)
         self.metadata = hyperparameters(row, config, folder.absolute().name)
+        self._factors = row.factors, rotary_factors(row, config)
         self._stored, self._weights = stored, weights
-        parts = {
-            name for one in weights.values() for name in (one.weight.payload, *one.weight.parts)
-        }
-        named = {payload: one.weight.name for payload, one in weights.items()}
-        named |= {name: name for name in stored if name not in parts}
-        becomes: dict[str, list[_Source]] = {}
-        homes: dict[Place, str] = {}
-        for home, name in named.items():
-            for place in places(row, name):
-                if (other := homes.setdefault(place, home)) != home:
-                    raise CheckpointError(
-                        f"tensors {other!r} and {home!r} would both become {place.name!r}; remove "
-                        "one of them"
-                    )
-                becomes.setdefault(place.name, []).append(_Source(home, place))
-        check_complete(row, set(becomes), config)
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
         self.renamed: dict[str, str] = {}
         self.left_out: set[str] = set()
+        becomes = self._sources(row, config)
         for name, sources in becomes.items():
-            sources.sort(key=lambda one: one.place.expert or 0)
-            for one in sources:
-                self._check(one, config)
-            self._check_experts(name, sources, config)
+            self._check_experts(name, sources)
             first, *others = sources
             if first.stored not in weights:
                 self.left_out |= {one.stored for one in others}
-                if first.place.expert is None and first.place.step == 1:
+                if first.place.expert is None and first.place.rows == Rows():
                     self.renamed[first.stored] = name
                     continue
             self._becomes.setdefault(first.stored, {})[name] = sources
-        ((embedding, _),) = becomes[EMBEDDING]
-        self.metadata |= vocabulary(folder, config, stored[embedding].shape[0])
+        (embedding,) = becomes[EMBEDDING]
+        self.metadata |= vocabulary(folder, config, stored[embedding.stored].shape[0])
 
-    def _check(self, one: _Source, config: Mapping[str, Any]) -> None:
+    def _sources(self, row: Architecture, config: Mapping[str, Any]) -> dict[str, list[_Source]]:
+        """Return what each tensor of the file is made of; refuse a model that is not complete."""
+        weights = self._weights
+        parts = {
+            name for one in weights.values() for name in (one.weight.payload, *one.weight.parts)
+        }
+        named = {one.weight.name: payload for payload, one in weights.items()}
+        homes: dict[str, list[str]] = {}
+        for name in (*named, *(name for name in self._stored if name not in parts)):
+            homes.setdefault(name.removesuffix(WEIGHT), []).append(named.get(name, name))
+        becomes: dict[str, list[_Source]] = {}
+        for tensor in tensors(row, config):
+            found = homes.pop(tensor.name.removesuffix(WEIGHT), [])
+            new = tensor.places[0].name
+            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings", True):
+                continue
+            if not found:
+                raise CheckpointError(
+                    f"it lacks what becomes {new!r} of {row.name}: {tensor.name!r}; add it, or "
+                    "mend num_hidden_layers or the number of experts"
+                )
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"tensors {found[0]!r} and {found[1]!r} would both become {new!r}; remove one "
+                    "of them"
+                )
+            self._check(found[0], tensor)
+            for place in tensor.places:
+                becomes.setdefault(place.name, []).append(_Source(found[0], tensor.axis, place))
+        for name, *_ in homes.values():
+            raise CheckpointError(
+                f"tensor {name!r} has no place in a GGUF file of {row.name}; if the model does not "
+                f"need it, remove it, or mend num_hidden_layers ({config['num_hidden_layers']})"
+            )
+        return becomes
+
+    def _check(self, name: str, tensor: Tensor) -> None:
         """Refuse a tensor of another shape or format than it must have."""
-        shape, wanted = self._shape(one), shape_of(one.place, config)
-        found, is_plain = self._stored[one.stored].format, one.stored not in self._weights
-        if is_plain and len(shape) == STACK:
+        weight, info = self._weights.get(name), self._stored[name]
+        shape = info.shape if weight is None else weight.plan.cut
+        if weight is None and len(shape) == STACK:
             raise CheckpointError(
-                f"tensor {one.stored!r} is not quantised, and GGUF has such experts the other "
-                f"way round; {AGAIN}"
+                f"tensor {name!r} is not quantised, and GGUF has such experts the other way round; "
+                f"{AGAIN}"
             )
-        if shape != wanted:
+        if shape != tensor.shape:
             raise CheckpointError(
-                f"tensor {one.stored!r} has the shape {shape}, and config.json states {wanted}: "
-                f"{', '.join(one.place.axes)}; mend the one that is wrong"
+                f"tensor {name!r} has the shape {shape}, and config.json states {tensor.shape}: "
+                f"{', '.join(tensor.axes)}; mend the one that is wrong"
             )
-        if is_plain and found not in COMPUTED:
+        if weight is None and info.format not in COMPUTED:
             raise CheckpointError(
-                f"tensor {one.stored!r} is {found}, and llama.cpp computes with "
+                f"tensor {name!r} is {info.format}, and llama.cpp computes with "
                 f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
             )
 
-    def _check_experts(
-        self, name: str, sources: Sequence[_Source], config: Mapping[str, Any]
-    ) -> None:
+    def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
-        experts = [one.place.expert for one in sources]
-        if experts == [None]:
-            return
-        count = experts_of(config)
-        if experts != [*range(min(count, len(experts) + 1))]:
-            raise CheckpointError(
-                f"{name!r} would be of {len(experts)} experts, and config.json states {count}; "
-                "mend the one that is wrong"
-            )
-        if len({(one.stored in self._weights, self._format(one)) for one in sources}) > 1:
+        forms = {one.stored in self._weights or self._stored[one.stored].format for one in sources}
+        if len(forms) > 1:
             raise CheckpointError(
                 f"{name!r} would be of experts of several formats; give all of them the same"
             )
 
-    def _shape(self, one: _Source) -> tuple[int, ...]:
-        weight = self._weights.get(one.stored)
-        return self._stored[one.stored].shape if weight is None else weight.plan.cut
-
-    def _format(self, one: _Source) -> str | None:
-        return None if one.stored in self._weights else self._stored[one.stored].format
-
     def tensors(self, one: TranscodedWeight) -> list[NewTensor]:
         """List what comes in the place of the payload of a weight."""
-        found = self._becomes.get(one.weight.payload, {})
-        return [
+        found, payload = self._becomes.get(one.weight.payload, {}), one.weight.payload
+        made = [
             self._blocks(name, sources, is_further=number > 0)
             for number, (name, sources) in enumerate(found.items())
         ]
+        name, factors = self._factors
+        if name is None or factors is None or payload != next(iter(self._weights)):
+            return made
+        # Of no stored tensor, so that it comes with the first.
+        slabs = partial(_constant, factors)
+        return [*made, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> NewTensor:
         weights = [self._weights[one.stored] for one in sources]
-        home, place = sources[0]
+        home, _, place = sources[0]
         form = _form(weights[0])
         *stack, rows, blocks, _ = form.data_shape
         size = sum(size for _, size in form.storage.fields)
         stack = stack if place.expert is None else [len(sources)]
         needed = [part for one in weights for part in (one.weight.payload, *one.weight.parts)]
         slabs = partial(self._slabs, sources)
-        shape = (*stack, rows // place.step, blocks, size)
+        shape = (*stack, place.rows.count(rows), blocks, size)
         return NewTensor(
             home, name, _CODES, shape, needed, slabs, is_payload=True, is_further=is_further
         )
 
     def _slabs(self, sources: Sequence[_Source], _format: str) -> Iterator[Slab]:
-        for stored, place in sources:
+        for stored, _, place in sources:
             weight = self._weights[stored]
-            plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.step))
+            plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
             for cut in plan.slabs(SLAB_ELEMENTS):
-                yield partial(_blocks_of, weight, cut, place)
+                yield partial(_blocks_of, weight, cut, place.rows)
 
     def plain(self) -> dict[str, list[DecodedWeight]]:
         """Describe what is made of plain tensors, by the one in whose place it comes."""
@@ -211,25 +219,30 @@ class GgufModel:
         }
 
     def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DecodedWeight:
-        home, place = sources[0]
+        home, axis, place = sources[0]
         info = self._stored[home]
-        *rest, last = info.shape
         stack = () if place.expert is None else (len(sources),)
         nbytes = 0 if number else sum(self._stored[one.stored].nbytes for one in sources)
-        shape = (*stack, *rest, last // place.step)
-        made = TensorInfo(name, None, KIND, info.label, shape, nbytes)
-        to = _F32 if re.fullmatch(FLOAT32, name) else info.format or ""
+        shape = list(info.shape)
+        shape[axis] = place.rows.count(shape[axis])
+        made = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
+        to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
         return DecodedWeight(made, to, home, [one.stored for one in sources], slabs)
 
     def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
-        for stored, place in sources:
-            for cut in cuts_of(self._stored, stored):
-                yield partial(self._box, stored, cut, place, to)
+        for one in sources:
+            for cut in cuts_of(self._stored, one.stored, 1 if one.axis else one.place.rows.period):
+                yield partial(self._box, one, cut, to)
 
-    def _box(self, stored: str, cut: Sequence[Range], place: Place, to: str) -> NDArray[Any]:
-        found = self._stored.box(stored, cut)[..., place.first :: place.step]
-        return cast(np.ascontiguousarray(found), numpy_dtype(to))
+    def _box(self, one: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
+        found, rows = self._stored.box(one.stored, cut), one.place.rows
+        picked = found[*[slice(None)] * one.axis, rows.of(found.shape[one.axis])]
+        return cast(np.ascontiguousarray(picked), numpy_dtype(to))
+
+
+def _constant(array: NDArray[Any], _format: str) -> Iterator[Slab]:
+    yield lambda: array
 
 
 def _form(weight: TranscodedWeight) -> Views:
@@ -237,16 +250,15 @@ def _form(weight: TranscodedWeight) -> Views:
     return weight.form
 
 
-def _blocks_of(weight: TranscodedWeight, cut: Cut, place: Place) -> NDArray[Any]:
+def _blocks_of(weight: TranscodedWeight, cut: Cut, rows: Rows) -> NDArray[Any]:
     """Return the blocks of rows of one matrix, those that go to a place."""
-    q = weight.plan.rows(cut)
+    q, count = weight.plan.rows(cut), cut.stop - cut.start
     wrong = q.scale.view(np.uint8) == _NAN
     if wrong.any():
-        row, block = (int(one) for one in np.argwhere(wrong.reshape(cut.stop - cut.start, -1))[0])
+        row, block = (int(one) for one in np.argwhere(wrong.reshape(count, -1))[0])
         where = (*cut.place, cut.start + row, block)
         raise CheckpointError(
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
             f"llama.cpp takes for a number; {AGAIN}"
         )
-    form = of_rows(_form(weight), (cut.stop - cut.start) // place.step)
-    return blocks_of(q, form, slice(place.first, None, place.step))
+    return blocks_of(q, of_rows(_form(weight), rows.count(count)), rows.of(count))

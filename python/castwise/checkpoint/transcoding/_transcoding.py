@@ -38,6 +38,7 @@ from castwise.checkpoint.encoding._written_configs import (
 )
 from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
 from castwise.checkpoint.gguf._architectures import FLOAT32
+from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokens import FILES
 from castwise.checkpoint.requests._quantizing import Made
 from castwise.checkpoint.transcoding._new_forms import (
@@ -90,7 +91,9 @@ def transcoded(
             f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
             "leave out the others (exclude, --exclude)"
         )
-    made = Encoded(source, DtypeMap.from_mapping({FLOAT32: "float32"} if recipe == GGUF else {}))
+    model = model_of(source, None, is_file=is_file)
+    to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
+    made = Encoded(source, to_float32 if recipe == GGUF else model.dtypes, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
     plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
     if not any(one.weights for one in plans):

@@ -155,10 +155,10 @@ def _zeros(q: QuantizedArray, new: Views) -> Array:
 _RELAID = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 
 
-def blocks_of(q: QuantizedArray, new: Views, rows: slice) -> Array:
+def blocks_of(q: QuantizedArray, new: Views, rows: slice | Array) -> Array:
     """Return rows of a matrix as blocks of bytes that hold their scales; the last axis has these.
 
-    `new` is the form of those rows alone.
+    `new` is the form of those rows alone, which may be in another order.
     """
     assert new.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {

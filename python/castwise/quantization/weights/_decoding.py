@@ -102,7 +102,7 @@ def decoding(
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (GGUF.name,):
-        return _of_blocks(case)
+        return _of_blocks(case, as_stored=as_stored)
     recipe, given = _given(case)
     if axis is not None:
         given = given._replace(axis=axis)
@@ -150,22 +150,36 @@ def _rows(q: QuantizedArray, slab: Slab) -> Any:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: Case) -> Decoding:
-    """Plan how blocks of bytes, each with its scales, are decoded."""
+def _of_blocks(case: Case, *, as_stored: bool) -> Decoding:
+    """Plan how blocks of bytes, each with its scales, are decoded.
+
+    The matrices of experts that are not named as a weight are those of transformers, transposed.
+    """
     payload, scheme = case.lazy(case.payload), find_scheme(case.scheme)
     *leading, blocks, size = payload.shape
     second = case.payload.removesuffix("weight") + "scale"
     if scheme.global_scale and second in case.tensors:
         raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
     layout, fields = layout_of(case.scheme, size)
-    columns = blocks * (fields["data"] * 8 // (scheme.bits - int("high" in fields)))
+    width = fields["data"] * 8 // (scheme.bits - int("high" in fields))
     seen = payload if leading else payload.reshape((1, blocks, size))
+    *stack, count = seen.shape[:-2]
+    turned = len(leading) == MATRIX and not (as_stored or case.payload.endswith("weight"))
 
     def rows(slab: Slab) -> QuantizedArray:
-        raw = seen[*slab.place, slab.start : slab.stop]
-        parts = {layout.payload: raw.reshape(len(raw), blocks * size)}
+        cut = (slice(None),) if turned else ()
+        begin, end = (one // width if turned else one for one in (slab.start, slab.stop))
+        raw = seen[*slab.place, *cut, begin:end]
+        shape = len(raw), raw.shape[1] * width
         return QuantizedArray.from_parts(
-            parts, GGUF.name, (len(raw), columns), scheme=case.scheme, block=layout.block
+            {layout.payload: raw.reshape(len(raw), -1)},
+            GGUF.name,
+            shape[::-1] if turned else shape,
+            scheme=case.scheme,
+            block=layout.block,
+            axis=-2 if turned else -1,
         )
 
-    return Decoding((*leading, columns), (*seen.shape[:-2], columns), 1, (payload.name,), rows)
+    cut = (*stack, *((blocks * width, count) if turned else (count, blocks * width)))
+    shape = cut if leading else cut[-1:]
+    return Decoding(shape, cut, width if turned else 1, (payload.name,), rows)

@@ -1,0 +1,215 @@
+"""A GGUF file as a model of transformers: what its tensors are there, and what is stated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from castwise._core import cast
+from castwise._dtype_map import DtypeMap
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import WEIGHT
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.gguf import COMPUTED, Gathered, GgufReader, Source
+from castwise.checkpoint.gguf._architectures import (
+    EMBEDDING,
+    FLOAT32,
+    HEAD,
+    Architecture,
+    Place,
+    Tensor,
+    experts_of,
+    tensors,
+)
+from castwise.checkpoint.gguf._hyperparameters import configuration, rotary_scaling
+from castwise.checkpoint.gguf._tokenizer import (
+    Unstated,
+    generation,
+    special_numbers,
+    tokenizer_files,
+)
+
+_LOGGER = logging.getLogger(__name__)
+_F32 = COMPUTED[0]
+_METADATA = {"format": "pt"}
+"""What transformers wants to read in a safetensors file."""
+
+
+@dataclass(slots=True)
+class Model:
+    """What a folder has beside the tensors of a model.
+
+    Attributes
+    ----------
+    config
+        What `config.json` states.
+    files
+        The files of its tokenizer, with their texts.
+    dtypes
+        What becomes of tensors that are float32 in the file alone.
+    unknown
+        What the file does not state, for warnings.
+
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    dtypes: DtypeMap = field(default_factory=lambda: DtypeMap.from_mapping({}))
+    unknown: Sequence[str] = ()
+
+    def tell(self) -> None:
+        """Warn of what is not known."""
+        for one in self.unknown:
+            _LOGGER.warning("%s", one)
+
+    def added(self, sections: Mapping[str, Any]) -> dict[str, str]:
+        """Return all files, `config.json` with further sections."""
+        if not self.config:
+            return {}
+        config = {**self.config, **sections}
+        return {CONFIG: json.dumps(config, indent=2) + "\n", **self.files}
+
+
+def model_of(source: object, dtype: str | None, *, is_file: bool) -> Model:
+    """Let a GGUF file that becomes a folder have the tensors of transformers.
+
+    `dtype` is what weights are decoded to; without it they have that of the embedding.
+
+    Raises
+    ------
+    CheckpointError
+        castwise does not know what transformers calls them, or what a hyperparameter is there; or
+        one is missing, or of another shape.
+
+    """
+    if is_file or not isinstance(source, GgufReader):
+        return Model()
+    try:
+        return _model(source, dtype)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{source.path} cannot become a folder that transformers loads: {error}; a "
+            ".safetensors file keeps the names of llama.cpp: name one"
+        ) from error
+
+
+def _model(reader: GgufReader, dtype: str | None) -> Model:
+    path, values = reader.path, reader.values()
+    kind, count = values.get("general.type", "model"), values.get("split.count", 0)
+    if kind != "model" or count not in (0, 1):
+        what = f"one of {count} files; llama-gguf-split --merge joins them" if count else kind
+        raise CheckpointError(f"it is not a model but {what}")
+    row, config = configuration(values)
+    if EMBEDDING in reader.tensors:
+        config = {"vocab_size": reader.logical_shape(EMBEDDING)[0], **config}
+        stored = reader.tensors[EMBEDDING]
+        if dtype is None and stored.format not in COMPUTED:
+            raise CheckpointError(
+                f"tensor {EMBEDDING!r} is {stored.stored}, and transformers has no quantised "
+                "embedding; castwise dequantize decodes it"
+            )
+        dtype = dtype or stored.format
+    if row.factors in reader.tensors:
+        config["rope_scaling"] = rotary_scaling(config, reader.read(str(row.factors)))
+    gathered, vectors = _gathered(reader, row, config)
+    config |= {
+        "tie_word_embeddings": HEAD not in reader.tensors,
+        "layer_types": row.attention_of(config["num_hidden_layers"]),
+        **special_numbers(values, config["vocab_size"]),
+        "torch_dtype": dtype,
+    }
+    reader.gather(gathered, dict(_METADATA))
+    is_exact = all(_is_exact(reader, name, dtype) for name in vectors)
+    dtypes = DtypeMap.from_mapping(dict.fromkeys(vectors if is_exact else (), dtype))
+    unknown = [
+        f"{path} does not state {key} of its rotary embedding, and llama.cpp does not compute it; "
+        f"config.json says {value!r}, as models of {row.name} have it: check it"
+        for key, value in row.scaled.items()
+        if "rope_scaling" in config
+    ]
+    files = generation(values, config["vocab_size"])
+    try:
+        files |= tokenizer_files(values, config["vocab_size"])
+    except Unstated as error:
+        unknown.append(
+            f"{path}: the tokenizer is left out, as {error}; copy tokenizer.json and "
+            "tokenizer_config.json of the model that it was made of"
+        )
+    return Model(config, files, dtypes, unknown)
+
+
+def _gathered(
+    reader: GgufReader, row: Architecture, config: Mapping[str, Any]
+) -> tuple[list[Gathered], list[str]]:
+    """Return what the tensors are made of, and which are vectors in float32."""
+    made: list[Gathered] = []
+    vectors: list[str] = []
+    left = set(reader.tensors) - {row.factors}
+    for tensor in tensors(row, config):
+        new = tensor.places[0].name
+        if new == HEAD and row.tied and new not in reader.tensors:
+            continue
+        sources = [_source(reader, tensor, place, config) for place in tensor.places]
+        left -= {one.name for one in sources}
+        info = _info(reader, tensor, sources)
+        if FLOAT32.fullmatch(new) and info.format == _F32:
+            vectors.append(info.name)
+        count = math.prod(tensor.shape[: tensor.axis + 1])
+        made.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
+    if left:
+        raise CheckpointError(f"tensor {min(left)!r} has no place in a model of {row.model}")
+    return made, vectors
+
+
+def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[str, Any]) -> Source:
+    """Find a tensor of the file, or an expert in it, and check its shape."""
+    name, shape = place.name, list(tensor.shape)
+    if name not in reader.tensors:
+        raise CheckpointError(f"it lacks {name!r}, which becomes {tensor.name!r}")
+    shape[tensor.axis] = place.rows.count(shape[tensor.axis])
+    experts = 1 if place.expert is None else experts_of(config)
+    wanted = (*([] if place.expert is None else [experts]), *shape)
+    if (found := reader.logical_shape(name)) != wanted:
+        raise CheckpointError(
+            f"tensor {name!r} has the shape {found}, and the hyperparameters state {wanted}"
+        )
+    begin = reader.tensors[name].nbytes // experts * (place.expert or 0)
+    return Source(name, begin, place.rows.picks)
+
+
+def _info(reader: GgufReader, tensor: Tensor, sources: list[Source]) -> TensorInfo:
+    """Describe a tensor that is made of others."""
+    first = reader.tensors[sources[0].name]
+    is_blocks = reader.logical_shape(first.name) != first.shape
+    others = (reader.tensors[one.name] for one in sources)
+    other = next((one for one in others if one.stored != first.stored), None)
+    if other is not None:
+        raise CheckpointError(
+            f"tensors {first.name!r} ({first.stored}) and {other.name!r} ({other.stored}) are one "
+            "in transformers"
+        )
+    if tensor.axis and not is_blocks and first.name.endswith(WEIGHT):
+        raise CheckpointError(
+            f"tensor {first.name!r} is not quantised, and transformers has such experts the other "
+            "way round"
+        )
+    shape = tensor.shape
+    if is_blocks:
+        width = reader.logical_shape(first.name)[-1] // first.shape[-2]
+        shape = (*shape[:-1], shape[-1] // width, first.shape[-1])
+    nbytes = math.prod(shape) * numpy_dtype(first.format or "").itemsize
+    return first._replace(name=tensor.name, shape=shape, nbytes=nbytes)
+
+
+def _is_exact(reader: GgufReader, name: str, dtype: str | None) -> bool:
+    """Return True if all elements of a tensor of float32 are those of another format."""
+    values = reader.read(name)
+    again = cast(cast(values, numpy_dtype(dtype or "")), np.float32)
+    return bool(np.array_equal(again.view(np.uint32), values.view(np.uint32)))

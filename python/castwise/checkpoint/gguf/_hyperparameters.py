@@ -1,0 +1,251 @@
+"""The hyperparameters of a model: of its `config.json` as of a GGUF file, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT, typed
+from castwise.checkpoint.containers.gguf import ARCHITECTURE
+from castwise.checkpoint.gguf._architectures import (
+    ARCHITECTURES,
+    LEFT_OUT,
+    READ,
+    ROPE,
+    ROPE_TOO,
+    Architecture,
+    Key,
+    stated_key,
+)
+
+_FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
+"""What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
+
+_SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
+_OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
+_OF_FACTORS = "llama3"
+_LLAMA3 = (
+    *("factor", "low_freq_factor", "high_freq_factor"),
+    "original_max_position_embeddings",
+)
+_OF_LLAMA3 = (1.0, 4.0, 8192)
+"""The last three of all models of Llama 3, where factors do not tell them apart from others."""
+
+_SCALING = "rope.scaling.type"
+_HEADS = ("head_dim", "num_key_value_heads")
+
+
+def architecture(config: Mapping[str, Any]) -> tuple[Architecture, Mapping[str, Any]]:
+    """Return the row of a model, of which llama.cpp computes what its configuration states.
+
+    The configuration comes with what follows from it.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or it computes something else.
+
+    """
+    kind = config.get("model_type")
+    row = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if row is None:
+        raise CheckpointError(
+            f"config.json states the model_type {kind!r}, and castwise writes GGUF of "
+            f"{', '.join(ARCHITECTURES)}; {_OTHERS}"
+        )
+    kinds = config.get("layer_types")
+    if kinds is not None and (
+        not isinstance(kinds, list)
+        or len(kinds) != config.get("num_hidden_layers")
+        or kinds != row.attention_of(len(kinds))
+    ):
+        raise CheckpointError(
+            f"config.json states layer_types {kinds!r}, and llama.cpp computes {row.name} with "
+            f"{', '.join(row.attention)} in turn, one for each layer (num_hidden_layers)"
+        )
+    for key, value in row.computes.items():
+        stated = config.get(key, LEFT_OUT.get(key, value))
+        if stated != value:
+            says = f"states {key} {stated!r}"
+            if key not in config:
+                says = f"leaves out {key}, which transformers takes as {stated!r}"
+            raise CheckpointError(
+                f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
+            )
+    return row, _followed(config) if row.rotated else config
+
+
+def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration with the heads that follow from others."""
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if type(width) is not int or type(heads) is not int or heads < 1:
+        return config
+    follows = dict(zip(_HEADS, (width // heads, heads), strict=True))
+    return {**config, **{key: n for key, n in follows.items() if config.get(key) is None}}
+
+
+def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return what a file states of a model of this name before its tokens.
+
+    Raises
+    ------
+    CheckpointError
+        The configuration lacks a hyperparameter, or llama.cpp knows nothing like it.
+
+    """
+    kind, rope = _rotary(row, config)
+    values = {**config, **rope, "rope_type": kind}
+    stated: dict[str, str] = {}
+    for key in (*row.keys, *ROPE[kind]):
+        value = values.get(stated_key(values, key.stated))
+        if key.written and (key.required or value is not None):
+            says = f"config.json states {stated_key(values, key.stated)} {value!r}, and GGUF needs"
+            stated[f"{row.name}.{key.name}"] = typed(key.kind, _checked(key, value, says))
+    return {
+        ARCHITECTURE: typed(TEXT, row.name),
+        "general.type": typed(TEXT, "model"),
+        "general.name": typed(TEXT, name),
+        "general.file_type": typed(COUNT, _FILE_TYPE),
+        "general.quantization_version": typed(COUNT, _QUANTIZATION_VERSION),
+        **stated,
+    }
+
+
+def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kind of the rotary embedding, and what is stated of it; refuse other kinds."""
+    both = [
+        config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key) is not None
+    ]
+    rope = both[0] if both else {}
+    is_one = isinstance(rope, dict)
+    rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
+    kind = str(rope.get("rope_type", rope.get("type", "default")) if is_one else None)
+    known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
+    known |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
+    if kind not in ROPE or rope.keys() - known or (kind == _OF_FACTORS and not row.factors):
+        raise CheckpointError(
+            f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
+            f"{', '.join(ROPE)}; {_OTHERS}"
+        )
+    return kind, rope
+
+
+def rotary_factors(row: Architecture, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """Return what llama.cpp divides the frequencies of a rotary embedding by; None for most.
+
+    Raises
+    ------
+    CheckpointError
+        The configuration does not state all of it.
+
+    """
+    kind, rope = _rotary(row, config)
+    if kind != _OF_FACTORS:
+        return None
+    stated = []
+    for name in _LLAMA3:
+        says = f"config.json states {name} {rope.get(name)!r}, and GGUF needs"
+        stated.append(_checked(Key(str(row.factors), FLOAT, name), rope.get(name), says))
+    theta = {**config, **rope}["rope_theta"]
+    return _factors(theta, config["head_dim"], stated)
+
+
+def _factors(theta: float, size: int, stated: Sequence[float]) -> NDArray[np.float32]:
+    factor, low, high, context = stated
+    if not low < high:
+        raise CheckpointError(f"low_freq_factor is {low}, and high_freq_factor {high}, not more")
+    lengths = 2 * math.pi * float(theta) ** (np.arange(0, size, 2) / size)
+    smooth = np.clip((context / lengths - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dict[str, Any]:
+    """Return what states these factors in a configuration, with the lengths of Llama 3.
+
+    Raises
+    ------
+    CheckpointError
+        They are those of another context, or of other limits.
+
+    """
+    largest = float(str(found.max(initial=0)))
+    stated = largest, *_OF_LLAMA3
+    wanted = _factors(config["rope_theta"], config["head_dim"], stated)
+    if "rope_scaling" in config:
+        raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
+    if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):
+        limits = ", ".join(f"{key} {one}" for key, one in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True))
+        raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")
+    return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
+
+
+def _checked(key: Key, value: Any, says: str) -> Any:
+    is_right, wanted = {
+        TEXT: (isinstance(value, str), "a text"),
+        COUNT: (type(value) is int and 0 < value < 1 << 32, "a whole number from 1, below 2^32"),
+        FLOAT: (
+            type(value) in (int, float) and _SMALLEST <= value <= _LARGEST,
+            f"a number from {_SMALLEST:.3g} to {_LARGEST:.3g}",
+        ),
+    }[key.kind]
+    if not is_right:
+        raise CheckpointError(f"{says} {key.name} of it: {wanted}")
+    return value
+
+
+def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, Any]]:
+    """Return the row of a file, and what its hyperparameters are in a configuration.
+
+    `stated` are the values of its header, by key.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such row; or a hyperparameter is missing, is another one or contradicts another.
+
+    """
+    name = stated.get(ARCHITECTURE)
+    named = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)
+    kind, row = next(named, (None, None))
+    if row is None:
+        names = dict.fromkeys(one.name for one in ARCHITECTURES.values())
+        raise CheckpointError(
+            f"its architecture is {name!r}, and castwise knows what transformers calls the tensors "
+            f"of {', '.join(names)}"
+        )
+    begin = f"{row.name}."
+    own = {key.removeprefix(begin): one for key, one in stated.items() if key.startswith(begin)}
+    if own.get(_SCALING) == "none":
+        del own[_SCALING]
+    scaling = ROPE.get(str(own[_SCALING]), ()) if _SCALING in own else ()
+    found: dict[str, Any] = {}
+    for key in (*row.keys, *(one for one in READ if one not in row.keys), *scaling):
+        value = own.pop(key.name, None)
+        if value is None and (not key.required or (row.rotated and key.stated in _HEADS)):
+            continue
+        value = _checked(key, value, f"it states {begin}{key.name} {value!r}, and a model needs")
+        if key.kind == FLOAT:
+            value = float(str(np.float32(value)))  # the shortest of those that are this float32
+        if found.setdefault(key.stated, value) != value:
+            raise CheckpointError(
+                f"it states {begin}{key.name} {value!r}, and elsewhere {found[key.stated]!r} of "
+                f"the same ({key.stated})"
+            )
+    if own:
+        raise CheckpointError(
+            f"it states {begin}{min(own)} {own[min(own)]!r}, which castwise knows no form of in "
+            "transformers"
+        )
+    scaled = {key.stated: found.pop(key.stated) for key in scaling if key.stated in found}
+    return row, {
+        "architectures": [row.model],
+        "model_type": kind,
+        **(_followed(found) if row.rotated else found),
+        **row.computes,
+        **({"rope_scaling": {**scaled, **row.scaled}} if scaled else {}),
+    }
