@@ -102,7 +102,7 @@ def decoding(
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (GGUF.name,):
-        return _of_blocks(case, as_stored=as_stored)
+        return _of_blocks(case, axis)
     recipe, given = _given(case)
     if axis is not None:
         given = given._replace(axis=axis)
@@ -150,7 +150,7 @@ def _rows(q: QuantizedArray, slab: Slab) -> Any:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: Case, *, as_stored: bool) -> Decoding:
+def _of_blocks(case: Case, axis: int | None) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
@@ -164,7 +164,9 @@ def _of_blocks(case: Case, *, as_stored: bool) -> Decoding:
     width = fields["data"] * 8 // (scheme.bits - int("high" in fields))
     seen = payload if leading else payload.reshape((1, blocks, size))
     *stack, count = seen.shape[:-2]
-    turned = len(leading) == MATRIX and not (as_stored or case.payload.endswith("weight"))
+    if axis is None:
+        axis = -1 if case.payload.endswith("weight") else -2
+    turned = len(leading) == MATRIX and axis == -2
 
     def rows(slab: Slab) -> QuantizedArray:
         cut = (slice(None),) if turned else ()
