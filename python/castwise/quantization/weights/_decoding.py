@@ -166,7 +166,7 @@ def _of_blocks(case: Case, axis: int | None) -> Decoding:
     *stack, count = seen.shape[:-2]
     if axis is None:
         axis = -1 if case.payload.endswith("weight") else -2
-    turned = len(leading) == MATRIX and axis == -2
+    turned = len(leading) == MATRIX and axis != -1
 
     def rows(slab: Slab) -> QuantizedArray:
         cut = (slice(None),) if turned else ()
