@@ -15,7 +15,7 @@ use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
 use crate::quantization::scaled::{Float, MOST_EXPONENT, NO_EXPONENTS, Scaling, scale};
 
-impl<T: Real> Encoder<'_, T> {
+impl<T: Real> Encoder<T> {
     /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
     /// smaller error, of two alike that of 6.
     ///
@@ -224,7 +224,7 @@ impl<T: Real> Encoder<'_, T> {
     /// Whether codes are what a cast of values makes.
     fn casts_only(&self) -> bool {
         let is_changed = self.code_limits.is_some() || self.what.offset != 0 || self.map.is_some();
-        !is_changed && ties_of(self.what, self.recipe, self.element) == Ties::Even
+        !is_changed && ties_of(&self.what, self.recipe, self.element) == Ties::Even
     }
 
     /// Casts values, or the bf16 that their memory begins with, to codes; returns whether it did.
@@ -263,7 +263,7 @@ impl<T: Real> Encoder<'_, T> {
 
     /// Rounds to codes of the element's format.
     fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
-        let ties = ties_of(self.what, self.recipe, self.element);
+        let ties = ties_of(&self.what, self.recipe, self.element);
         if ties != Ties::Even {
             e2m1_towards_zero(self.level, &values[..codes.len()], codes);
             let negative_zeros = ties == Ties::TowardsZeroNegative;

@@ -17,7 +17,7 @@ use crate::quantization::scaled::reciprocals;
 /// What bitsandbytes divides by at least.
 const SMALLEST_AMAX: f32 = 1e-38;
 
-impl<T: Real> Encoder<'_, T> {
+impl<T: Real> Encoder<T> {
     /// Finds the scales of a band, and what codes are computed with: `factors`, and `shifts` for zero points and
     /// biases. `bytes` becomes the stored scales.
     #[expect(clippy::too_many_lines, reason = "a line or two for each of the recipes' steps")]
