@@ -53,22 +53,22 @@ impl<T: Real> Encoder<T> {
                     *scale = high.combine::<SUBTRACT, false>(low);
                 }
                 self.to_weight(scale, rounded);
-                self.with(scale, DIVIDE, self.max.combine::<ADD, false>(self.max));
+                self.with::<DIVIDE>(scale, self.max.combine::<ADD, false>(self.max));
                 self.to_weight(scale, rounded);
             }
             Steps::Quotient | Steps::ThenReciprocal => {
-                self.with(scale, DIVIDE, self.max);
+                self.with::<DIVIDE>(scale, self.max);
                 self.to_weight(scale, rounded);
             }
             Steps::Reciprocal | Steps::Amax => {
                 self.over(factors, T::ONE, scale);
-                self.with(factors, MULTIPLY, self.max);
+                self.with::<MULTIPLY>(factors, self.max);
                 if self.recipe.steps == Steps::Reciprocal {
                     self.over(scale, T::ONE, factors);
                 }
             }
             Steps::Inverse => {
-                self.with(scale, ADD, T::from_f32(1e-7));
+                self.with::<ADD>(scale, T::from_f32(1e-7));
                 refill(constant, scale);
                 self.over(scale, self.max, constant);
             }
@@ -77,20 +77,20 @@ impl<T: Real> Encoder<T> {
                 powers(self.level, scale, addend(rule, &self.largest), &self.largest);
             }
             Steps::DividedGlobal => {
-                self.with(scale, DIVIDE, six);
+                self.with::<DIVIDE>(scale, six);
                 self.to_weight(scale, rounded);
-                self.with(scale, MULTIPLY, global);
+                self.with::<MULTIPLY>(scale, global);
             }
-            Steps::ProductWithSix => self.with(scale, DIVIDE, six.combine::<MULTIPLY, false>(global)),
+            Steps::ProductWithSix => self.with::<DIVIDE>(scale, six.combine::<MULTIPLY, false>(global)),
             Steps::ReciprocalGlobal | Steps::TwoQuotients => {
-                self.with(scale, DIVIDE, six);
-                self.with(scale, DIVIDE, global);
+                self.with::<DIVIDE>(scale, six);
+                self.with::<DIVIDE>(scale, global);
             }
             Steps::EncodeScale => {
                 let sixth = T::ONE.combine::<DIVIDE, false>(six);
-                self.with(scale, MULTIPLY, encode_scale.combine::<MULTIPLY, false>(sixth));
+                self.with::<MULTIPLY>(scale, encode_scale.combine::<MULTIPLY, false>(sixth));
             }
-            Steps::SingleLevel => self.with(scale, DIVIDE, six),
+            Steps::SingleLevel => self.with::<DIVIDE>(scale, six),
             Steps::Edge => self.edges(extremes, scale, shifts),
             Steps::Nearest => {}
         }
@@ -100,7 +100,7 @@ impl<T: Real> Encoder<T> {
     fn fit(&self, stretch: f32, scale: &mut [T]) {
         if self.recipe.family == Family::TwoLevel {
             if stretch != 1.0 {
-                self.with(scale, MULTIPLY, T::from_f32(stretch));
+                self.with::<MULTIPLY>(scale, T::from_f32(stretch));
             }
             limit(self.level, scale, T::from_f32(self.recipe.least), T::from_f32(GLOBAL_MAX));
         }
@@ -154,14 +154,10 @@ impl<T: Real> Encoder<T> {
     /// Finds what codes are multiplied with, or divided by, of scales as they are stored.
     fn find_factors(&self, global: T, encode_scale: T, buffers: &mut Buffers<T>) {
         let Buffers { scale, factors, constant, rounded, .. } = buffers;
-        let with = |values: &mut Vec<T>, operation: u8, number: T| {
-            refill(values, scale);
-            self.with(values, operation, number);
-        };
         match self.recipe.steps {
             Steps::Quotient | Steps::SingleLevel | Steps::Inverse => refill(factors, scale),
             // 64 over the smallest scales is beyond float32.
-            Steps::Power if !self.multiplies() => with(factors, DIVIDE, T::from_f32(64.0)),
+            Steps::Power if !self.multiplies() => self.scaled::<DIVIDE>(factors, scale, T::from_f32(64.0)),
             Steps::Reciprocal if !self.has_powers() => {}
             Steps::Amax | Steps::Edge => {}
             Steps::Power | Steps::Reciprocal => self.over(factors, T::ONE, scale),
@@ -175,11 +171,11 @@ impl<T: Real> Encoder<T> {
                 limit(self.level, constant, T::from_f32(SMALLEST_AMAX), T::from_f32(f32::INFINITY));
                 self.over(factors, T::ONE, constant);
             }
-            Steps::DividedGlobal => with(factors, DIVIDE, global),
-            Steps::ProductWithSix | Steps::TwoQuotients => with(factors, MULTIPLY, global),
+            Steps::DividedGlobal => self.scaled::<DIVIDE>(factors, scale, global),
+            Steps::ProductWithSix | Steps::TwoQuotients => self.scaled::<MULTIPLY>(factors, scale, global),
             Steps::ReciprocalGlobal => self.over(factors, T::ONE.combine::<DIVIDE, false>(global), scale),
             Steps::EncodeScale => {
-                with(constant, MULTIPLY, T::ONE.combine::<DIVIDE, false>(encode_scale));
+                self.scaled::<MULTIPLY>(constant, scale, T::ONE.combine::<DIVIDE, false>(encode_scale));
                 self.over(factors, T::ONE, constant);
                 limit(self.level, factors, T::default(), T::from_f32(f32::MAX));
             }
@@ -191,7 +187,7 @@ impl<T: Real> Encoder<T> {
         let Buffers { amax, extremes, scale, shifts, rounded, .. } = buffers;
         shifts.clear();
         shifts.extend(extremes.iter().map(|extremes| extremes.with_zero().low));
-        self.combine(shifts, DIVIDE, scale);
+        apply::<T, DIVIDE>(self.level, shifts, scale, self.odd);
         self.to_weight(shifts, rounded);
         let limits = self.limits.unwrap_or(Limits { low: T::default(), high: T::default() });
         for shift in shifts.iter_mut() {
@@ -238,7 +234,7 @@ impl<T: Real> Encoder<T> {
     fn over(&self, quotients: &mut Vec<T>, number: T, divisors: &[T]) {
         quotients.clear();
         quotients.resize(divisors.len(), number);
-        self.combine(quotients, DIVIDE, divisors);
+        apply::<T, DIVIDE>(self.level, quotients, divisors, self.odd);
     }
 
     /// Whether the largest magnitudes are those of elements, and rounding does not tell from zero what underflows, as
@@ -249,14 +245,15 @@ impl<T: Real> Encoder<T> {
         is_own && matches!(rounding, Some(Rounding::NearestEven | Rounding::NearestAway))
     }
 
-    /// Applies an operation to numbers and one other.
-    fn with(&self, values: &mut [T], operation: u8, number: T) {
-        match operation {
-            SUBTRACT => with_one::<T, SUBTRACT>(self.level, values, number, self.odd),
-            MULTIPLY => with_one::<T, MULTIPLY>(self.level, values, number, self.odd),
-            DIVIDE => with_one::<T, DIVIDE>(self.level, values, number, self.odd),
-            _ => with_one::<T, ADD>(self.level, values, number, self.odd),
-        }
+    /// Applies an operation to numbers and one other. Of float64, results are rounded to odd, for they are rounded again.
+    fn with<const OPERATION: u8>(&self, values: &mut [T], number: T) {
+        with_one::<T, OPERATION>(self.level, values, number, self.odd);
+    }
+
+    /// Fills in the results of an operation on numbers and one other.
+    fn scaled<const OPERATION: u8>(&self, to: &mut Vec<T>, values: &[T], number: T) {
+        refill(to, values);
+        self.with::<OPERATION>(to, number);
     }
 
     /// Whether codes are products with the factors; else they are quotients.
@@ -298,17 +295,6 @@ impl<T: Real> Encoder<T> {
     fn epsilon(&self) -> f32 {
         let bits = self.stored.format.float().map_or(0, |spec| spec.mantissa_bits);
         2f32.powi(-(bits as i32))
-    }
-
-    /// Applies an operation that is known at run time. Of float64, results are rounded to odd, for they are rounded
-    /// again.
-    fn combine(&self, values: &mut [T], operation: u8, other: &[T]) {
-        match operation {
-            SUBTRACT => apply::<T, SUBTRACT>(self.level, values, other, self.odd),
-            MULTIPLY => apply::<T, MULTIPLY>(self.level, values, other, self.odd),
-            DIVIDE => apply::<T, DIVIDE>(self.level, values, other, self.odd),
-            _ => apply::<T, ADD>(self.level, values, other, self.odd),
-        }
     }
 }
 
