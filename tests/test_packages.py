@@ -55,8 +55,14 @@ def test_dir_of_an_adapter_is_all(name: str, framework: Callable[[str], object])
         ("--help", ("checkpoint", "quantization", "autocast", "loss_scale")),
         ("formats", ("checkpoint", "quantization")),
         ("cast --help", ("checkpoint.convert", "checkpoint.containers", "cli.quantize")),
-        ("cast IN OUT --dtype bfloat16", ("checkpoint._verify", "checkpoint._written_configs")),
-        ("cast IN OUT --dtype float16", ("checkpoint.containers.hdf5", "quantization._arrays")),
+        (
+            "cast IN OUT --dtype bfloat16",
+            ("checkpoint._verify", "checkpoint.encoding._written_configs"),
+        ),
+        (
+            "cast IN OUT --dtype float16",
+            ("checkpoint.containers.hdf5", "quantization.arrays._arrays"),
+        ),
     ],
 )
 def test_a_command_imports_what_it_uses(

@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import _core, cpu_level
-from castwise.quantization import QuantizedArray, _quantize, dequantize, quantize
+from castwise.quantization import QuantizedArray, dequantize, quantize
+from castwise.quantization.arrays import _quantize
 
 SCHEMES = (
     ("fp8_tensor", "compressed-tensors"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _plain
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.decoding import _plain
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, Decodable, Draw
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.quantization._keras import plain_model, stated_layers
-from castwise.quantization._lazy import LazyArray
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.weights._keras import plain_model, stated_layers
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _plain
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.decoding import _plain
 from keras import layers, ops, quantizers
 from numpy.typing import NDArray
 

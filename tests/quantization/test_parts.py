@@ -14,12 +14,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _encoder, _executors
-from castwise.checkpoint._pieces import Conversion
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.encoding import _encoder
+from castwise.checkpoint.running import _executors
+from castwise.checkpoint.running._pieces import Conversion
 from castwise.cli import main
 from decodable_models import MODELS
-from test_checkpoint_executor import contents
 from test_dequantize import write as write_quantised
+from test_executor import contents
 from test_gguf import gguf_file, sample
 from test_keras_calibrated import calibrated, saved
 from test_quantize_checkpoint import DOWN, WEIGHTS, Q

@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CastPlan, CheckpointError, Progress, _encoder, _layers
+from castwise.checkpoint import CastPlan, CheckpointError, Progress, _layers
+from castwise.checkpoint.encoding import _encoder
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded

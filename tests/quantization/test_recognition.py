@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Quantization, TensorInfo
-from castwise.quantization._recipes import RECIPES
-from castwise.quantization._recognition import recognized
+from castwise.quantization.producers._recipes import RECIPES
+from castwise.quantization.weights._recognition import recognized
 from quantised_models import (
     FLOATS,
     FORMATS,

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _stored
-from castwise.checkpoint._stored import StoredTensors, _Recent, _runs
+from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.decoding import _stored
+from castwise.checkpoint.decoding._stored import StoredTensors, _Recent, _runs
 from checkpoint_samples import assert_same
 
 

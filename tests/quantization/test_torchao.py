@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _plain
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.decoding import _plain
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
 from scheme_oracle import pack, swizzle

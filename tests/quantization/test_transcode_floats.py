@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _transcoded_slabs
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.transcoding import _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, Decodable, Draw, compressed, stated

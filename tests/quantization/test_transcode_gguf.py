@@ -13,13 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _to_gguf
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.transcoding import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import Draw
 from numpy.typing import NDArray
 from scheme_oracle import pack
-from test_checkpoint_remote import BUCKET, Store, store  # noqa: F401
+from test_remote import BUCKET, Store, store  # noqa: F401
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16

@@ -13,7 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, _stored, _transcoded_slabs
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.decoding import _stored
+from castwise.checkpoint.transcoding import _transcoded_slabs
 from checkpoint_samples import assert_same, write_sharded
 from decodable_models import Decodable, awq, gptq
 from numpy.typing import NDArray

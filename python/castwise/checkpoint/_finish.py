@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from castwise.checkpoint._cast_request import CastRequest
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._parts import Parts
-from castwise.checkpoint._request import Request
 from castwise.checkpoint.dequantize import DequantizeRequest
+from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.report import CastSummary
+from castwise.checkpoint.requests._cast_request import CastRequest
+from castwise.checkpoint.requests._request import Request
+from castwise.checkpoint.running._parts import Parts
 from castwise.checkpoint.transcode import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {

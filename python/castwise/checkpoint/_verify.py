@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise.checkpoint._decode import FORMATS, decoding_of
-from castwise.checkpoint._decoded import DecodedReader
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._plain import decoded
-from castwise.checkpoint._stored import StoredTensors
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers._elements import from_bytes
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.decoding._decode import FORMATS, decoding_of
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.decoding._plain import decoded
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization._layouts import BF16
+from castwise.quantization.producers._layouts import BF16
 
 _PIECE_ELEMENTS = 1 << 18
 _WITH_ULPS = frozenset((*FORMATS, "float64"))

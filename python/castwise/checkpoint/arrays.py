@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from castwise._adapter_registry import array_adapter
 from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path, replacing_file
-from castwise.checkpoint._quantized import quantization_of
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import check_store, container_of, new_writer, open_source
 from castwise.checkpoint.containers._elements import native
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.decoding._quantized import quantization_of
+from castwise.checkpoint.files._filesystem import checked_path, replacing_file
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization._recipes import I8
+from castwise.quantization.producers._recipes import I8
 
 _NPY = ".npy"
 _BYTE_BITS = 8

@@ -8,8 +8,8 @@ from concurrent.futures import Executor
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._cast_request import CastRequest
 from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.requests._cast_request import CastRequest
 
 
 def cast_file(

@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 
 from castwise._core import finfo
 from castwise._spelling import checkpoint_format
-from castwise.checkpoint._decode import Decode, decoding_of
-from castwise.checkpoint._plain import decide, decoded
-from castwise.checkpoint._plain_config import PlainConfig
-from castwise.checkpoint._quantizing import Made, Make, MakingRequest, RunOptions
-from castwise.checkpoint._request import Request
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.decoding._decode import Decode, decoding_of
+from castwise.checkpoint.decoding._plain import decide, decoded
+from castwise.checkpoint.decoding._plain_config import PlainConfig
 from castwise.checkpoint.report import CastSummary, Progress
-from castwise.quantization._layouts import BF16
+from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
+from castwise.checkpoint.requests._request import Request
+from castwise.quantization.producers._layouts import BF16
 
 
 def dequantize_file(

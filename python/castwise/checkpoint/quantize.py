@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._spelling import checkpoint_format
-from castwise.checkpoint._decode import checked_threads
-from castwise.checkpoint._encoding import Encode, encoded
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._quantizing import Make, MakingRequest, RunOptions
-from castwise.checkpoint._written_schemes import is_scheme, written
+from castwise.checkpoint.decoding._decode import checked_threads
+from castwise.checkpoint.encoding._encoding import Encode, encoded
+from castwise.checkpoint.encoding._written_schemes import is_scheme, written
+from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 
 
 def quantize_file(

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from castwise._core import get_num_threads
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._new_forms import GGUF
-from castwise.checkpoint._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
-from castwise.checkpoint._transcoding import transcoded
-from castwise.checkpoint._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.requests._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
+from castwise.checkpoint.transcoding._new_forms import GGUF
+from castwise.checkpoint.transcoding._transcoding import transcoded
 
 
 def transcode_file(

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint._filesystem import checked_path
-from castwise.checkpoint._remote import is_remote
+from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._remote import is_remote
 
 
 def path_argument(text: str) -> Path:

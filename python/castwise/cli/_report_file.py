@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from castwise import checkpoint
-from castwise.checkpoint._filesystem import real_path, replacing_file
+from castwise.checkpoint.files._filesystem import real_path, replacing_file
 
 
 def open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:

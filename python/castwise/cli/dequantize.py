@@ -8,7 +8,7 @@ import sys
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._decode import ARITHMETIC, FORMATS
+from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines

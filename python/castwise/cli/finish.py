@@ -8,8 +8,8 @@ from pathlib import Path
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._parts import Parts
 from castwise.checkpoint.report import MAX_ZEROS
+from castwise.checkpoint.running._parts import Parts
 from castwise.cli import _findings, quantize, transcode
 from castwise.cli._cast_output import report_lines
 from castwise.cli._decode_table import decode_lines

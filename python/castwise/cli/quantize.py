@@ -9,7 +9,7 @@ from functools import partial
 from castwise import checkpoint
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._written_schemes import expected_zeros, recipes, scheme_names
+from castwise.checkpoint.encoding._written_schemes import expected_zeros, recipes, scheme_names
 from castwise.cli import _findings, _folder_options
 from castwise.cli._cast_output import report_lines
 from castwise.cli._findings import say_findings

@@ -8,7 +8,7 @@ from functools import partial
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.cli import _folder_options
 from castwise.cli._decode_table import decode_lines

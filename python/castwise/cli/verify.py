@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
-from castwise.checkpoint._decode import ARITHMETIC, FORMATS
+from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
 from castwise.cli._output import FINDINGS, OK, json_text, show, table, tensors_text
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine

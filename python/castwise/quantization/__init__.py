@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.quantization._arrays import QuantizedArray, dequantize
-    from castwise.quantization._found import Orphan, Quantization, QuantizedWeight
-    from castwise.quantization._packing import pack, swizzle_scales, unpack, unswizzle_scales
-    from castwise.quantization._quantize import quantize
-    from castwise.quantization._report import QuantizationReport
-    from castwise.quantization._schemes import Scheme, schemes
+    from castwise.quantization.arrays._arrays import QuantizedArray, dequantize
+    from castwise.quantization.arrays._packing import pack, swizzle_scales, unpack, unswizzle_scales
+    from castwise.quantization.arrays._quantize import quantize
+    from castwise.quantization.arrays._report import QuantizationReport
+    from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
+    from castwise.quantization.producers._schemes import Scheme, schemes
 else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise.quantization._arrays": ("QuantizedArray", "dequantize"),
-            "castwise.quantization._found": ("Orphan", "Quantization", "QuantizedWeight"),
-            "castwise.quantization._packing": (
+            "castwise.quantization.arrays._arrays": ("QuantizedArray", "dequantize"),
+            "castwise.quantization.producers._found": ("Orphan", "Quantization", "QuantizedWeight"),
+            "castwise.quantization.arrays._packing": (
                 "pack",
                 "swizzle_scales",
                 "unpack",
                 "unswizzle_scales",
             ),
-            "castwise.quantization._quantize": ("quantize",),
-            "castwise.quantization._report": ("QuantizationReport",),
-            "castwise.quantization._schemes": ("Scheme", "schemes"),
+            "castwise.quantization.arrays._quantize": ("quantize",),
+            "castwise.quantization.arrays._report": ("QuantizationReport",),
+            "castwise.quantization.producers._schemes": ("Scheme", "schemes"),
         },
     )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._interface import Reader, Writer
 from castwise.checkpoint.containers.folder import CheckpointFolder, open_folder
+from castwise.checkpoint.files._remote import is_remote
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._remote import is_remote
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.files._remote import is_remote
 
 PIPELINE = "model_index.json"
 INDEX_SUFFIX = ".safetensors.index.json"

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import (
     Planned,
     TensorInfo,
@@ -31,6 +30,7 @@ from castwise.checkpoint._tensors import (
 )
 from castwise.checkpoint.containers._elements import from_bytes, to_bytes
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
+from castwise.checkpoint.files._filesystem import SourceFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

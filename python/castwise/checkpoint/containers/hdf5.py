@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -51,6 +50,7 @@ from castwise.checkpoint.containers._hdf5 import (
 )
 from castwise.checkpoint.containers._hdf5_trial import try_reading
 from castwise.checkpoint.containers._interface import Elements, FileReader, Reader, Writer
+from castwise.checkpoint.files._filesystem import SourceFile
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile, source_file
-from castwise.checkpoint._remote import RemoteSource, Upload
 from castwise.checkpoint._tensors import Planned, numpy_dtype
 from castwise.checkpoint.containers._elements import NATIVE_ORDER
 from castwise.checkpoint.containers._interface import (
@@ -28,6 +26,8 @@ from castwise.checkpoint.containers._npy_header import (
     read_npy_header,
     storage_dtype,
 )
+from castwise.checkpoint.files._filesystem import SourceFile, source_file
+from castwise.checkpoint.files._remote import RemoteSource, Upload
 
 _PIECE_BYTES = 1 << 20
 

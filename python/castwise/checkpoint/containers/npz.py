@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile, source_file
-from castwise.checkpoint._remote import RemoteSource
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import (
     Arrangement,
@@ -36,6 +34,8 @@ from castwise.checkpoint.containers.npy import (
     npy_pieces,
     write_npy,
 )
+from castwise.checkpoint.files._filesystem import SourceFile, source_file
+from castwise.checkpoint.files._remote import RemoteSource
 
 METADATA_MEMBER = "__metadata__.json"
 

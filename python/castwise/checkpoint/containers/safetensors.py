@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._filesystem import SourceFile, source_file
-from castwise.checkpoint._remote import RemoteSource, Upload
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -34,6 +32,8 @@ from castwise.checkpoint._tensors import (
 )
 from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
+from castwise.checkpoint.files._filesystem import SourceFile, source_file
+from castwise.checkpoint.files._remote import RemoteSource, Upload
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

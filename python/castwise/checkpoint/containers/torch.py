@@ -22,8 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._filesystem import SourceFile, source_file
-from castwise.checkpoint._remote import RemoteSource
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
 from castwise.checkpoint.containers._elements import from_bytes, unpack
 from castwise.checkpoint.containers._interface import Arrangement, Elements, PlacedReader
@@ -36,6 +34,8 @@ from castwise.checkpoint.containers._torch_values import (
     Tensor,
 )
 from castwise.checkpoint.containers._zip import check_members, explained, stored_begin
+from castwise.checkpoint.files._filesystem import SourceFile, source_file
+from castwise.checkpoint.files._remote import RemoteSource
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,0 +1,86 @@
+"""How quantised weights are to be decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._core import finfo, get_num_threads
+from castwise._spelling import checkpoint_format
+from castwise.quantization.producers._layouts import BF16
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What is decoded, and to what.
+
+    Attributes
+    ----------
+    format
+        The format of decoded weights.
+    arithmetic
+        "peer" or "exact".
+    only
+        A regular expression that matches the whole names of the weights; None for all.
+    threads
+        How many threads may decode.
+    may_be_plain
+        Whether a checkpoint without quantised weights is taken as it is.
+
+    """
+
+    format: str
+    arithmetic: str
+    only: str | None
+    threads: int
+    may_be_plain: bool = False
+
+
+FORMATS = (BF16, "float16", "float32")
+"""What weights can be decoded to."""
+
+ARITHMETIC = ("peer", "exact")
+
+
+def decoding_of(
+    dtype: Any,
+    arithmetic: str,
+    only: str | None,
+    threads: int | None,
+    *,
+    may_be_plain: bool = False,
+) -> Decode:
+    """Check how weights are to be decoded.
+
+    Raises
+    ------
+    ValueError, TypeError
+        One of the arguments is wrong.
+
+    """
+    name = finfo(checkpoint_format(dtype)).name
+    if name not in FORMATS:
+        raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
+    if arithmetic not in ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
+    if only is not None and not isinstance(only, str):
+        raise TypeError(f"only must be a regular expression, not {only!r}")
+    return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)
+
+
+def checked_threads(threads: Any) -> int:
+    """Return a number of threads; by default that of castwise.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is not a positive int.
+
+    """
+    if threads is None:
+        return get_num_threads()
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    if threads <= 0:
+        raise ValueError(f"threads must be positive, not {threads}")
+    return threads

@@ -1,0 +1,300 @@
+"""The shards of a quantised checkpoint as they would be without quantisation.
+
+A reader stands for each of them: its weights are decoded as they are read, in slabs of whole blocks
+by several threads, and all other tensors lie in the file as they are. What only decodes weights is
+not there any more.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._elements import to_bytes
+from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
+from castwise.checkpoint.containers.folder import Component
+from castwise.checkpoint.decoding._stored import StoredTensors
+
+Slab = Callable[[], NDArray[Any]]
+"""Reads and decodes a slab of a weight; slabs follow each other in C order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedWeight:
+    """A tensor that is decoded as it is read, or encoded.
+
+    Attributes
+    ----------
+    info
+        Its name and shape as of a plain model; as stored its scheme, and the bytes of its parts.
+    format
+        The format that it is decoded to.
+    payload
+        The tensor with its codes.
+    parts
+        All tensors that it is made of.
+    slabs
+        Lists the slabs that make it, in a format.
+    measured
+        Tells, when all slabs are made, what encoding lost; None for others.
+
+    """
+
+    info: TensorInfo
+    format: str
+    payload: str
+    parts: Collection[str]
+    slabs: Callable[[str], Iterable[Slab]]
+    measured: Callable[[], CastReport] | None = None
+
+
+PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]
+"""Plans the readers of a run again, in another process; equal only to that of the same run."""
+
+
+class DecodedReader:
+    """One shard, its weights decoded.
+
+    Parameters
+    ----------
+    reader
+        The shard as it is.
+    stored
+        The tensors of all shards.
+    weights
+        What tensors of this shard become, by their names: a payload one weight, a weight that is
+        encoded several parts.
+    left_out
+        Tensors of the quantisation, which a plain model does not have.
+    renamed
+        Tensors that stay as they are under another name.
+    metadata
+        The metadata of the new shard.
+    threads
+        How many threads may read and decode.
+
+    Attributes
+    ----------
+    again
+        What plans it in another process; None if nobody asks for that.
+
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        stored: StoredTensors,
+        weights: Mapping[str, Sequence[DecodedWeight]],
+        *,
+        left_out: Collection[str],
+        metadata: dict[str, str],
+        threads: int,
+        renamed: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.path = reader.path
+        self.metadata = metadata
+        self.others = reader.others
+        self.tensors: dict[str, TensorInfo] = {}
+        self._reader = reader
+        self._weights = {one.info.name: one for some in weights.values() for one in some}
+        self._stored = stored
+        self._threads = threads
+        for name, info in reader.tensors.items():
+            if name in weights:
+                self.tensors |= {one.info.name: one.info for one in weights[name]}
+            elif name not in left_out:
+                new = renamed.get(name, name)
+                self.tensors[new] = info if new == name else info._replace(name=new)
+        self._stored_names = {new: name for name, new in renamed.items()}
+        lists = {id(one.parts): one.parts for one in self._weights.values()}
+        parts = {part for some in lists.values() for part in some}  # many may share one
+        others = [one for one in stored.readers(parts) if one is not reader]
+        self._files: Sequence[Reader] = [reader, *others]
+        self._open = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+        self.again: PlanAgain | None = None
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the files."""
+        return [number for file in self._files for number in file.state]
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if a file was changed since it was first opened."""
+        for file in self._files:
+            file.check_unchanged()
+
+    def decoded(self, name: str) -> DecodedWeight | None:
+        """Return the weight of this name if it is decoded."""
+        return self._weights.get(name)
+
+    def report(self, name: str) -> CastReport | None:
+        """Return what encoding a tensor lost, when it has been read; None for others."""
+        one = self._weights.get(name)
+        return None if one is None or one.measured is None else one.measured()
+
+    def stored_name(self, name: str) -> str:
+        """Return what a tensor that is not made is called in the file."""
+        return self._stored_names.get(name, name)
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a tensor comes."""
+        one = self._weights.get(name)
+        return Elements(one.format) if one else self._reader.elements(self.stored_name(name))
+
+    def stated(self) -> Any:
+        """Say that nothing is stated of quantised layers: the plan was made from the source's."""
+        return None
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of a tensor stand; None if they are in C order, without gaps."""
+        is_made = name in self._weights
+        return None if is_made else self._reader.arrangement(self.stored_name(name))
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
+        is_made = name in self._weights
+        return None if is_made else self._reader.place(self.stored_name(name))
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
+        self._reader.expect(self.stored_name(name) for name in names if name not in self._weights)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes; those of a weight come in slabs."""
+        one = self._weights.get(name)
+        if one is None:
+            yield from self._reader.pieces(self.stored_name(name), nbytes)
+            return
+        for array in self.slabs(name):
+            yield cast("bytes", to_bytes(array).data)  # as good to write
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format."""
+        one = self._weights.get(name)
+        if one is None:
+            return self._reader.read(self.stored_name(name))
+        whole = np.empty(math.prod(one.info.shape), numpy_dtype(one.format))
+        done = 0
+        for array in self.slabs(name):
+            whole[done : done + array.size] = array.reshape(-1)
+            done += array.size
+        return whole.reshape(one.info.shape)
+
+    def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
+        """Decode the slabs of a weight, as many at a time as there are threads.
+
+        They are in C order, in the format `to` if it is not the weight's own.
+        """
+        one = self._weights[name]
+        waiting: deque[Future[NDArray[Any]]] = deque()
+        assert self._pool is not None, "it is open"  # noqa: S101
+        try:
+            for slab in one.slabs(to or one.format):
+                waiting.append(self._pool.submit(slab))
+                if len(waiting) > self._threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads."""
+        own = object.__new__(type(self))
+        own.__dict__ |= self.__dict__
+        with own:
+            yield own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is planned again, when it is needed there."""
+        assert self.again is not None, "of a request"  # noqa: S101
+        return PlannedElsewhere, (self.again, Path(os.path.abspath(self.path)), self.state)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._stored.opened(self._files))
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._threads))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._open.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedElsewhere:
+    """What a `DecodedReader` is in another process.
+
+    Attributes
+    ----------
+    again
+        What plans it.
+    path
+        Its file.
+    state
+        Size and time of the files, which must still hold.
+
+    """
+
+    again: PlanAgain
+    path: Path
+    state: Sequence[int]
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DecodedReader]:
+        """Open its files for a block of one of several threads.
+
+        Raises
+        ------
+        CheckpointError
+            One of them was changed since they were first opened.
+
+        """
+        planned = next((readers for again, readers in _PLANNED if again == self.again), None)
+        if planned is None:
+            planned = self.again()
+            _PLANNED[:] = [(self.again, planned)]
+        reader = planned.get(self.path)
+        if reader is None or reader.state != self.state:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+        with reader.beside_others() as own:
+            yield own
+
+
+_PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
+"""What another process planned last, for all batches of a run."""
+
+
+def with_tensors(
+    component: Component, shards: Mapping[str, Reader], made_of: Mapping[str, Sequence[str]]
+) -> Component:
+    """Return a component with other shards, whose index follows.
+
+    `made_of` names what tensors become; those that it does not have stay.
+    """
+
+    def names(old: Iterable[str]) -> Iterator[tuple[str, str]]:
+        return ((name, new) for name in old for new in made_of.get(name, [name]))
+
+    index = dict(component.index)
+    if (there := index.get("weight_map")) is not None:
+        index["weight_map"] = {new: there[name] for name, new in names(there)}
+    indexed = {path: tuple(new for _, new in names(component.indexed[path])) for path in shards}
+    return replace(component, index=index, shards=shards, indexed=indexed)

@@ -1,0 +1,50 @@
+"""Readers that decode, one for each kind of file that has more than tensors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.hdf5 import Hdf5Reader
+from castwise.checkpoint.containers.keras import KerasReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.quantization.weights._keras import plain_model
+
+
+class DecodedShard(DecodedReader, SafetensorsReader):
+    """A shard that is a safetensors file: tensors that are not decoded stay as they stand in it."""
+
+    def layout(self, name: str) -> StoredLayout:
+        """Return code, shape and tag of a tensor that is not decoded."""
+        assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
+        return self._reader.layout(self.stored_name(name))
+
+
+class DecodedHdf5(DecodedReader, Hdf5Reader):
+    """A file that is HDF5: groups and attributes stay as they stand in it."""
+
+    def __init__(self, reader: Hdf5Reader, *arguments: Any, **options: Any) -> None:
+        super().__init__(reader, *arguments, **options)
+        self.tree = reader.tree
+        self.left_out = frozenset(options["left_out"])
+
+
+class DecodedKeras(DecodedHdf5, KerasReader):
+    """A `.keras` file: all but its weights and its configuration stays."""
+
+    def __init__(self, reader: KerasReader, *arguments: Any, **options: Any) -> None:
+        super().__init__(reader, *arguments, **options)
+        self.archive, self.members = reader.archive, reader.members
+        self.new_config = json.dumps(plain_model(reader.model()))
+
+
+def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedReader:
+    """Make the reader that stands for a shard; see `DecodedReader`."""
+    if isinstance(reader, KerasReader):
+        return DecodedKeras(reader, *arguments, **options)
+    if isinstance(reader, Hdf5Reader):
+        return DecodedHdf5(reader, *arguments, **options)
+    made = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
+    return made(reader, *arguments, **options)

@@ -1,0 +1,437 @@
+"""Plan what a quantised checkpoint is without quantisation, and refuse what would be a guess."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import PolicyMap
+from castwise._spelling import nearest
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decode import FORMATS, Decode
+from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain_config import Exceptions
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
+from castwise.quantization.arrays._decode import wrapped_zeros
+from castwise.quantization.producers._configs import (
+    CONFIGS,
+    Statement,
+    described_in,
+    statements,
+    undecodable,
+)
+from castwise.quantization.producers._names import numbered_kernel
+from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.weights._decoding import Decoding, decoding
+from castwise.quantization.weights._decoding import Slab as Cut
+from castwise.quantization.weights._rules import NOT_DECODED
+
+_LOGGER = logging.getLogger(__name__)
+_CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"
+_SLAB_ELEMENTS = 2 << 20
+"""Elements of a slab: with those that wait to be written, far less than 64 MiB."""
+
+METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
+"""Keys of metadata that tell how tensors are quantised."""
+
+WRAPPED = (
+    "zero points of {!r} are stored as the largest code, one less than 0; they are taken as 0, as "
+    "GPTQModel and exllamav2 do, while AutoGPTQ's torch code takes them for the largest code plus "
+    "one"
+)
+
+_Check = Callable[[QuantizedArray], None]
+"""Looks at what was read for a slab."""
+
+_DECODED = "float"
+"""Kind of a weight that is decoded; its format is None, as that of no other tensor of this kind."""
+
+_OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral", "keras"))
+"""Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
+
+
+_EXCEPTIONS = {
+    "compressed-tensors": "ignore",
+    "fp8": "modules_to_not_convert",
+    "mxfp8": "modules_to_not_convert",
+    "mxfp4": "modules_to_not_convert",
+    "fbgemm_fp8": "modules_to_not_convert",
+    "bitsandbytes": "llm_int8_skip_modules",
+}
+"""The key of a method's section that lists the modules that are not quantised."""
+
+
+class Plain(NamedTuple):
+    """An opened checkpoint as it is without quantisation.
+
+    Attributes
+    ----------
+    source
+        The readers that decode.
+    exceptions
+        By the paths of configurations, the modules that they must except from it now.
+    tell
+        Warns of what a plain model does not have.
+
+    """
+
+    source: Reader | CheckpointFolder
+    exceptions: dict[str, Exceptions]
+    tell: Callable[[], None]
+
+
+def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
+    """Return an opened checkpoint as it is without quantisation.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing in it is quantised; or a weight cannot be decoded for certain: a part is missing or
+        of another shape, nothing says how it is stored, or castwise does not decode it.
+
+    """
+    plans = [_Plain(source, one, how) for one in components_of(source)]
+    if not (how.may_be_plain or any(one.names or one.left_out for one in plans)):
+        raise CheckpointError(
+            f"{source.path}: no weight in it is quantised; castwise cast casts it"
+        )
+    _check_only(how, plans)
+
+    def tell() -> None:
+        for one in plans:
+            one.tell()
+
+    if not isinstance(source, CheckpointFolder):
+        (reader,) = plans[0].shards.values()
+        return Plain(reader, {}, tell)
+    consumed = {name for one in plans for name in one.consumed}
+    components = [one.component() for one in plans]
+    exceptions = {
+        one.prefix + _CONFIG: plan.exceptions
+        for one, plan in zip(components, plans, strict=True)
+        if plan.exceptions is not None
+    }
+    plain = replace(source, components=components, consumed=frozenset(consumed))
+    return Plain(plain, exceptions, tell)
+
+
+def decide(how: Decode, tensors: Iterable[TensorInfo]) -> list[Planned]:
+    """Plan that weights are decoded, and that all other tensors stay."""
+    return [
+        Planned(info, how.format, None, "dtype", is_decoded=True)
+        if info.format is None and info.kind == _DECODED
+        else Planned(info)
+        for info in tensors
+    ]
+
+
+class _Plain:
+    """The plan for one component.
+
+    Attributes
+    ----------
+    found
+        What of it is quantised; None if nothing is.
+    shards
+        What stands for its shards, by path; those without any tensor are not there.
+    consumed
+        Paths of its files that tell how tensors were stored, and of shards without any tensor.
+    left_out
+        The tensors that a plain model does not have, each with what it is; "" for those that were
+        needed to decode others.
+    exceptions
+        The modules that its configuration must except; None if all of it is decoded.
+
+    """
+
+    def __init__(
+        self, source: Reader | CheckpointFolder, component: Component, how: Decode
+    ) -> None:
+        self._component = component
+        self._how = how
+        is_folder = isinstance(source, CheckpointFolder)
+        self._path = source.path / component.prefix if component.prefix else source.path
+        tensors, configs, pairs, unreadable = stated_of(source, component)
+        self.found = found_in(component, tensors, configs, pairs)
+        self.names: list[str] = []
+        self.consumed: list[str] = []
+        self.exceptions: Exceptions | None = None
+        self.shards: dict[str, Reader] = dict(component.shards)
+        self._weights: dict[str, DecodedWeight] = {}
+        self._renamed: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self._warned: set[str] = set()
+        if unreadable:
+            raise self._refusal(
+                f"what states how its tensors are stored cannot be read: {unreadable[0]}"
+            )
+        if self.found is None:
+            return
+        self._stated = statements(configs, pairs)
+        self._stored = StoredTensors(component.shards)
+        self._check(self.found)
+        self.names = [component.prefix + one.name for one in self.found.weights]
+        chosen = self._chosen(self.found)
+        is_partial = len(chosen) < len(self.found.weights)
+        if is_partial and chosen:
+            own = [
+                one
+                for one in self._stated
+                if is_folder or one.origin == _OWN or one.method == _KERAS
+            ]
+            self.exceptions = self._excepted(own, chosen)
+        self._plan(chosen)
+        if is_folder and not is_partial:
+            self.consumed = [
+                component.prefix + name for name in CONFIGS if name in configs and name != _CONFIG
+            ]
+        self._stand_in()
+
+    def _refusal(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"{self._path} cannot be decoded: {reason}")
+
+    def _check(self, found: Quantization) -> None:
+        """Refuse what does not say for certain how each weight is stored."""
+        stated = ", ".join(found.stated)
+        if found.unknown is not None:
+            raise self._refusal(f"castwise does not know the method {found.unknown!r} ({stated})")
+        if found.orphans:
+            orphan = max(found.orphans, key=lambda one: one.is_payload)
+            what, lacks = ("payload", "scale") if orphan.is_payload else ("scale", "payload")
+            raise self._refusal(
+                f"{orphan.name!r} is a {what} without its {lacks} {orphan.missing[0]!r} "
+                f"({len(found.orphans):,} such tensors)"
+            )
+        for one in self._stated:
+            if (reason := undecodable(one)) is not None:
+                raise self._refusal(f"{one.origin}: {reason}")
+        for weight in found.weights:
+            if weight.problem is not None:
+                raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+            if NOT_DECODED.issuperset(weight.recipes):
+                made = " or ".join(weight.recipes)
+                raise self._refusal(
+                    f"{weight.payload!r} is {weight.scheme or 'quantised'} as {made} stores it, "
+                    "which castwise cannot decode yet; that library reads it"
+                )
+            if not (found.stated or _OWN_NAMES.issuperset(weight.recipes)):
+                raise self._refusal(
+                    f"nothing says how {weight.payload!r} is stored, which may be as by "
+                    f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
+                    f"({', '.join(CONFIGS)})"
+                )
+        there: Mapping[str, str] | None = self._component.index.get("weight_map")
+        for shard, reader in self._component.shards.items():
+            for name in reader.tensors:
+                if there is not None and name not in there:
+                    raise self._refusal(
+                        f"tensor {name!r} is in {shard}, and its index has it nowhere"
+                    )
+
+    def _chosen(self, found: Quantization) -> list[QuantizedWeight]:
+        if self._how.only is None:
+            return list(found.weights)
+        pattern = PolicyMap("fullmatch", "first")
+        try:
+            pattern.insert(self._how.only, True)
+        except ValueError as error:
+            raise ValueError(f"only: {error}") from error
+        prefix = self._component.prefix
+        return [one for one in found.weights if pattern.find(prefix + one.name) is not None]
+
+    def _excepted(
+        self, statements: Sequence[Statement], chosen: Sequence[QuantizedWeight]
+    ) -> Exceptions | None:
+        """Return what the configuration must except; refuse one that cannot."""
+        if not statements:
+            return None
+        keys = {_EXCEPTIONS.get(one.method) for one in statements}
+        key = keys.pop()
+        if keys or key is None or any(one.origin != _CONFIG for one in statements):
+            stated = ", ".join(f"{one.origin}: {one.method}" for one in statements)
+            raise self._refusal(
+                f"{stated} cannot except single modules, so decode all of it (only, --only)"
+            )
+        return Exceptions(key, [one.name.rpartition(".")[0] for one in chosen])
+
+    def _plan(self, chosen: Sequence[QuantizedWeight]) -> None:
+        kept = {name for one in self._kept(chosen) for name in (one.payload, *one.parts)}
+        if self.found is not None and not kept:
+            # Of weights that are computed in float8, but stored in full precision, Keras numbers
+            # the scales; the names of others tell them only beside quantised weights.
+            others = [name for name in self.found.others if chosen or numbered_kernel(name)]
+            self.left_out |= dict.fromkeys(others, "other scales and markers")
+        for weight in chosen:
+            self._weights[weight.payload] = self._weight(weight)
+            for name in weight.parts:
+                if name not in kept:
+                    is_input = name in weight.activations
+                    self.left_out[name] = "scales of inputs" if is_input else ""
+        for one in self._weights.values():
+            name = one.info.name
+            if name == one.payload or name not in self._stored or name in self.left_out:
+                continue
+            if numbered_kernel(one.payload) != name or name in self._weights:
+                raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
+            self._renamed[name] = one.payload  # the bias comes before codes, and after a kernel
+
+    def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
+        names = {one.payload for one in chosen}
+        weights = () if self.found is None else self.found.weights
+        return [one for one in weights if one.payload not in names]
+
+    def _weight(self, weight: QuantizedWeight) -> DecodedWeight:
+        section = next(
+            (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
+        )
+        try:
+            plan = decoding(weight, self._stored, self._stored.read, section, self._how.arithmetic)
+        except Undecodable as error:
+            raise self._refusal(f"{weight.payload!r}: {error}") from error
+
+        def rows(cut: Cut) -> QuantizedArray:
+            try:
+                return plan.rows(cut)
+            except Undecodable as error:  # what codes are, only reading tells
+                raise self._refusal(f"{weight.payload!r}: {error}") from error
+
+        nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
+        info = TensorInfo(
+            weight.name, None, _DECODED, weight.scheme or "quantised", plan.shape, nbytes
+        )
+        return DecodedWeight(
+            info,
+            self._how.format,
+            weight.payload,
+            plan.parts,
+            partial(
+                _slabs,
+                replace(plan, rows=rows),
+                self._check_of(weight, section),
+                self._how.arithmetic,
+            ),
+        )
+
+    def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
+        """Return what warns, once, if scales or zero points are not what is stated of them.
+
+        That is powers of two as `scale_fmt` has it, and zero points that decoders agree on.
+        """
+        scale = weight.scale
+        is_stated = section.get("scale_fmt") == "ue8m0" and scale is not None
+        are_powers = is_stated and self._stored[scale or ""].format in FORMATS
+
+        def check(q: QuantizedArray) -> None:
+            if are_powers and "scales" not in self._warned:
+                significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
+                if not np.isin(significands, (0, 0.5)).all():
+                    self._warn(
+                        "scales",
+                        f"scale_fmt says ue8m0, but the scales of {weight.payload!r} are not "
+                        "powers of two; they are taken as they are",
+                    )
+            if "zero points" not in self._warned and wrapped_zeros(q):
+                self._warn("zero points", WRAPPED.format(weight.payload))
+
+        return check
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Warn once of each kind."""
+        self._warned.add(kind)
+        _LOGGER.warning("%s: %s", self._path, text)
+
+    def _stand_in(self) -> None:
+        """Let readers stand for the shards."""
+        is_plain = len(self._weights) == len(self.names)
+        for path, reader in self._component.shards.items():
+            removed = {*METADATA, *described_in(reader.metadata)} if is_plain else set()
+            metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
+            weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
+            stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
+            if stays and metadata == reader.metadata:
+                continue
+            self.shards[path] = decoded_reader(
+                reader,
+                self._stored,
+                weights,
+                left_out=self.left_out,
+                metadata=metadata,
+                threads=self._how.threads,
+                renamed={old: new for old, new in self._renamed.items() if old in reader.tensors},
+            )
+            if not self.shards[path].tensors:
+                del self.shards[path]
+                self.consumed.append(path)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if a weight is decoded."""
+        return bool(self._weights)
+
+    def component(self) -> Component:
+        """Return the component as it is without quantisation."""
+        index, prefix = dict(self._component.index), len(self._component.prefix)
+        indexed = {path: self._component.indexed[path] for path in self.shards}
+        if "weight_map" in index:
+            index["weight_map"] = {
+                self._weights[name].info.name
+                if name in self._weights
+                else self._renamed.get(name, name): shard
+                for name, shard in index["weight_map"].items()
+                if name not in self.left_out
+            }
+            homes: dict[str, list[str]] = {}
+            for name, shard in index["weight_map"].items():
+                homes.setdefault(shard, []).append(name)
+            indexed = {path: tuple(homes[path[prefix:]]) for path in self.shards}
+        return replace(self._component, index=index, shards=self.shards, indexed=indexed)
+
+    def tell(self) -> None:
+        """Say which tensors a plain model does not have, beside what decodes weights."""
+        for what in filter(None, dict.fromkeys(self.left_out.values())):
+            names = [name for name, kind in self.left_out.items() if kind == what]
+            _LOGGER.warning(
+                "%s: left out, as a plain model has none: %s, %d: %s",
+                self._path,
+                what,
+                len(names),
+                listed(names),
+            )
+
+
+def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
+    """Refuse a pattern that matches no weight."""
+    if how.only is None or any(one.is_changed for one in plans):
+        return
+    names = [name for one in plans for name in one.names]
+    near = nearest([how.only], names)[how.only]
+    raise CheckpointError(
+        f"only {how.only!r} matches no quantised weight"
+        + (f"; did you mean {near!r}?" if near else "")
+    )
+
+
+def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterator[Slab]:
+    dtype = numpy_dtype(name)
+    for cut in plan.slabs(_SLAB_ELEMENTS):
+        yield partial(_decoded_slab, plan, check, arithmetic, cut, dtype)
+
+
+def _decoded_slab(
+    plan: Decoding, check: _Check, arithmetic: Any, cut: Cut, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    q = plan.rows(cut)
+    check(q)
+    return dequantize(q, dtype, arithmetic=arithmetic, threads=1)

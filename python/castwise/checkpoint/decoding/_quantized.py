@@ -1,0 +1,180 @@
+"""The quantised weights of a checkpoint, which a cast must not take for numbers.
+
+Files beside the tensors say how they are quantised; where they say nothing, names, formats and
+shapes do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization.producers._configs import CONFIGS, MODEL
+from castwise.quantization.producers._found import joined, prefixed
+from castwise.quantization.producers._gguf import TYPES, weight_of
+from castwise.quantization.weights._recognition import recognized
+
+_MAX_BYTES = 10_000_000
+_MAX_DIGITS = 18
+
+
+def quantization_of(source: Reader | CheckpointFolder) -> Quantization | None:
+    """Return what of an opened checkpoint is quantised; None if nothing is."""
+    found = [
+        prefixed(one, component.prefix)
+        for component in components_of(source)
+        if (one := _of_component(source, component)) is not None
+    ]
+    return joined(found) if found else None
+
+
+def refuse_changes(
+    source: Reader | CheckpointFolder, plans: Mapping[str, Sequence[Planned]]
+) -> None:
+    """Refuse a plan that casts a part of a quantised weight as if it were an array of numbers.
+
+    `plans` are those of the shards, by path.
+
+    Raises
+    ------
+    CheckpointError
+        A payload, a scale or another part is to become another format; or any tensor is, where a
+        configuration states a method that castwise does not know.
+
+    """
+    for component in components_of(source):
+        changed = {
+            one.info.name: one.target
+            for shard in component.shards
+            for one in plans[shard]
+            if one.target is not None and one.target != one.info.format
+        }
+        found = _of_component(source, component) if changed else None
+        text = None if found is None else _changed_text(found, changed)
+        if text is not None:
+            path = source.path / component.prefix if component.prefix else source.path
+            raise CheckpointError(
+                f"{path} is quantised: {text}. To decode it: castwise dequantize, "
+                "checkpoint.dequantize_file. Else map payloads and scales to 'keep' (dtype_map, "
+                "--map), or cast them as if they were plain numbers (raw=True, --raw)"
+            )
+
+
+def _of_component(source: Reader | CheckpointFolder, component: Component) -> Quantization | None:
+    tensors, configs, pairs, unreadable = stated_of(source, component)
+    found = found_in(component, tensors, configs, pairs)
+    if not unreadable:
+        return found
+    return replace(found or Quantization(), unreadable=unreadable)
+
+
+def found_in(
+    component: Component,
+    tensors: Sequence[TensorInfo],
+    configs: Mapping[str, Any],
+    pairs: Mapping[str, str],
+) -> Quantization | None:
+    """Return what of a component is quantised, given what `stated_of` returns."""
+    if not all(isinstance(reader, GgufReader) for reader in component.shards.values()):
+        return recognized(tensors, configs, pairs)
+    weights = tuple(weight_of(one.name, one.stored) for one in tensors if one.stored in TYPES)
+    return Quantization((f"{component.prefix}gguf",), weights=weights)
+
+
+def stated_of(
+    source: Reader | CheckpointFolder, component: Component
+) -> tuple[list[TensorInfo], dict[str, Any], dict[str, str], tuple[str, ...]]:
+    """Return what a component holds and what is stated of it.
+
+    That is its tensors, the parsed configurations beside them by name, its metadata, and the
+    configurations that cannot be read.
+    """
+    is_folder = isinstance(source, CheckpointFolder)
+    folder = source.path / component.prefix if is_folder else source.path.parent
+    tensors: list[TensorInfo] = []
+    pairs: dict[str, str] = {}
+    for reader in component.shards.values():
+        tensors.extend(reader.tensors.values())
+        pairs = {**reader.metadata, **pairs}
+    configs, unreadable = _configs(folder)
+    for reader in component.shards.values():
+        try:
+            if (layers := reader.stated()) is not None:
+                configs[MODEL] = layers
+        except (CheckpointError, ValueError, RecursionError) as error:
+            unreadable = (*unreadable, f"its config.json: {error}")
+    return tensors, configs, pairs, unreadable
+
+
+def _changed_text(found: Quantization, changed: Mapping[str, str]) -> str | None:
+    """Say of the first part of a quantised weight that is changed what it is, and how many are."""
+    weights = [
+        weight
+        for weight in found.weights
+        if weight.payload in changed or not changed.keys().isdisjoint(weight.parts)
+    ]
+    orphans = [orphan for orphan in found.orphans if orphan.name in changed]
+    others = [name for name in found.others if name in changed]
+    if weights:
+        first = weights[0]
+        name = next(name for name in (first.payload, *first.parts) if name in changed)
+        what, count = _weight_text(first), f"{len(weights):,} of {len(found.weights):,} weights"
+    elif orphans:
+        name, count = orphans[0].name, f"{len(orphans):,} such tensors"
+        what, lacks = ("payload", "scale") if orphans[0].is_payload else ("scale", "payload")
+        what = f"{name!r} is a {what} without its {lacks} {orphans[0].missing[0]!r}"
+    elif others:
+        name, count = others[0], f"{len(others):,} such tensors"
+        what = f"{name!r} is a scale of it"
+    elif found.unknown is not None:
+        name, count = next(iter(changed)), f"{len(changed):,} tensors"
+        stated = ", ".join(found.stated)
+        what = f"any tensor may be part of it, as castwise does not know the method ({stated})"
+    else:
+        return None
+    return f"{what}; {name!r} would become {changed[name]} ({count} would change)"
+
+
+def _weight_text(weight: QuantizedWeight) -> str:
+    block = "" if weight.block is None else f" in blocks of {'x'.join(map(str, weight.block))}"
+    made = " or ".join(weight.recipes)
+    scale = "" if weight.scale is None else f" with the scale {weight.scale!r}"
+    scheme = weight.scheme or "an unknown scheme"
+    return f"the payload {weight.payload!r} is {scheme}{block} ({made}){scale}"
+
+
+def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parse the files of a folder that may state how its tensors are quantised.
+
+    Those that cannot be read are returned beside them, each with the reason.
+    """
+    found: dict[str, Any] = {}
+    unreadable = []
+    for name in CONFIGS:
+        path = folder / name
+        try:
+            if path.is_file():
+                found[name] = _parsed(path)
+        except (OSError, ValueError, RecursionError) as error:
+            unreadable.append(f"{name}: {error}")
+    return found, tuple(unreadable)
+
+
+def _parsed(path: Path) -> Any:
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
+    return json.loads(path.read_bytes().decode("utf-8-sig"), parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    """Parse a number; the longest, which Python refuses to convert, mean nothing here."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else 0

@@ -1,0 +1,367 @@
+"""Quantise weights while they are read, in slabs of whole blocks.
+
+A scale of a whole tensor, or of several that share it, needs the largest magnitude first: then the
+weights are read twice. Parts that stand apart in the new file are made each in its own turn; small
+ones are kept from the turn of the payload as far as they fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import product
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport, block_amax, restore_report
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.checkpoint.encoding._written_schemes import Encoding
+from castwise.quantization import QuantizedArray, dequantize, quantize
+
+_KEPT_BYTES = 8 << 20
+_MEASURED_ELEMENTS = 32 << 10
+_FLIGHT_ELEMENTS = 4 << 20
+"""Elements of all slabs that are read, encoded or waiting to be written at a time."""
+
+_WORD_BITS, _LOWEST = 64, 2 * 1074
+"""The words of exact sums, and the power of two of the lowest bit, negated; see the core."""
+
+_PRECISION = 53
+"""Bits of the significand of float64."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """A tensor that a quantised weight is stored as.
+
+    Attributes
+    ----------
+    key
+        What the producer calls it.
+    format
+        Its format.
+    shape
+        Its elements along each axis.
+    value
+        What it holds, if that follows from the shape of the weight; else None.
+    by_rows
+        True if slabs of it follow each other; False if there is one for all of the weight.
+
+    """
+
+    key: str
+    format: str
+    shape: tuple[int, ...]
+    value: Array | None
+    by_rows: bool
+
+
+@dataclass(slots=True)
+class Shared:
+    """The largest magnitude of the weights that share a scale."""
+
+    weights: list[EncodedWeight]
+    found: float | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    def amax(self) -> float:
+        """Read the weights, the first time."""
+        with self.lock:
+            if self.found is None:
+                self.found = max(one.amax() for one in self.weights)
+            return self.found
+
+
+def share(weights: list[EncodedWeight]) -> None:
+    """Let weights have a scale in common."""
+    shared = Shared(weights)
+    for one in weights:
+        one.shared = shared
+
+
+def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads: int) -> int:
+    """Return how many threads may encode at a time, as the widest row of blocks allows."""
+    widest = max(_step(one) * shape[-2 if one.written.transposed else -1] for shape, one in weights)
+    return max(min(threads, _FLIGHT_ELEMENTS // widest), 1)
+
+
+class EncodedWeight:
+    """A weight on its way into a quantised checkpoint.
+
+    Parameters
+    ----------
+    info
+        The weight as it is.
+    stored
+        The tensors of all shards.
+    encoding
+        What it becomes.
+    kept
+        Parts that were made with others.
+    threads
+        How many threads encode slabs.
+
+    """
+
+    def __init__(
+        self,
+        info: TensorInfo,
+        stored: StoredTensors,
+        encoding: Encoding,
+        kept: Kept,
+        threads: int,
+    ) -> None:
+        self.info = info
+        self.encoding = encoding
+        self.shared = Shared([self])
+        self._stored = stored
+        self._kept = kept
+        self._threads = threads
+        *stack, rows, columns = info.shape
+        if encoding.written.transposed:
+            rows, columns = columns, rows
+        self._stack, self._rows, self._columns = tuple(stack), rows, columns
+        self._dtype = numpy_dtype(info.format or "")
+        self._report = CastReport()
+        self._lock = Lock()
+        made = _parts(encoding, self._dtype, rows, columns)
+        self.parts = [replace(one, shape=(*stack, *one.shape)) for one in made]
+        """What it is stored as, the payload first."""
+        is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
+        self._needs_amax = is_whole and not all(one.by_rows for one in made)
+
+    def measured(self) -> CastReport:
+        """Return what quantising it lost, when its payload is made."""
+        return self._report
+
+    def slabs(self, part: EncodedPart, is_payload: bool, _format: str) -> Iterator[Slab]:
+        """List the slabs of a part, each of which can be made by another thread."""
+        if is_payload:
+            self._report = CastReport()  # also where it is made again
+        if part.value is not None:
+            yield partial(np.asarray, part.value)
+        elif not part.by_rows:
+            yield partial(self._constant, part.key)
+        else:
+            for number, cut in enumerate(self._cuts()):
+                yield partial(self._encoded, part.key, number, cut, is_payload)
+
+    def _cuts(self) -> Iterator[Sequence[Range]]:
+        """Cut the weight into rows of blocks: as ranges along the axes of the stored tensor."""
+        step = _step(self.encoding)
+        room = _FLIGHT_ELEMENTS // (self._threads + 2)
+        high = max(room // max(self._columns, 1) // step, 1) * step
+        for place in product(*map(range, self._stack)):
+            outer = [(one, one + 1) for one in place]
+            for first in range(0, self._rows, high):
+                rows, columns = (first, min(first + high, self._rows)), (0, self._columns)
+                turned = self.encoding.written.transposed
+                yield [*outer, *((columns, rows) if turned else (rows, columns))]
+
+    def _read(self, cut: Sequence[Range]) -> Array:
+        """Read a slab as a matrix."""
+        array = self._stored.box(self.info.name, cut)
+        return array.reshape(array.shape[-2:])
+
+    def _quantized(self, array: Array) -> QuantizedArray:
+        return _quantized(self.encoding, array, self.shared.amax() if self._needs_amax else None)
+
+    def _encoded(self, key: str, number: int, cut: Sequence[Range], is_payload: bool) -> Array:
+        """Make one part of a slab."""
+        kept = None if is_payload else self._kept.taken(self.info.name, number, key)
+        if kept is not None:
+            return kept
+        array = self._read(cut)
+        if not self._needs_amax:
+            self._largest(array, threads=1)
+        quantized = self._quantized(array)
+        parts = quantized.parts()
+        if is_payload:
+            report = measured(array, quantized, turned=self.encoding.written.transposed)
+            with self._lock:
+                self._report += report
+            rows = {one.key for one in self.parts if one.by_rows and one.key != key}
+            self._kept.put(self.info.name, number, {one: parts[one] for one in rows})
+        return parts[key]
+
+    def _constant(self, key: str) -> Array:
+        """Make a part that does not depend on single rows."""
+        zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
+        return self._quantized(zeros).parts()[key]
+
+    def amax(self) -> float:
+        """Read the weight for its largest magnitude; its file is open."""
+        cuts = self._cuts()
+        return max((self._largest(self._read(cut), self._threads) for cut in cuts), default=0.0)
+
+    def _largest(self, array: Array, threads: int) -> float:
+        """Return the largest magnitude; refuse what is not finite."""
+        found = block_amax(array, threads=threads)
+        if not math.isfinite(found):
+            what = "NaN" if math.isnan(found) else "infinite"
+            raise CheckpointError(
+                f"tensor {self.info.name!r} cannot be quantised: it has an element that is {what}, "
+                "for which no scale is right; mend it, or leave it as it is (ignore, --ignore)"
+            )
+        return found
+
+
+class Kept:
+    """Parts of slabs whose payload was made last, up to a limit for all weights together.
+
+    Some may never be taken: a worker that makes a payload need not be the one that makes its scale.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int, str], Array] = {}
+        self._nbytes = 0
+        self._lock = Lock()
+
+    def put(self, name: str, number: int, parts: Mapping[str, Array]) -> None:
+        """Keep the parts of a slab in the place of older ones, or none if there is no room."""
+        size = sum(part.nbytes for part in parts.values())
+        with self._lock:
+            for key in parts:
+                self._drop((name, number, key))
+            while self._parts and self._nbytes + size > _KEPT_BYTES:
+                self._drop(next(iter(self._parts)))
+            if self._nbytes + size <= _KEPT_BYTES:
+                self._nbytes += size
+                self._parts |= {(name, number, key): part for key, part in parts.items()}
+
+    def taken(self, name: str, number: int, key: str) -> Array | None:
+        """Return a part, which then is not kept any more."""
+        with self._lock:
+            return self._drop((name, number, key))
+
+    def _drop(self, place: tuple[str, int, str]) -> Array | None:
+        part = self._parts.pop(place, None)
+        self._nbytes -= 0 if part is None else part.nbytes
+        return part
+
+
+def _step(encoding: Encoding) -> int:
+    return math.lcm(encoding.block[0] or 1, encoding.written.step)
+
+
+def _quantized(encoding: Encoding, array: Array, amax: float | None) -> QuantizedArray:
+    """Quantise a matrix as the producer does."""
+    written = encoding.written
+    scheme, block = written.scheme, encoding.block
+    is_row = block == (1, 0)
+    if is_row and scheme.startswith("int"):
+        # Packed, as groups are, with one group in a row.
+        scheme = f"{scheme.rpartition('_')[0]}_group"
+        block = (1, array.shape[-1])
+    given: dict[str, Any] = {} if min(block) == 0 else {"block": block}
+    return quantize(
+        array,
+        scheme,
+        recipe=written.recipe,
+        axis=-2 if written.transposed else -1,
+        amax=amax,
+        symmetric=written.symmetric,
+        threads=1,
+        **given,
+    )
+
+
+@cache
+def _parts(
+    encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
+) -> tuple[EncodedPart, ...]:
+    """Return the parts of a matrix, from what a few rows of it become."""
+    step = _step(encoding)
+    once, twice, rest = (
+        _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
+    )
+    found = []
+    for key, part in once.items():
+        row = format_of(part.dtype)
+        assert row is not None, "of the table"  # noqa: S101
+        by_rows = part.shape != twice[key].shape
+        shape, value = part.shape, None
+        if by_rows:
+            shape = tuple(
+                two if one == two else rows // step * one + (rest[key].shape[axis] if rest else 0)
+                for axis, (one, two) in enumerate(zip(shape, twice[key].shape, strict=True))
+            )
+        elif row.kind != "float":  # the shape of the weight, or a marker
+            is_shape = part.tolist() == [step, columns]
+            value = np.array([rows, columns], part.dtype) if is_shape else part
+        found.append(EncodedPart(key, row.name, shape, value, by_rows=by_rows))
+    return tuple(found)
+
+
+def _of_zeros(
+    encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
+) -> Mapping[str, Array]:
+    """Return the parts of so many rows of zeros; none of no rows."""
+    if not rows:
+        return {}
+    zeros = np.zeros((rows, columns), dtype)
+    return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None).parts()
+
+
+def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -> CastReport:
+    """Compare a matrix with what it is decoded to; sums are those of its rows, added exactly."""
+    dtype = np.float64 if array.dtype == np.float64 else np.float32
+    decoded = dequantize(quantized, dtype, threads=1)
+    if turned:
+        array, decoded = array.T, decoded.T
+    rows, columns = array.shape
+    high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
+    value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
+    wide, sums = np.empty((high, columns)), np.empty((2, rows))
+    exact = zeroed = zeros = 0
+    amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
+    for first in range(0, rows, high):
+        after = decoded[first : first + high]
+        there = slice(first, first + len(after))
+        before, err, mag, square = (one[: len(after)] for one in (value, error, size, wide))
+        np.copyto(before, array[there])
+        np.abs(np.subtract(after, before, out=err), out=err)
+        is_zero = np.equal(before, 0)
+        np.abs(before, out=mag)
+        amax = max(amax, float(mag.max()))
+        mag[is_zero] = np.inf  # so that nothing is divided by zero
+        amin = min(amin, float(mag.min()))
+        zeros += int(np.count_nonzero(is_zero))
+        zeroed += int(np.count_nonzero(np.equal(after, 0) > is_zero))
+        exact += int(np.count_nonzero(np.equal(before, after)))
+        largest = max(largest, float(err.max()))
+        worst = max(worst, float(np.divide(err, mag, out=mag).max()))
+        for one, out in zip((before, err), sums, strict=True):
+            np.copyto(square, one)
+            np.einsum("ij,ij->i", square, square, out=out[there])
+    counts = [array.size, exact, 0, 0, zeroed, 0, 0, 0, 0, zeros]
+    magnitudes = [amax, 0.0 if zeros == array.size else amin, largest, worst]
+    return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
+
+
+def _exact_sum(values: Array) -> tuple[int, list[int]]:
+    """Return the sum of numbers that are not negative, as the words of an exact sum."""
+    fractions, exponents = np.frexp(values)
+    units = np.ldexp(fractions, _PRECISION).astype(np.uint64)
+    total = 0
+    for exponent in np.unique(exponents):
+        # In two halves, so that none of so many overflows.
+        some = units[exponents == exponent]
+        above, below = int((some >> 32).sum()), int((some & 0xFFFFFFFF).sum())
+        total += ((above << 32) + below) << (int(exponent) - _PRECISION + _LOWEST)
+    words = []
+    while total:
+        words.append(total & ((1 << _WORD_BITS) - 1))
+        total >>= _WORD_BITS
+    first = next((place for place, word in enumerate(words) if word), 0)
+    return first, words[first:]

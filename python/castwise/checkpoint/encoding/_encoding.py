@@ -1,0 +1,468 @@
+"""Plan what a plain checkpoint is when its weights are quantised, and refuse what cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from castwise._core import PolicyMap, finfo
+from castwise._dtype_map import KEEP, DtypeMap
+from castwise._spelling import nearest
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import (
+    MATRIX,
+    STACK,
+    WEIGHT,
+    fused_with,
+    is_experts,
+    is_left,
+    is_matrix,
+    kept_modules,
+    turned_type,
+)
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain_config import without_quantization
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
+from castwise.checkpoint.encoding._written_configs import Statements, statements
+from castwise.checkpoint.encoding._written_schemes import (
+    Encoding,
+    encoding,
+    padding_problem,
+    written,
+)
+from castwise.checkpoint.plan import plan
+from castwise.checkpoint.report import CastRow
+from castwise.checkpoint.requests._quantizing import Made
+
+_BYTE_BITS = 8
+KIND = "float"
+"""Kind of the tensors that a weight becomes; their format as stored is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """What is quantised, and how.
+
+    Attributes
+    ----------
+    scheme
+        The scheme of linear layers; None if only those that a map names are quantised.
+    recipe
+        The producer.
+    block
+        The (rows, columns) that share a scale; None for the default.
+    ignore
+        Regular expressions that match the whole names of tensors, or modules, to leave.
+    dtypes
+        What a map says of formats.
+    schemes
+        What it says of schemes, by its keys.
+    threads
+        How many threads may encode.
+
+    """
+
+    scheme: str | None
+    recipe: str
+    block: tuple[int, int] | None
+    ignore: Sequence[str]
+    dtypes: DtypeMap
+    schemes: Mapping[str, str]
+    threads: int
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        """What a map says, by its keys."""
+        formats = dict(self.dtypes.keys.items())
+        return {key: self.schemes.get(key) or formats[key] or KEEP for key in formats}
+
+    def encoding(self, scheme: str) -> Encoding:
+        """Return how a scheme is stored."""
+        row = written(scheme, self.recipe)
+        return encoding(row, self.block if scheme == self.scheme else None)
+
+
+class Part(NamedTuple):
+    """The format of a tensor that is made, and what reports call it."""
+
+    format: str
+    label: str
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A checkpoint as it is with quantised weights.
+
+    Attributes
+    ----------
+    source
+        The readers that encode.
+    parts
+        What is made, by full names.
+    stated
+        What states it, by the prefix of the component.
+    dtypes
+        What becomes of tensors that are not made.
+    unused
+        Patterns of a map that matched nothing, each with the nearest name.
+
+    """
+
+    source: Reader | CheckpointFolder
+    dtypes: DtypeMap
+    parts: dict[str, Part] = field(default_factory=dict)
+    stated: dict[str, Statements] = field(default_factory=dict)
+    unused: dict[str, str | None] = field(default_factory=dict)
+
+    def _decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+        """Plan what becomes of tensors: what is made, what a map casts, and all others."""
+        found: dict[str, Planned] = {}
+        others = []
+        for info in tensors:
+            if (part := self.parts.get(prefix + info.name)) is None:
+                others.append(info)
+                continue
+            found[info.name] = Planned(
+                info, part.format, None, "dtype", is_decoded=True, label=part.label
+            )
+        kept = {one.info.name: one for one in plan(others, self.dtypes, prefix)}
+        return [found.get(info.name) or kept[info.name] for info in tensors]
+
+    def made(self) -> Made:
+        """Return what is to be written."""
+        return Made(self.source, self._decide, self._config, self._added, self.unused)
+
+    def _config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` to which what states the quantisation is added."""
+        return QuantizedConfig(path, label, self.stated.get(label.removesuffix(CONFIG)))
+
+    def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
+        """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
+        files: dict[str, str] = {}
+        for prefix, one in self.stated.items():
+            files |= {prefix + name: text for name, text in one.files.items()}
+            if one.sections and not prefixes.get(prefix, False):
+                files[prefix + CONFIG] = json.dumps(one.sections, indent=2) + "\n"
+        return files
+
+
+class QuantizedConfig(Config):
+    """A `config.json` that states how the weights of its model are quantised.
+
+    `new` says what states it; None if nothing of it changes.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+
+    """
+
+    def __init__(self, path: Path, label: str, new: Statements | None) -> None:
+        super().__init__(path, label)
+        self._new = new
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text with the sections at its end; None if it is to stay."""
+        del rows
+        if self._new is None or not self._text:
+            return None
+        before = self._text
+        if self._new.edit is not None:
+            text = self._new.edit(before)
+        else:
+            text = without_quantization(before)
+            if self._new.sections:
+                text = _with_sections(text, self._new.sections)
+        return None if text == before else text
+
+
+def _with_sections(text: str, sections: Mapping[str, object]) -> str:
+    end = text.rindex("}")
+    head, rest = text[:end].rstrip(), text[end:]
+    comma = "" if head.endswith("{") else ","
+    members = json.dumps(sections, indent=2)[2:-2]
+    return f"{head}{comma}\n{members}\n{rest}"
+
+
+def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Made:
+    """Return an opened checkpoint as it is with quantised weights.
+
+    `is_file` says that it becomes one file, which states in its metadata how they are stored.
+
+    Raises
+    ------
+    CheckpointError
+        It is quantised already; no weight of it would be; or the recipe cannot hold one.
+
+    """
+    made = Encoded(source, how.dtypes)
+    plans = [_Plan(source, one, how) for one in components_of(source)]
+    names = [name for one in plans for name in one.names]
+    _check_used(how, plans, names, made)
+    if not any(one.chosen for one in plans):
+        raise CheckpointError(
+            f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
+            "a map (--map) gives a scheme to"
+        )
+    components: list[Component] = []
+    for one in plans:
+        components.append(one.component(made, is_file=is_file))
+    if isinstance(source, CheckpointFolder):
+        made.source = replace(source, components=components)
+    else:
+        (made.source,) = components[0].shards.values()
+    return made.made()
+
+
+def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made: Encoded) -> None:
+    """Refuse patterns of `ignore` that match nothing; note those of a map."""
+    used = {one for each in plans for one in each.used}
+    for pattern in how.ignore:
+        if pattern not in used:
+            near = nearest([pattern], names)[pattern]
+            raise CheckpointError(
+                f"ignore {pattern!r} matches no tensor"
+                + (f"; did you mean {re.escape(near)!r}?" if near else "")
+            )
+    keys = [key for key, _ in how.dtypes.keys.items() if key not in used]
+    made.unused = nearest(keys, names)
+
+
+class _Plan:
+    """The plan for one component."""
+
+    def __init__(
+        self, source: Reader | CheckpointFolder, component: Component, how: Encode
+    ) -> None:
+        self._component = component
+        self._how = how
+        self._path = source.path / component.prefix if component.prefix else source.path
+        tensors, configs, pairs, unreadable = stated_of(source, component)
+        if unreadable:
+            raise self._refusal(f"what may state how it is stored cannot be read: {unreadable[0]}")
+        self._check_plain(component, tensors, configs, pairs)
+        self._turned = turned_type(configs)
+        config = configs.get(CONFIG, {})
+        if not isinstance(config, dict):
+            raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
+        self._ignored = [(text, _pattern(text)) for text in how.ignore]
+        self.used: set[str] = set()
+        self.names = [component.prefix + one.name for one in tensors]
+        self.chosen: dict[str, Encoding] = {}
+        self._left: list[str] = []
+        for info in tensors:
+            self._choose(info)
+
+    def _refusal(self, reason: str) -> CheckpointError:
+        return CheckpointError(f"{self._path} cannot be quantised: {reason}")
+
+    def _check_plain(
+        self,
+        component: Component,
+        tensors: Sequence[TensorInfo],
+        configs: Mapping[str, object],
+        pairs: Mapping[str, str],
+    ) -> None:
+        found = found_in(component, tensors, configs, pairs)
+        if found is None:
+            return
+        names = [one.payload for one in found.weights] + [one.name for one in found.orphans]
+        what = f"tensor {names[0]!r}" if names else ", ".join(found.stated) or "it"
+        raise self._refusal(
+            f"it is quantised already ({what}); decode it first: castwise dequantize, "
+            "checkpoint.dequantize_file"
+        )
+
+    def _choose(self, info: TensorInfo) -> None:
+        """Decide whether a tensor is quantised."""
+        name = self._component.prefix + info.name
+        _, key, _ = self._how.dtypes.decide(name, floating=False)
+        module = name.removesuffix(WEIGHT)
+        hits = [
+            text
+            for text, pattern in self._ignored
+            if pattern.find(name) is not None or pattern.find(module) is not None
+        ]
+        self.used |= {*hits, *([key] if key else [])}
+        scheme = self._how.schemes.get(key or "")
+        if scheme is None and key is None and not hits and is_matrix(info):
+            scheme = None if is_left(info.name) else self._how.scheme
+        if scheme is not None and not hits:
+            encoding = self._how.encoding(scheme)
+            if key is None and encoding.written.transposed and not is_experts(info.name):
+                scheme = None  # its producer keeps what is not of experts
+            else:
+                self._check(info, encoding, is_named=key is not None)
+                self.chosen[info.name] = encoding
+        if info.name not in self.chosen and is_matrix(info):
+            self._left.append(info.name)
+
+    def _check(self, info: TensorInfo, one: Encoding, *, is_named: bool) -> None:
+        """Refuse a weight that the recipe cannot hold."""
+        row, shape = one.written, info.shape
+        leave = "leave it as it is (ignore, --ignore)"
+
+        def refuse(reason: str) -> CheckpointError:
+            return CheckpointError(f"tensor {info.name!r}: {reason}")
+
+        if info.kind != "float" or info.format is None:
+            raise refuse(f"it is stored as {info.stored}, and weights are floating; {leave}")
+        if finfo(info.format).bits <= _BYTE_BITS:
+            raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
+        if len(shape) not in (MATRIX, STACK) or not all(shape):
+            raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
+        is_stack = len(shape) == STACK
+        if is_stack and not row.stacks:
+            raise refuse(
+                f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
+                f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
+            )
+        if row.transposed and not is_stack:
+            raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
+        if not (row.transposed or info.name.endswith("weight")) and row.recipe == "mlx":
+            raise refuse(
+                f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
+            )
+        if self._turned is not None and not is_named:
+            raise refuse(
+                f"models of type {self._turned} keep matrices as (in, out), which no producer "
+                f"quantises; {leave}, or name it in a map (--map)"
+            )
+        rows, columns = shape[-2:][:: -1 if row.transposed else 1]
+        width = one.block[1]
+        if width and one.block[0] == 1 and columns % width:
+            raise refuse(
+                f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
+                f"of {width} along {columns} columns; {leave}"
+            )
+        if (problem := padding_problem(row, rows, columns)) is not None:
+            raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
+
+    def component(self, made: Encoded, *, is_file: bool) -> Component:
+        """Return the component with quantised weights, and note what it has."""
+        if not self.chosen:
+            return self._component
+        component, prefix = self._component, self._component.prefix
+        stored = StoredTensors(component.shards)
+        threads = encoding_threads(
+            [(stored[name].shape, one) for name, one in self.chosen.items()], self._how.threads
+        )
+        kept = Kept()
+        weights = {
+            name: EncodedWeight(stored[name], stored, one, kept, threads)
+            for name, one in self.chosen.items()
+        }
+        self._share(weights)
+        stated = made.stated[prefix] = self._stated()
+        metadata: dict[str, str] = {}
+        if is_file:
+            if stated.metadata is None:
+                raise self._refusal(
+                    f"{next(iter(self.chosen.values())).written.recipe} states how weights are "
+                    "stored in config.json, which one file has not; name a folder"
+                )
+            metadata |= stated.metadata
+        parts = {name: self._parts(one) for name, one in weights.items()}
+        self._check_names(stored, parts)
+        for name, some in parts.items():
+            labels = [weights[name].encoding.written.scheme, *(one.format for one in some[1:])]
+            for one, label in zip(some, labels, strict=True):
+                made.parts[prefix + one.info.name] = Part(one.format, label)
+        shards: dict[str, Reader] = {}
+        for path, reader in component.shards.items():
+            own = {name: some for name, some in parts.items() if name in reader.tensors}
+            if not own and not metadata:
+                shards[path] = reader
+                continue
+            shards[path] = decoded_reader(
+                reader,
+                stored,
+                own,
+                left_out=(),
+                metadata={**reader.metadata, **metadata},
+                threads=threads,
+            )
+        made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
+        return with_tensors(component, shards, made_of)
+
+    def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
+        """Let weights that engines fuse have the same global scale."""
+        for name, one in weights.items():
+            if not one.encoding.written.shares:
+                continue
+            fused = [weights[other] for other in fused_with(name) if other in weights]
+            for other in fused:
+                if other.info.format != one.info.format:
+                    raise CheckpointError(
+                        f"tensors {one.info.name!r} ({one.info.format}) and {other.info.name!r} "
+                        f"({other.info.format}) are fused by engines and share a global scale, so "
+                        "they need the same format; cast one of them first"
+                    )
+            share(fused)
+
+    def _stated(self) -> Statements:
+        modules = {name.removesuffix(WEIGHT): one for name, one in self.chosen.items()}
+        return statements(modules, kept_modules(self._left, modules))
+
+    def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:
+        """Describe the tensors that a weight becomes, the payload first."""
+        found = []
+        sources = [one.info.name for one in weight.shared.weights]
+        for number, part in enumerate(weight.parts):
+            info = TensorInfo(
+                _part_name(weight, part.key),
+                None,
+                KIND,
+                weight.info.label,
+                part.shape,
+                0 if number else weight.info.nbytes,
+            )
+            slabs = partial(weight.slabs, part, not number)
+            measured = None if number else weight.measured
+            found.append(
+                DecodedWeight(info, part.format, weight.info.name, sources, slabs, measured)
+            )
+        return found
+
+    def _check_names(
+        self, stored: StoredTensors, parts: Mapping[str, Sequence[DecodedWeight]]
+    ) -> None:
+        seen: set[str] = set()
+        for name, some in parts.items():
+            for one in some:
+                new = one.info.name
+                if (new in stored and new != name) or new in seen:
+                    raise self._refusal(f"{name!r} is to become {new!r}, which is there too")
+                seen.add(new)
+
+
+def _pattern(text: str) -> PolicyMap:
+    pattern = PolicyMap("fullmatch", "first")
+    try:
+        pattern.insert(text, True)
+    except ValueError as error:
+        raise ValueError(f"ignore: {error}") from error
+    return pattern
+
+
+def _part_name(weight: EncodedWeight, key: str) -> str:
+    """Name a part of a weight, from what its producer calls it."""
+    name, own = weight.info.name, "weight"
+    if weight.encoding.written.transposed:
+        return f"{name}_{key}"
+    if name.endswith(own):
+        return name.removesuffix(own) + key
+    return name + key.removeprefix(own)

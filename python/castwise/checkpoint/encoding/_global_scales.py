@@ -1,0 +1,165 @@
+"""The global scale that weights get in another form, found when the first of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.quantization import QuantizedWeight
+from castwise.quantization.arrays._relaying import PowerRange, common_power
+from castwise.quantization.weights._decoding import Decoding
+
+SLAB_ELEMENTS = 1 << 20
+_SLAB_BYTES = 4 << 20
+_NUMBERS = (ml_dtypes.bfloat16, np.float16)
+_CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+"""The values of the codes without a sign."""
+
+AGAIN = "decode it (castwise dequantize), and quantise that (castwise quantize)"
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Reciprocal:
+    """The reciprocal of a global scale that some weights have.
+
+    Attributes
+    ----------
+    old
+        The global scale.
+    divides
+        True if it divides; then the reciprocal multiplies.
+    stored
+        The tensors of all shards.
+    scales
+        The names of the scales beside it.
+    found
+        The reciprocal.
+
+    """
+
+    old: np.float32
+    divides: bool
+    stored: StoredTensors
+    scales: list[str] = field(default_factory=list)
+    found: np.float32 | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    @property
+    def names(self) -> list[str]:
+        """The stored tensors that are read for it."""
+        return self.scales
+
+    def value(self) -> np.float32:
+        """Find it, the first time, with the scales that are there."""
+        with self.lock:
+            if self.found is None:
+                self.found = self._search()
+            return self.found
+
+    def _search(self) -> np.float32:
+        there = np.zeros(256, bool)
+        for name in self.scales:
+            for array in slabs_of(self.stored, name):
+                there |= np.bincount(array.reshape(-1).view(np.uint8), minlength=256) > 0
+        scales = np.flatnonzero(there).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+        with np.errstate(all="ignore"):
+            first = np.float32(1) / self.old
+            near = (first, np.nextafter(first, np.float32(np.inf)), np.nextafter(first, first * 0))
+            for one in near:
+                divisor, factor = (self.old, one) if self.divides else (one, self.old)
+                if np.isfinite(one) and _is_same(scales.astype(np.float32), divisor, factor):
+                    return one
+        raise CheckpointError(
+            f"tensor {self.scales[0]!r}: with no reciprocal of its global scale {self.old!r} do "
+            f"all values stay what they are; {AGAIN}"
+        )
+
+
+def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
+    """Return True if all codes at these scales decode to the same, dividing and multiplying.
+
+    That is in float32, as producers compute, and as real numbers, for which float64 is wide enough:
+    no quotient is within 2^-40 of the middle between two results unless it is that.
+    """
+    return all(
+        np.array_equal(*(cast(_CODES * one[:, None], dtype).view(np.uint16) for one in pair))
+        for wide in (scales, scales.astype(np.float64))
+        for pair in [(wide / divisor, wide * factor)]
+        for dtype in _NUMBERS
+    )
+
+
+@dataclass(slots=True)
+class Power:
+    """The global scale of weights whose scales are powers of two.
+
+    Attributes
+    ----------
+    divides
+        The global scale divides.
+    plans
+        How each of them is read, by name.
+    names
+        The stored tensors that are read for it.
+    found
+        The exponent that it has if it multiplies.
+
+    """
+
+    divides: bool
+    plans: dict[str, Decoding] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    found: int | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, weight: QuantizedWeight, plan: Decoding) -> None:
+        """Let another weight share it."""
+        self.plans[weight.payload] = plan
+        self.names += [weight.payload, *weight.parts]
+
+    def power(self) -> int:
+        """Find its exponent, the first time, from all scales of blocks that have values."""
+        with self.lock:
+            if self.found is None:
+                self.found = self._search()
+            return self.found
+
+    def value(self) -> np.float32:
+        """Return the global scale."""
+        power = self.power()
+        return np.float32(np.ldexp(1, -power if self.divides else power))
+
+    def _search(self) -> int:
+        ranges = {name: PowerRange() for name in self.plans}
+        for name, plan in self.plans.items():
+            for cut in plan.slabs(SLAB_ELEMENTS):
+                ranges[name].add(plan.rows(cut), cut.place, cut.start)
+        try:
+            return common_power(ranges)
+        except ValueError as error:
+            raise CheckpointError(f"{error}; {AGAIN}") from error
+
+
+def cuts_of(stored: StoredTensors, name: str) -> Iterator[Sequence[Range]]:
+    """Cut a tensor of bytes along its first axis."""
+    shape = stored[name].shape
+    rest: list[Range] = [(0, count) for count in shape[1:]]
+    high = max(_SLAB_BYTES * shape[0] // max(stored[name].nbytes, 1), 1)
+    for first in range(0, shape[0], high):
+        yield [(first, min(first + high, shape[0])), *rest]
+
+
+def slabs_of(stored: StoredTensors, name: str) -> Iterator[Array]:
+    """Read a tensor of bytes, slab by slab."""
+    return (stored.box(name, cut) for cut in cuts_of(stored, name))

@@ -1,0 +1,229 @@
+"""What states how the weights of a quantised checkpoint are stored, as its producer writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from castwise._core import __version__
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.encoding._written_schemes import Encoding
+from castwise.quantization.producers._configs import CONFIGS
+from castwise.quantization.producers._recipes import E4M3, I8, U8
+
+_MODELOPT = "modelopt"
+_EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
+_WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
+"""What ModelOpt calls an algorithm when inputs have scales, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What states how the weights of a component are stored.
+
+    Attributes
+    ----------
+    sections
+        Members of `config.json`.
+    files
+        Other files beside the tensors, with their texts.
+    metadata
+        The same for a file without a configuration; None if its producer has no such form.
+    edit
+        What makes the text of `config.json` follow, where its sections stay.
+
+    """
+
+    sections: Mapping[str, Any]
+    files: Mapping[str, str]
+    metadata: Mapping[str, str] | None
+    edit: Callable[[str], str] | None = None
+
+
+def statements(
+    encodings: Mapping[str, Encoding], kept: Sequence[str], *, inputs: bool = False
+) -> Statements:
+    """Return what states how modules are stored, given those that are kept.
+
+    `inputs` says that there are scales of their inputs, too.
+
+    Raises
+    ------
+    CheckpointError
+        The producer cannot state several schemes in one checkpoint.
+
+    """
+    recipe = next(iter(encodings.values())).written.recipe
+    found = list(dict.fromkeys(encodings.values()))
+    if len(found) > 1 and recipe not in SEVERAL:
+        names = ", ".join(dict.fromkeys(one.written.scheme for one in found))
+        raise CheckpointError(
+            f"recipe {recipe!r} states one scheme for a whole checkpoint, not {names}; leave one "
+            f"(ignore, --ignore), or use {', '.join(SEVERAL)}"
+        )
+    found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
+    more = {"inputs": True} if inputs else {}
+    return _STATED[recipe](found, encodings, kept, **more)
+
+
+def of_widened_experts() -> Statements:
+    """Return what states that experts of DeepSeek-V4 are stored as its other weights are."""
+    return Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+
+
+def _only_section(section: dict[str, Any], **files: str) -> Statements:
+    key = "quantization_config"
+    return Statements({key: section}, files, {key: json.dumps(section)})
+
+
+def _compressed(
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
+) -> Statements:
+    groups = {}
+    for number, one in enumerate(found):
+        targets = ["Linear"]
+        if number:
+            targets = [
+                f"re:{re.escape(module)}$" for module, each in encodings.items() if each == one
+            ]
+        groups[f"group_{number}"] = {
+            "targets": targets,
+            "weights": _arguments(one),
+            "input_activations": _arguments_of_inputs(one) if inputs else None,
+            "output_activations": None,
+            "format": one.written.code,
+        }
+    forms = {one.written.code for one in found}
+    return _only_section(
+        {
+            "quant_method": "compressed-tensors",
+            "format": forms.pop() if len(forms) == 1 else "mixed-precision",
+            "quantization_status": "compressed",
+            "config_groups": groups,
+            "ignore": list(kept),
+            "kv_cache_scheme": None,
+            "global_compression_ratio": None,
+        }
+    )
+
+
+def _arguments_of_inputs(one: Encoding) -> dict[str, Any]:
+    """Say the same of inputs whose scale is stored: of NVFP4 only that of the scales is."""
+    return {**_arguments(one), "dynamic": "local" if one.written.row.global_scale else False}
+
+
+def _arguments(one: Encoding) -> dict[str, Any]:
+    """Say what compressed-tensors calls the arguments of weights."""
+    scheme, (_, columns) = one.written.scheme, one.block
+    strategy = scheme.rpartition("_")[2]
+    bytes_of_scale = {"nvfp4": E4M3}.get(scheme, U8 if scheme.startswith("mx") else None)
+    if bytes_of_scale is not None:
+        strategy = "tensor_group" if one.written.row.global_scale else "group"
+    dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
+    zero_dtype = dtype if one.symmetric else f"torch.{I8}"
+    return {
+        "num_bits": one.bits,
+        "type": "int" if scheme.startswith("int") else "float",
+        "symmetric": one.symmetric,
+        "strategy": strategy,
+        "group_size": columns if strategy.endswith("group") else None,
+        "block_structure": list(one.block) if strategy == "block" else None,
+        "dynamic": False,
+        "actorder": "group" if one.reordered else None,
+        "scale_dtype": dtype,
+        "zp_dtype": zero_dtype,
+    }
+
+
+def _of_modelopt(
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
+) -> Statements:
+    del encodings
+    (one,) = found
+    group = {"group_size": one.block[1]} if min(one.block) else {}
+    producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
+    code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
+    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
+    weights = {"dynamic": False, "num_bits": one.bits, "type": "float", **group}
+    stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
+    own = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
+    return _only_section(
+        {
+            "quant_method": _MODELOPT,
+            **algorithm,
+            "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
+            "ignore": list(kept),
+            "producer": producer,
+        },
+        **{CONFIGS[0]: json.dumps(own, indent=2) + "\n"},
+    )
+
+
+def _of_deepseek(
+    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+) -> Statements:
+    del encodings
+    section = {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": list(found[0].block),
+        "modules_to_not_convert": list(kept),
+    }
+    return _only_section(section)
+
+
+def _of_gpt_oss(
+    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+) -> Statements:
+    del found, encodings
+    return _only_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
+
+
+def _of_mlx(
+    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+) -> Statements:
+    del kept
+    first, *others = (
+        {"group_size": one.block[1], "bits": one.bits, "mode": one.written.code} for one in found
+    )
+    for one, values in zip(found[1:], others, strict=True):
+        first |= {module: values for module, each in encodings.items() if each == one}
+    return Statements({"quantization": first, "quantization_config": first}, {}, None)
+
+
+def _of_comfy(
+    found: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
+) -> Statements:
+    """Every weight states it for itself, in a tensor."""
+    del found, encodings, kept, inputs
+    return Statements({}, {}, {})
+
+
+_STATED: Mapping[str, Callable[..., Statements]] = {
+    "compressed-tensors": _compressed,
+    "modelopt": _of_modelopt,
+    "deepseek": _of_deepseek,
+    "transformers": _of_deepseek,
+    "gpt-oss": _of_gpt_oss,
+    "comfy": _of_comfy,
+    "mlx": _of_mlx,
+}
+SEVERAL = ("compressed-tensors", "comfy", "mlx")
+"""Producers that state a scheme for each module."""

@@ -1,0 +1,1 @@
+"""Files and object stores: what is read, what appears only when it is complete."""

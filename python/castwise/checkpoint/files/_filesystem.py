@@ -1,0 +1,470 @@
+"""Open files that are there, and make new ones that appear only when they are complete.
+
+A new file is written without a name where the system offers that (Linux), and else, like a folder,
+under a temporary name beside its destination; it is flushed to disk, and then named in one step.
+Whatever stops the run before that, the destination is as it was.
+"""
+
+import ctypes
+import errno
+import os
+import reprlib
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files._leftovers import (
+    TemporaryName,
+    aside,
+    lock,
+    locked,
+    remove_leftovers,
+    resumable_name,
+)
+from castwise.checkpoint.files._remote import RemoteSource, is_remote, new_object, remote_path
+
+if sys.platform == "win32":
+    import msvcrt
+
+_BUFFER_BYTES = 1 << 20
+_OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
+_CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
+_RENAME_EXCHANGE = 2  # of <linux/fs.h>
+_RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
+
+
+def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return `path`, unless it is empty: `Path` would make the current folder of that.
+
+    A URL becomes a path of its store. A TypeError calls it `argument`.
+
+    Raises
+    ------
+    CheckpointError
+        It is empty, or the packages for its store are not installed.
+    TypeError
+        It is not a path.
+
+    """
+    if (remote := remote_path(path)) is not None:
+        return remote
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{argument} must be a str or an os.PathLike, not {reprlib.repr(path)}")
+    if not os.fspath(path):
+        raise CheckpointError("the path is empty; name a file or a folder")
+    return Path(path)
+
+
+class SourceFile:
+    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
+
+    It can be closed and opened again, and is then known to be the same and unchanged.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a regular file, or was changed meanwhile.
+    OSError
+        There is no such file, or it may not be read.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path} is not a regular file")
+        self.path = path
+        self.stream: BufferedReader = path.open("rb")
+        self._found = self._state()
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, when it was first opened."""
+        return self._found[2]
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of its last change."""
+        return list(self._found[2:])
+
+    def reopen(self) -> None:
+        """Open it again if it was closed."""
+        if self.stream.closed:
+            self.stream = self.path.open("rb")
+            if self._state() != self._found:
+                self.close()
+                raise CheckpointError(f"{self.path} was changed while the folder was read")
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if the open file is not as it was when it was first opened."""
+        if self._state() != self._found:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+
+    def close(self) -> None:
+        """Close it."""
+        self.stream.close()
+
+    def read(self, begin: int, count: int) -> bytes:
+        """Return so many bytes; fewer where the file ends."""
+        self.stream.seek(begin)
+        return self.stream.read(count)
+
+    def read_into(self, data: memoryview, begin: int) -> int:
+        """Fill `data` from there on; returns how many bytes there were."""
+        self.stream.seek(begin)
+        return self.stream.readinto(data)
+
+    def _state(self) -> tuple[int, int, int, int]:
+        """Which file it is, and of which state."""
+        now = os.fstat(self.stream.fileno())
+        return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def source_file(path: Path) -> SourceFile | RemoteSource:
+    """Open a file, or an object of a store, to read."""
+    return RemoteSource(path) if is_remote(path) else SourceFile(path)
+
+
+def handle(file: BinaryIO) -> int:
+    """Return what the system calls an open file by: a descriptor, on Windows a handle."""
+    if sys.platform == "win32":
+        return msvcrt.get_osfhandle(file.fileno())
+    return file.fileno()
+
+
+@contextmanager
+def replacing_file(destination: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `destination` when the block ends without an error.
+
+    A link is followed: what it points to is replaced. An old file's permissions are kept. With
+    `is_named` other processes can open it by its name meanwhile.
+
+    Raises
+    ------
+    CheckpointError
+        `destination` is there and is not a regular file.
+    OSError
+        The folder is missing or not writable, or the disk is full.
+
+    """
+    if is_remote(destination):
+        with new_object(destination) as new:
+            yield new
+        return
+    path = Path(os.path.realpath(destination))
+    mode = _mode_of(path, destination)
+    with (
+        _replacing(path, destination) as temporary,
+        _new_file(temporary, is_named=is_named) as file,
+    ):
+        # Until it is locked another run may take it for a leftover; then naming it fails.
+        with suppress(BlockingIOError):
+            lock(file.fileno())
+        if mode is not None:
+            os.chmod(temporary if sys.platform == "win32" else file.fileno(), mode)
+        yield file
+        sync_file(file)
+        if not temporary.exists():  # it has no name
+            with suppress(OSError):
+                _link(file, path)
+                return
+            _link(file, temporary)  # there is an old file, which a link cannot replace
+        if sys.platform == "win32":
+            file.close()  # an open file cannot be renamed
+        os.replace(temporary, path)
+
+
+def check_place(destination: Path, *, is_folder: bool = False) -> None:
+    """Raise what would be raised because nothing can be written under this name."""
+    if is_remote(destination):
+        return
+    path = Path(os.path.realpath(destination))
+    if not is_folder:
+        _mode_of(path, destination)
+    number = 0
+    try:
+        if not stat.S_ISDIR(path.parent.stat().st_mode):
+            number = errno.ENOTDIR
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            number = errno.EACCES
+    except OSError as error:
+        number = error.errno or errno.ENOENT
+    if number:
+        raise OSError(number, os.strerror(number), str(destination))
+
+
+def resumable_folder(destination: Path) -> Path:
+    """Return the temporary folder of a run for `destination` that can be resumed."""
+    return resumable_name(Path(os.path.realpath(destination)))
+
+
+@contextmanager
+def replacing_folder(
+    destination: Path,
+    *,
+    is_kept: Callable[[Path], object] | None = None,
+    resume: bool = False,
+    may_replace: bool = True,
+) -> Iterator[Path]:
+    """Make a new folder that takes the place of `destination` when the block ends without an error.
+
+    The caller decides whether an old folder may be replaced: all that is in it goes.
+
+    Parameters
+    ----------
+    destination
+        What is made or replaced.
+    is_kept
+        Asked when the block ends with an error whether the temporary folder stays, so that
+        another run can resume. None: it never does.
+    resume
+        Begin with what such a run left.
+    may_replace
+        Whether a folder with contents may be replaced, even one that appears in the last moment.
+
+    Raises
+    ------
+    CheckpointError
+        Another resumable run is at work on the same destination; or what stands
+        under the temporary name is not a folder of this user.
+    OSError
+        The parent folder is missing or not writable, or the disk is full.
+
+    """
+    path = Path(os.path.realpath(destination))
+    mine: list[os.stat_result] = []  # the folder, once this run has its lock
+
+    def stays(temporary: Path) -> bool | None:
+        if mine:
+            with suppress(OSError):  # unless it has become the destination, or is the old folder
+                same = os.path.samestat(temporary.lstat(), mine[0])
+                return same and bool(is_kept and is_kept(temporary))
+            return False
+        # It may be another run's. Empty it is of no use, and without a lock at most just made.
+        with suppress(OSError), locked(temporary) as free:
+            if free is not None:
+                temporary.rmdir()
+        return None
+
+    with (
+        ExitStack() as locks,  # held until the temporary name is removed
+        _replacing(path, destination, is_kept=is_kept and stays, resume=resume) as temporary,
+    ):
+        if is_kept is None:
+            temporary.mkdir()
+        else:
+            _make_resumable(temporary)
+        with suppress(BlockingIOError, FileNotFoundError):
+            descriptor = locks.enter_context(locked(temporary))
+            found = temporary.lstat()
+            # Another folder if a run ended meanwhile and gave that one its name.
+            if descriptor is None or os.path.samestat(os.fstat(descriptor), found):
+                mine.append(found)
+        if not mine:
+            raise CheckpointError(f"another run is at work on {destination}; wait for its end")
+        yield temporary
+        sync_folder(temporary)
+        with suppress(OSError):  # the old folder, which may get the temporary name
+            locks.enter_context(locked(path))
+        _put_in_place(temporary, path, may_replace=may_replace)
+
+
+def _make_resumable(temporary: Path) -> None:
+    """Make a folder of a known name, or take the one that is there, if a run of this user made it.
+
+    A link could lead to any other folder, which would be emptied.
+    """
+    try:
+        temporary.mkdir()
+    except FileExistsError:
+        found = temporary.lstat()
+        if not stat.S_ISDIR(found.st_mode) or (
+            sys.platform != "win32" and found.st_uid != os.getuid()
+        ):
+            raise CheckpointError(
+                f"{temporary}, where a resumable cast keeps its shards, is not a folder of this "
+                "user; remove it, or choose another destination"
+            ) from None
+
+
+@contextmanager
+def _replacing(
+    path: Path,
+    destination: Path,
+    *,
+    is_kept: Callable[[Path], bool | None] | None = None,
+    resume: bool = False,
+) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; errors about it name `destination`."""
+    remove_leftovers(path, but=resumable_name(path) if resume else None)
+    try:
+        with TemporaryName(path, is_kept) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.filename is None or str(temporary) in f"{error.filename} {error.filename2}":
+            raise OSError(error.errno, error.strerror, str(destination)) from error
+        raise
+    sync_folder(path.parent)
+
+
+def _new_file(temporary: Path, *, is_named: bool) -> BinaryIO:
+    """Open a new file: without a name where that can be had and named later, else `temporary`."""
+
+    def opener(name: str, flags: int) -> int:
+        with suppress(AttributeError, OSError):
+            if is_named:
+                raise FileExistsError
+            descriptor = os.open(temporary.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+            if os.path.exists(f"{_OPEN_FILES}/{descriptor}"):
+                return descriptor
+            os.close(descriptor)
+        return os.open(name, flags, 0o666)
+
+    return open(temporary, "x+b", buffering=_BUFFER_BYTES, opener=opener)
+
+
+def _link(file: BinaryIO, path: Path) -> None:
+    """Name an open file that has no name."""
+    # With src_dir_fd Python calls linkat, which follows the symbolic link; without it, link.
+    number = file.fileno()
+    os.link(f"{_OPEN_FILES}/{number}", path, src_dir_fd=number, follow_symlinks=True)
+
+
+def put_file(new: Path, destination: Path) -> None:
+    """Give a complete file on the disk its name; an old file's permissions are kept."""
+    path = Path(os.path.realpath(destination))
+    mode = _mode_of(path, destination)
+    if mode is not None:
+        new.chmod(mode)
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def put_folder(new: Path, destination: Path, *, may_replace: bool) -> None:
+    """Give a complete folder its name; an old folder with contents then stands at `new`."""
+    path = Path(os.path.realpath(destination))
+    sync_folder(new)
+    _put_in_place(new, path, may_replace=may_replace)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def shared_folder(folder: Path, destination: Path) -> Iterator[None]:
+    """Make a folder that several runs write into, or use the one that is there, during a block.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a folder of this user, or is held by a run that puts it together.
+
+    """
+    try:
+        _make_resumable(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(destination)) from error
+    try:
+        with locked(folder, shared=True):
+            yield
+    except BlockingIOError as error:
+        raise CheckpointError(
+            f"the parts of {destination} are being put together; wait for the end of that"
+        ) from error
+
+
+def _put_in_place(new: Path, path: Path, *, may_replace: bool) -> None:
+    """Rename the folder `new` to `path`; what was there then stands under a temporary name.
+
+    OSError if there is a folder with contents that may not be replaced.
+    """
+    if path.exists():
+        shutil.copymode(path, new)
+    if path.exists() and may_replace:
+        if exchange(new, path):
+            return
+        # The system cannot swap them. Between these two steps `path` is missing, and the old folder
+        # stands complete under the other name.
+        path.rename(aside(new))
+    new.rename(path)
+
+
+def _mode_of(path: Path, destination: Path) -> int | None:
+    """Permissions of the file to be replaced; None if there is none. Errors name `destination`."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
+        raise CheckpointError(f"{destination} is {what}")
+    return stat.S_IMODE(mode)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder survive a power cut, where the system has a way to ask for that."""
+    if is_remote(path):
+        return
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def folder_of(file: BinaryIO) -> Path | None:
+    """Return the folder of an open file, also of one without a name; None for another object."""
+    name = getattr(file, "name", None)
+    return Path(name).parent if isinstance(name, str | os.PathLike) else None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Make a new file and bring it to the disk, or a new object of a store, which may replace one.
+
+    Raises
+    ------
+    OSError
+        There is a file of that name, or it cannot be written.
+
+    """
+    if is_remote(path):
+        with new_object(path) as uploaded:
+            yield uploaded
+        return
+    with path.open("xb") as file:
+        yield file
+        sync_file(file)
+
+
+def real_path(path: Path) -> Path:
+    """Return the path without links; an object of a store has one path."""
+    return path if is_remote(path) else Path(os.path.realpath(path))
+
+
+def sync_file(file: IO[Any]) -> None:
+    """Bring what was written into a file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def exchange(left: Path, right: Path) -> bool:
+    """Give two existing paths each other's contents; False, and nothing done, if that cannot be."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # TypeError: Windows
+        return False
+    first, second = os.fsencode(left), os.fsencode(right)
+    if hasattr(library, "renameat2"):
+        done = library.renameat2(
+            _CURRENT_FOLDER, first, _CURRENT_FOLDER, second, ctypes.c_uint(_RENAME_EXCHANGE)
+        )
+    elif hasattr(library, "renamex_np"):
+        done = library.renamex_np(first, second, ctypes.c_uint(_RENAME_SWAP))
+    else:
+        return False
+    return bool(done == 0)

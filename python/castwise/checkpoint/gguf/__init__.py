@@ -1,0 +1,1 @@
+"""What llama.cpp calls and states of models, in GGUF files, and transformers in folders."""

@@ -1,0 +1,1 @@
+"""What a conversion is asked to do, and the plan that follows."""

@@ -1,0 +1,146 @@
+"""What a cast is asked to do, and its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from castwise._dtype_map import DtypeMap
+from castwise._spelling import checkpoint_format
+from castwise.checkpoint._config import Config
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import check_assume
+from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.decoding._quantized import refuse_changes
+from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
+from castwise.checkpoint.files._remote import is_url
+from castwise.checkpoint.maps import is_map_name, named_map
+from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
+from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
+from castwise.checkpoint.running._journal import resumed_options
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._to_folder import Keeping
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastRequest(Request):
+    """All that decides what is made of the source, as given to `cast_file`."""
+
+    command: ClassVar[str] = "cast"
+    dtype: Any
+    dtype_map: Any
+    policy: Any
+    role: str
+    rounding: str | None
+    overflow: str
+    nan: str
+    seed: int | None
+    assume: str | Mapping[str, str] | None
+    keep_config: bool
+    raw: bool
+    as_bytes: bool
+
+    def __post_init__(self) -> None:
+        """Take mappings as dicts, which can be sent to other processes."""
+        for name in ("dtype", "dtype_map", "assume"):
+            given = getattr(self, name)
+            if isinstance(given, Mapping) and not isinstance(given, DTypePolicyMap):
+                object.__setattr__(self, name, dict(given))
+
+    def check_part(self, **others: object) -> None:
+        """Refuse what does not go together with `part`, also that parts draw different seeds."""
+        Request.check_part(self, **others)
+        if self.rounding == "stochastic" and self.seed is None:
+            raise CheckpointError(
+                "all parts must draw from the same seed; give one (seed, --seed) with part"
+            )
+
+    @contextmanager
+    def planned(
+        self,
+        new: Path,
+        threads: int | None = None,
+        *,
+        resumable: bool = False,
+        resume: bool = False,
+    ) -> Iterator[PlannedRun]:
+        """Open the source for a block, and decide what becomes of every tensor."""
+        old = checked_path(self.source, "source")
+        check_assume(self.assume)
+        dtypes = _dtypes(self.dtype, self.dtype_map, self.policy, self.role)
+        options = CastOptions.checked(
+            rounding=self.rounding,
+            overflow=self.overflow,
+            nan=self.nan,
+            seed=self.seed,
+            threads=threads,
+        )
+        limit = shard_bytes(self.max_shard_size)
+        patterns = Patterns(self.include, self.exclude)
+        config = None if self.keep_config else Config
+        keeping = Keeping(resumable=resumable or resume, resume=resume, config=config)
+        opened = open_source(old, self.assume, patterns.excludes)
+        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
+            run = new_run(opened, new, limit, patterns, keeping, overwrite=self.overwrite)
+            if resume:  # of a folder, or it would have been refused
+                kept = resumable_folder(new)
+                options = resumed_options(kept, options, drawn=self.seed is None)
+            run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix))
+            if not self.raw:
+                refuse_changes(opened, run.plans)
+            if not self.as_bytes:
+                for target in run.files:
+                    target.check_codes()
+            about = (str(old), str(new), options.to_dict())
+            yield PlannedRun(run, options, about, unused_patterns(run.planned, dtypes))
+
+
+def _dtypes(
+    dtype: Any,
+    dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
+    policy: Any,
+    role: str,
+) -> DtypeMap:
+    if (policy is None) == (dtype is None and dtype_map is None):
+        raise CheckpointError(
+            "give either dtype, dtype_map or policy; only dtype and dtype_map go together"
+        )
+    if policy is None and role != "variable" and not isinstance(dtype, DTypePolicy):
+        raise CheckpointError(f"role={role!r} chooses a dtype of a policy; give one as policy")
+    for name, value in (("dtype_map", dtype_map), ("policy", policy)):
+        if is_url(value):
+            raise CheckpointError(
+                f"{name}={str(value)!r} is a URL, and castwise reads it from files of this machine "
+                "only; copy it here and give its path, or give what it holds"
+            )
+    if policy is not None:
+        return DtypeMap.from_policy_argument(policy, role)
+    if dtype_map is None:
+        return DtypeMap.of(_spelled(dtype), role)
+    if isinstance(dtype_map, str) and is_map_name(dtype_map):
+        dtypes = named_map(dtype_map)
+    elif isinstance(dtype_map, str | os.PathLike):
+        dtypes = DtypeMap.from_file(checked_path(dtype_map))
+    else:
+        dtypes = DtypeMap.of(_spelled(dtype_map), role)
+    if dtype is not None:
+        return dtypes.with_default(checkpoint_format(dtype))
+    if dtypes.is_general:
+        raise CheckpointError(
+            f"{dtypes.origin} says what to keep; give the format of the others too (dtype, --dtype)"
+        )
+    return dtypes
+
+
+def _spelled(dtype: Any) -> Any:
+    """Return a dtype, or a mapping to dtypes, in which fp8 is a format."""
+    if isinstance(dtype, dict):
+        return {key: checkpoint_format(value) for key, value in dtype.items()}
+    return checkpoint_format(dtype)

@@ -1,0 +1,210 @@
+"""What a run is asked to do that decodes, quantises or transcodes a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import container_of, open_source
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._to_folder import Keeping
+
+SAFETENSORS = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(CastOptions):
+    """The options of a run that decodes, quantises or transcodes; what it casts, it casts plainly.
+
+    Attributes
+    ----------
+    asked
+        What decides the result, as the report has it.
+
+    """
+
+    asked: Mapping[str, Any]
+
+    def for_tensor(self, name: str) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
+        del name
+        return CastOptions.to_dict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {"seed": None, **self.asked}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint as it is to be written.
+
+    Attributes
+    ----------
+    source
+        The readers that decode or encode.
+    decide
+        Decides what becomes of tensors.
+    config
+        Reads a `config.json` that follows them.
+    added
+        Returns the files to add, by path, given whether each component has a configuration.
+    unused
+        Patterns of a map that matched nothing, each with the nearest name.
+    tell
+        Warns of what is left out.
+
+    """
+
+    source: Reader | CheckpointFolder
+    decide: Decide
+    config: Callable[[Path, str], Config]
+    added: Callable[[Mapping[str, bool]], Mapping[str, str]] = lambda _: {}
+    unused: Mapping[str, str | None] = field(default_factory=dict)
+    tell: Callable[[], None] = lambda: None
+
+
+Make = Callable[..., Made]
+"""Makes it of the opened source; `is_file` says that it becomes one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakingRequest(Request):
+    """All that decides what is made of the source by decoding or encoding weights.
+
+    Attributes
+    ----------
+    decodes
+        The source may be a file whose tensors must be decoded.
+    is_plain
+        What is written is not quantised, so that any container can hold it.
+
+    """
+
+    decodes: ClassVar[bool] = True
+    is_plain: ClassVar[bool] = False
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        return SAFETENSORS
+
+    def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
+        """Check what is asked for; returns what the report says of it, and what makes it.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An option is wrong.
+
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def planned(
+        self,
+        new: Path,
+        threads: int | None = None,
+        *,
+        resumable: bool = False,
+        resume: bool = False,
+    ) -> Iterator[PlannedRun]:
+        """Open the source for a block, and decide what becomes of every tensor."""
+        options, make = self.checked(threads)
+        old = checked_path(self.source, "source")
+        patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
+        opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
+        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
+            is_file = becomes_file(opened, new, limit)
+            if is_file and not self.is_plain and container_of(new) != self.suffix:
+                raise CheckpointError(
+                    f"{new}: a quantised checkpoint is a folder or a {self.suffix} file; name one"
+                )
+            made = make(opened, is_file=is_file)
+            made.tell()
+            again = MadeAgain(self, is_file, threads, uuid4())
+            for reader in _readers(made.source):
+                reader.again = again
+            keeping = Keeping(
+                resumable=resumable or resume,
+                resume=resume,
+                config=made.config,
+                added={} if is_file else made.added(_configured(old, opened)),
+            )
+            run = new_run(made.source, new, limit, patterns, keeping, overwrite=self.overwrite)
+            run.plan(made.decide)
+            yield PlannedRun(run, options, (str(old), str(new), options.to_dict()), made.unused)
+
+
+def _readers(source: Reader | CheckpointFolder) -> list[DecodedReader]:
+    """Return the readers that make tensors."""
+    readers = (reader for one in components_of(source) for reader in one.shards.values())
+    return [reader for reader in readers if isinstance(reader, DecodedReader)]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAgain:
+    """Plans a request again, in another process.
+
+    Attributes
+    ----------
+    request
+        What is asked for.
+    is_file
+        It becomes one file.
+    threads
+        How many threads may make tensors.
+    run
+        Tells runs apart.
+
+    """
+
+    request: MakingRequest
+    is_file: bool
+    threads: int | None
+    run: UUID
+
+    def __call__(self) -> dict[Path, DecodedReader]:
+        """Return the readers that make tensors, by the paths of their files."""
+        request = self.request
+        _, make = request.checked(self.threads)
+        excludes = Patterns(request.include, request.exclude).excludes
+        opened = open_source(Path(request.source), None, excludes, decodes=request.decodes)
+        made = make(opened, is_file=self.is_file)
+        return {reader.path: reader for reader in _readers(made.source)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Give the other process paths that hold in any folder."""
+        values = self.request.plain_values()
+        return _made_again, (type(self.request), values, self.is_file, self.threads, self.run)
+
+
+def _made_again(
+    request: type[MakingRequest],
+    values: dict[str, Any],
+    is_file: bool,
+    threads: int | None,
+    run: UUID,
+) -> MadeAgain:
+    return MadeAgain(request(**values), is_file, threads, run)
+
+
+def _configured(path: Path, opened: Reader | CheckpointFolder) -> dict[str, bool]:
+    """Say which components of a folder have a configuration."""
+    if not isinstance(opened, CheckpointFolder):
+        return {}
+    prefixes = (one.prefix for one in components_of(opened))
+    return {prefix: (path / prefix / CONFIG).is_file() for prefix in prefixes}

@@ -1,0 +1,198 @@
+"""What a conversion is asked to do, the plan that follows from it, and how it is carried out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import is_container
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.preview import CastPlan
+from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._parts import Part, convert_part
+from castwise.checkpoint.running._to_file import ToFile
+from castwise.checkpoint.running._to_folder import Keeping, ToFolder
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A conversion that has been planned."""
+
+    run: ToFile | ToFolder
+    options: CastOptions
+    about: tuple[str, str, dict[str, Any]]
+    unused: Mapping[str, str | None]
+
+    def preview(self) -> CastPlan:
+        """Return what the run would do; refuse what it would refuse from headers alone."""
+        rows, room = self.run.preview(), self.run.room(self.options)
+        return CastPlan(
+            *self.about,
+            rows,
+            self.unused,
+            needed_bytes=room.needed,
+            free_bytes=room.free,
+            left_out=[path for path, _ in room.left_out],
+        )
+
+    def write(
+        self, progress: Callable[[Progress], None] | None, executor: Executor | None = None
+    ) -> CastSummary:
+        """Let the run write all of it."""
+        meter = ProgressMeter(sum(one.info.nbytes for one in self.run.planned), progress)
+        return self.summary(self.run.write(self.options, meter, executor))
+
+    def summary(self, rows: Sequence[CastRow]) -> CastSummary:
+        """Return what was done."""
+        return CastSummary(*self.about, rows, self.unused)
+
+
+def becomes_file(source: Reader | CheckpointFolder, new: Path, limit: int | None) -> bool:
+    """Return True if a source becomes one file, as the destination names one."""
+    is_file = is_container(new) and not new.is_dir()
+    return is_file or (limit is None and not isinstance(source, CheckpointFolder))
+
+
+def new_run(
+    source: Reader | CheckpointFolder,
+    new: Path,
+    limit: int | None,
+    patterns: Patterns,
+    keeping: Keeping,
+    *,
+    overwrite: bool,
+) -> ToFile | ToFolder:
+    """Make the run that writes a file or a folder, as the destination names one."""
+    if becomes_file(source, new, limit):
+        return ToFile(source, new, limit, patterns, resumable=keeping.resumable)
+    return ToFolder(source, new, limit, patterns, keeping, overwrite=overwrite)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """All that decides what is made of the source, as given to the function of a command.
+
+    Attributes
+    ----------
+    command
+        The name of the command.
+    source, overwrite, include, exclude, max_shard_size
+        As given to `cast_file`.
+
+    """
+
+    command: ClassVar[str]
+    source: str | os.PathLike[str]
+    overwrite: bool
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    max_shard_size: int | str | None
+
+    def planned(
+        self,
+        new: Path,
+        threads: int | None = None,
+        *,
+        resumable: bool = False,
+        resume: bool = False,
+    ) -> AbstractContextManager[PlannedRun]:
+        """Open the source for a block, and decide what becomes of every tensor."""
+        raise NotImplementedError
+
+    def plain_values(self) -> dict[str, Any]:
+        """Return the arguments by name, with paths that hold in any folder."""
+        values = asdict(self)
+        values["source"] = os.path.abspath(self.source)
+        for name in values.keys() & {"dtype_map", "policy"}:
+            path = values[name]
+            if isinstance(path, os.PathLike) or (isinstance(path, str) and os.path.isfile(path)):
+                values[name] = os.path.abspath(path)
+        return values
+
+    def as_text(self) -> dict[str, Any]:
+        """Return plain values, from which another process makes the same request.
+
+        Raises
+        ------
+        TypeError
+            A dtype, map or policy is an object that JSON cannot hold.
+
+        """
+        values = {"command": self.command, **self.plain_values()}
+        for name, value in values.items():
+            try:
+                values[name] = json.loads(json.dumps(value))
+            except TypeError as error:
+                raise TypeError(
+                    f"with part, {name} must be text, or a mapping of text, so that the other "
+                    f"parts and the end can be told of it: {error}"
+                ) from error
+        return values
+
+    def check_part(self, **others: object) -> None:
+        """Refuse what does not go together with `part`; `others` are arguments beside it.
+
+        Raises
+        ------
+        CheckpointError
+            One of `others` is true.
+
+        """
+        if given := sorted(name for name, value in others.items() if value):
+            raise CheckpointError(
+                f"part and {', '.join(given)} do not go together; leave out one of them"
+            )
+
+    def carry_out(
+        self,
+        destination: str | os.PathLike[str],
+        progress: Callable[[Progress], None] | None,
+        *,
+        threads: int | None,
+        resumable: bool,
+        resume: bool,
+        dry_run: bool,
+        part: str | tuple[int, int] | None,
+        executor: Executor | None,
+    ) -> CastSummary:
+        """Write what is asked for, or a part of it, or say what would be written."""
+        new = checked_path(destination, "destination")
+        if isinstance(executor, type) or (
+            executor is not None and not callable(getattr(executor, "submit", None))
+        ):
+            raise TypeError(
+                "executor must have submit(), as an Executor of concurrent.futures, "
+                f"not {executor!r}"
+            )
+        paths = new, checked_path(self.source, "source")
+        if (part, executor) != (None, None) and any(map(is_remote, paths)):
+            raise CheckpointError(
+                "part and executor are for files that all workers see under the same paths, not "
+                "for those on a store; leave them out, or copy the source to a disk that workers "
+                "share, and the result from it"
+            )
+        mine = None if part is None else Part.of(part)
+        if mine is not None:
+            self.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
+        with self.planned(new, threads, resumable=resumable, resume=resume) as planned:
+            if dry_run:
+                return planned.preview()
+            if mine is None:
+                return planned.write(progress, executor)
+            arguments = self.as_text()
+            rows = convert_part(
+                planned.run, new, mine, planned.options, arguments=arguments, progress=progress
+            )
+            return planned.summary(rows)

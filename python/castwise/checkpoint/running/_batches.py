@@ -1,0 +1,263 @@
+"""Ranges of tensors, converted where their bytes lie: in this process or in another.
+
+A batch names files, places and casts, so any process that sees the same files can convert it, again
+if need be: the bytes are the same whoever writes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from castwise._core import CastReport, ElementCast, convert_tensors
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.files._filesystem import SourceFile, handle
+
+TILE = 1024
+"""Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
+
+
+class Casting(NamedTuple):
+    """How the elements of a tensor are cast.
+
+    `options` are those of `castwise.cast`, by name; None if only their order or packing changes,
+    which has no report.
+    """
+
+    source: Elements
+    target: Elements
+    options: tuple[tuple[str, Any], ...] | None
+
+
+@lru_cache(maxsize=64)
+def element_cast(casting: Casting) -> ElementCast:
+    """Make the cast for the engine."""
+    old, new = casting.source, casting.target
+    return ElementCast(
+        old.format,
+        new.format,
+        source_packed=old.packed,
+        target_packed=new.packed,
+        source_order=old.order,
+        target_order=new.order,
+        report=casting.options is not None,
+        **dict(casting.options or ()),
+    )
+
+
+class TensorRange(NamedTuple):
+    """Elements of one tensor, or its bytes if they are copied unchanged.
+
+    Attributes
+    ----------
+    name
+        Key of the tensor.
+    source
+        Where the bytes of the whole tensor begin in the source.
+    target
+        Where they begin in the target.
+    first
+        The first element of the range, at a whole tile.
+    length
+        Elements of the range; its bytes if they are copied.
+    casting
+        How they are cast; None if they are copied, or made.
+    made
+        The bytes of a tensor that a `DecodedReader` makes of others, as a whole; None for others.
+        Then `length` is the bytes that are read for it.
+
+    """
+
+    name: str
+    source: int
+    target: int
+    first: int
+    length: int
+    casting: Casting | None
+    made: int | None = None
+
+    @property
+    def is_cast(self) -> bool:
+        """True if there is a report of it."""
+        return self.casting is not None and self.casting.options is not None
+
+    @property
+    def source_nbytes(self) -> int:
+        """Bytes that are read."""
+        return self.length if self.casting is None else self.casting.source.nbytes(self.length)
+
+    @property
+    def target_nbytes(self) -> int:
+        """Bytes that are written."""
+        if self.made is not None:
+            return self.made
+        return self.length if self.casting is None else self.casting.target.nbytes(self.length)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read and written."""
+        return self.source_nbytes + self.target_nbytes
+
+    def cut(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
+        """Return the tiles within so many bytes, and the rest; None where nothing is left."""
+        if nbytes >= self.nbytes:
+            return self, None
+        if self.made is not None:
+            return None, self
+        count = nbytes // self._replace(length=TILE).nbytes * TILE
+        if not count:
+            return None, self
+        rest = self._replace(first=self.first + count, length=self.length - count)
+        return self._replace(length=count), rest
+
+
+def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
+    """Cut ranges, one after the other, where so many bytes are read and written.
+
+    Every end has its list, which may be empty; what is left then is in another one.
+    """
+    left = iter(ranges)
+    rest = next(left, None)
+    done = 0
+    for end in ends:
+        taken: list[TensorRange] = []
+        while rest is not None:
+            piece, rest = rest.cut(end - done)
+            if piece is None:
+                break
+            taken.append(piece)
+            done += piece.nbytes
+            rest = rest or next(left, None)
+        yield taken
+    yield [] if rest is None else [rest, *left]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Ranges of one file.
+
+    Attributes
+    ----------
+    source
+        The file to read.
+    state
+        Size and time of its last change, which must still hold.
+    target
+        The file to write into, which is there, with its header.
+    ranges
+        What to convert.
+    threads
+        How many threads may do that.
+    maker
+        What makes tensors that are not in the file as they will be; None if there are none.
+
+    """
+
+    source: Path
+    state: list[int]
+    target: Path
+    ranges: Sequence[TensorRange]
+    threads: int | None
+    maker: DecodedReader | None = None
+
+
+_Job = tuple[int, int, tuple[int, int], ElementCast | None]
+
+Outcome = tuple[list[CastReport | None], Exception | None]
+"""The report of each range, or why the batch cannot be converted."""
+
+
+def convert_batch(batch: Batch) -> Outcome:
+    """Convert a batch and flush it to disk; what runs in other processes."""
+    try:
+        source = SourceFile(batch.source)
+        try:
+            if source.state != batch.state[: len(source.state)]:
+                raise CheckpointError(f"{batch.source} was changed while it was read; run again")
+            with batch.target.open("r+b") as target:
+                placed = [one for one in batch.ranges if one.made is None]
+                outcome = convert_ranges(batch.source, source.stream, target, placed, batch.threads)
+                if outcome[1] is None and batch.maker is not None:
+                    outcome = _with_made(batch.maker, target, batch.ranges, outcome[0]), None
+                target.flush()
+                os.fsync(target.fileno())
+            return outcome
+        finally:
+            source.close()
+    except (OSError, ValueError) as error:
+        return [], error
+
+
+def _with_made(
+    maker: DecodedReader,
+    target: BinaryIO,
+    ranges: Sequence[TensorRange],
+    others: Sequence[CastReport | None],
+) -> list[CastReport | None]:
+    """Make the tensors that are made; returns the reports of all, given those of the others."""
+    reports, left = [], iter(others)
+    with maker.beside_others() as reader:
+        for one in ranges:
+            if one.made is None:
+                reports.append(next(left))
+                continue
+            target.seek(one.target)
+            target.writelines(reader.pieces(one.name, one.made))
+            reports.append(reader.report(one.name))
+    return reports
+
+
+def convert_ranges(
+    path: Path,
+    source: BinaryIO,
+    target: BinaryIO,
+    ranges: Iterable[TensorRange],
+    threads: int | None,
+    *,
+    poll: Callable[[int], object] | None = None,
+) -> Outcome:
+    """Let the engine convert ranges of the file at `path`, open as `source`.
+
+    They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
+    """
+    target.flush()  # the header
+    names: list[str] = []
+    reports, failure = convert_tensors(
+        handle(source), handle(target), _jobs(ranges, names), threads, poll
+    )
+    if failure is None:
+        return reports, None
+    index, stage, number, error = failure
+    name = names[index]
+    if error is not None:
+        return [], named(error, name)
+    if number is None and stage == "write":  # the system took none of the bytes
+        return [], OSError(errno.EIO, "no more can be written")
+    if number is None:
+        return [], CheckpointError(f"{path}: truncated while it was read; tensor {name!r}")
+    # Without a path it is taken for the destination's.
+    names = [str(path)] if stage == "read" else []
+    return [], OSError(number, os.strerror(number), *names)
+
+
+def named(error: Exception, name: str) -> Exception:
+    """Put the tensor in front of an error of `castwise.cast`."""
+    return type(error)(f"tensor {name!r}: {error}")
+
+
+def _jobs(ranges: Iterable[TensorRange], names: list[str]) -> Iterator[_Job]:
+    """Make the job of each range, whose tensor's name is noted at the same position."""
+    casting = made = None
+    for one in ranges:
+        names.append(one.name)
+        if one.casting is not casting:
+            casting = one.casting
+            made = None if casting is None else element_cast(casting)
+        yield one.source, one.target, (one.first, one.length), made

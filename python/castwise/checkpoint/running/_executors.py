@@ -1,0 +1,125 @@
+"""Let an executor convert a file in batches: threads, processes, or the workers of a cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from castwise._core import CastReport
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
+from castwise.checkpoint.running._pieces import Conversion
+from castwise.checkpoint.running._targets import Target, opened
+
+BATCH_BYTES = 256 << 20
+"""Bytes that a batch reads and writes."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Executing:
+    """Files that an executor converts, if there is one; at the end of the block no batch begins."""
+
+    def __init__(self, executor: Executor | None, options: CastOptions) -> None:
+        self._executor = executor
+        self._options = options
+        self._work: dict[str, list[tuple[Conversion, list[_Submitted]]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for one in self._all():
+            if one.future is not None:
+                one.future.cancel()
+
+    def begin(self, target: Target, file: BinaryIO) -> None:
+        """Write the header into a new file that has a name, and let the executor begin with it.
+
+        Nothing is written if there is no executor, or some tensors have no place in the file.
+        """
+        if self._executor is None:
+            return
+        conversions = target.conversions(self._options)
+        if conversions is None:
+            return
+        target.write_header(file)
+        work = self._work[target.name] = []
+        for conversion in conversions:
+            ranges = conversion.ranges()
+            submitted: list[_Submitted] = []
+            work.append((conversion, submitted))
+            total = sum(one.nbytes for one in ranges)
+            for some in cut(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
+                if some:  # none ends where a large tensor is made
+                    batch = conversion.batch(some, Path(file.name))
+                    submitted.append(_Submitted(batch, self._executor))
+
+    def rows(self, target: Target, meter: ProgressMeter, shard: str | None) -> list[CastRow] | None:
+        """Wait for the batches of a file; None if the executor does not convert it.
+
+        Raises what stopped the first batch that failed.
+        """
+        if target.name not in self._work:
+            return None
+        rows: list[CastRow] = []
+        work = self._work[target.name]  # until the end, so that an error cancels what is left
+        for conversion, batches in work:
+            reports: list[tuple[TensorRange, CastReport | None]] = []
+            for one in batches:
+                ranges = one.batch.ranges
+                meter.starts(ranges[0].name)
+                found, error = one.outcome()
+                if error is not None:
+                    raise error
+                reports += zip(ranges, found, strict=True)
+                meter.finished(sum(piece.source_nbytes for piece in ranges))
+            rows += conversion.rows(summed(reports), shard)
+            with opened(conversion.reader) as reader:
+                reader.check_unchanged()
+        del self._work[target.name]
+        return target.in_order(rows, work[0][0].file_order)
+
+    def _all(self) -> Iterator[_Submitted]:
+        return (one for work in self._work.values() for _, batches in work for one in batches)
+
+
+def summed(reports: Sequence[tuple[TensorRange, CastReport | None]]) -> Iterator[CastReport | None]:
+    """Return the report of each tensor from those of its ranges."""
+    by_name: dict[str, list[CastReport]] = {}
+    for one, report in reports:
+        by_name.setdefault(one.name, []).extend([] if report is None else [report])
+    for some in by_name.values():
+        yield sum(some[1:], some[0]) if some else None
+
+
+class _Submitted:
+    """A batch, and what an executor makes of it."""
+
+    def __init__(self, batch: Batch, executor: Executor) -> None:
+        self.batch = batch
+        self.future: Future[Outcome] | None = None
+        try:
+            self.future = executor.submit(convert_batch, batch)
+        except RuntimeError as error:  # BrokenExecutor, or it was shut down
+            self._tell_lost(error)
+
+    def outcome(self) -> Outcome:
+        """Wait for it; a batch whose worker is lost is converted here."""
+        if self.future is not None:
+            try:
+                return self.future.result()
+            except Exception as error:  # of any executor: a worker died, or cannot be reached
+                self._tell_lost(error)
+        return convert_batch(self.batch)
+
+    def _tell_lost(self, error: Exception) -> None:
+        _LOGGER.warning(
+            "a batch of %s is converted in this process, because the executor did not: %s",
+            self.batch.source,
+            str(error) or type(error).__name__,
+        )

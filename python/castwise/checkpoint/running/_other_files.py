@@ -1,0 +1,282 @@
+"""The files of a folder beside its tensors: which a cast copies, and which it leaves out."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint.containers.folder import (
+    PIPELINE,
+    CheckpointFolder,
+    holds_weights,
+    is_safetensors,
+    walk,
+)
+from castwise.checkpoint.files._filesystem import new_file, sync_folder
+from castwise.checkpoint.files._leftovers import is_temporary
+from castwise.checkpoint.files._remote import is_remote
+
+_LOGGER = logging.getLogger(__name__)
+_COPY_BYTES = 1 << 20
+
+_NOT_OF_THE_MODEL = (
+    *(".git/", ".cache/"),
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt"),
+    *("rng_state*.pth", "random_states_*.pkl", "training_args.bin", "global_step*/"),
+)
+"""What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
+
+_OTHER_WEIGHTS = (
+    *("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin"),
+    *("diffusion_pytorch_model*.bin", "diffusion_pytorch_model*.bin.index*.json"),
+    *("tf_model*.h5", "tf_model*.h5.index.json", "flax_model*.msgpack", "flax_model*.index.json"),
+    *("diffusion_flax_model*.msgpack", "rust_model.ot", "consolidated*.pth", "*.ckpt"),
+    *("*.gguf", "*.onnx", "*.onnx_data", "*.tflite"),
+)
+"""The same model in other formats, in the folder of its safetensors files."""
+
+_OTHER_WEIGHTS_BELOW = ("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*", "gguf/*.gguf")
+"""The same in a folder inside that."""
+
+
+_BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
+_COPIED = frozenset((_BY_DEFAULT, _INCLUDED))
+"""What becomes of a file, beside paths, which begin with no slash."""
+
+
+class Patterns:
+    """Globs of files to copy and to leave out.
+
+    They are compared with the path in the checkpoint, in which `*` matches slashes too, and with
+    the name alone. What matches a folder holds for all in it.
+
+    Raises
+    ------
+    TypeError
+        A glob is not a str.
+    CheckpointError
+        It is empty.
+
+    """
+
+    def __init__(self, include: Any = (), exclude: Any = ()) -> None:
+        self._include = _globs("include", include)
+        self._exclude = _globs("exclude", exclude)
+        self._used: set[str] = set()
+
+    def includes(self, path: str) -> bool:
+        """Return True if a file that would be left out is to be copied."""
+        return self._any(self._include, path)
+
+    def excludes(self, path: str) -> bool:
+        """Return True if a file, or folder if there is a slash at the end, is to be left out."""
+        return self._any(self._exclude, path)
+
+    def unused(self) -> list[str]:
+        """List the globs that matched nothing, with the option each was given as."""
+        pairs = (("include", self._include), ("exclude", self._exclude))
+        return [
+            f"{what} {one!r}" for what, globs in pairs for one in globs if one not in self._used
+        ]
+
+    def refuse(self, option: str, reason: str) -> None:
+        """CheckpointError with this reason if the option was given."""
+        if globs := self._include if option == "include" else self._exclude:
+            raise CheckpointError(f"{option} {globs[0]!r}: {reason}")
+
+    def _any(self, globs: Sequence[str], path: str) -> bool:
+        for one in globs:
+            if _matches(path, one):
+                self._used.add(one)
+                return True
+        return False
+
+
+class OtherFiles:
+    """The files of a folder that are not cast.
+
+    Parameters
+    ----------
+    folder
+        The checkpoint.
+    patterns
+        What the caller wants to be copied and left out.
+    all_of_them
+        True if nothing is left out, because the folder itself is to be replaced.
+
+    """
+
+    def __init__(self, folder: CheckpointFolder, patterns: Patterns, *, all_of_them: bool) -> None:
+        self._folder = folder
+        self._patterns = patterns
+        self._all_of_them = all_of_them
+        names = {component.index_name for component in folder.components}
+        self._done = names.union(
+            folder.consumed, *(component.shards for component in folder.components)
+        )
+        self._homes = {component.prefix for component in folder.components}
+        if (folder.path / PIPELINE).is_file():
+            self._homes.add("")
+
+    def size(self) -> tuple[int, list[tuple[str, int]]]:
+        """Return the bytes to be copied, and what is left out with the bytes of each."""
+        nbytes, left_out = 0, dict[str, int]()
+        for path, entry, fate in self._found():
+            if path.endswith("/") or fate == _EXCLUDED:
+                continue
+            size = entry.stat().st_size if entry.is_file() else 0
+            if fate in _COPIED:
+                nbytes += size
+            else:
+                left_out[fate] = left_out.get(fate, 0) + size
+        return nbytes, list(left_out.items())
+
+    def copy(self, destination: Path) -> set[str]:
+        """Copy what is not left out, down to the disk; links to folders stay links.
+
+        Returns the paths of the files.
+        """
+        folders = {}
+        copied: set[str] = set()
+        is_remote_too = is_remote(destination)
+        for path, entry, fate in self._found():
+            if fate not in _COPIED:
+                continue
+            new = destination / path
+            folder = new if path.endswith("/") else new.parent
+            if folder not in folders and not is_remote_too:
+                folder.mkdir(parents=True, exist_ok=True)
+                folders[folder] = True
+            if path.endswith("/"):
+                continue
+            if entry.is_file():
+                if fate != _INCLUDED:
+                    self._tell_of_weights(path, entry)
+                _copy(entry, new)
+                copied.add(path)
+            elif entry.is_symlink() and is_remote_too:
+                _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
+            elif entry.is_symlink():
+                _tell_of_link(entry)
+                new.symlink_to(entry.readlink())
+            else:
+                _LOGGER.warning("%s is neither a file nor a folder and was left out", entry)
+        for folder in reversed(folders):
+            sync_folder(folder)
+        return copied
+
+    def tell(self, left_out: Sequence[tuple[str, int]] = ()) -> None:
+        """Warn of what is left out, in one line, and of globs that match nothing."""
+        if left_out:
+            _LOGGER.warning(
+                "left out, %s bytes: %s; include (--include) copies them too",
+                f"{sum(size for _, size in left_out):,}",
+                listed([path for path, _ in left_out]),
+            )
+        for one in self._patterns.unused():
+            _LOGGER.warning("%s matches nothing in %s", one, self._folder.path)
+
+    def _found(self) -> Iterator[tuple[str, Path, str]]:
+        """List the files and folders, each with what becomes of it.
+
+        That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
+        """
+        fates = {"": _BY_DEFAULT}
+
+        def enters(folder: str) -> bool:
+            return not (_is_temporary(folder) or self._patterns.excludes(folder))
+
+        for path, entry in walk(self._folder.path, enters):
+            if path in self._done or _is_temporary(path):
+                continue
+            folder, slash, _ = path.rstrip("/").rpartition("/")
+            fate = fates[folder + slash]
+            if fate == _EXCLUDED or self._patterns.excludes(path):
+                fate = _EXCLUDED
+            elif fate == _INCLUDED or self._patterns.includes(path):
+                fate = _INCLUDED
+            elif fate == _BY_DEFAULT and not self._all_of_them and self._is_left_out(path):
+                fate = path
+            if path.endswith("/"):
+                fates[path] = fate
+            yield path, entry, fate
+
+    def _is_left_out(self, path: str) -> bool:
+        """Return True for what is left out unless asked for."""
+        return (
+            any(_matches(path, one) for one in _NOT_OF_THE_MODEL)
+            or path in self._folder.other_forms
+            or self._is_other_weights(path)
+        )
+
+    def _is_other_weights(self, path: str) -> bool:
+        folder, slash, name = path.rpartition("/")
+        above, above_slash, last = folder.rpartition("/")
+        return (folder + slash in self._homes and _matches_any(name, _OTHER_WEIGHTS)) or (
+            above + above_slash in self._homes
+            and _matches_any(f"{last}/{name}", _OTHER_WEIGHTS_BELOW)
+        )
+
+    def _tell_of_weights(self, path: str, entry: Path) -> None:
+        """Warn of a file with tensors that is copied as it is."""
+        if is_safetensors(entry.name):
+            _LOGGER.warning("%s is not in the index and was copied as it is", entry)
+        elif _matches_any(entry.name, _OTHER_WEIGHTS) and not self._is_other_weights(path):
+            _LOGGER.warning(
+                "%s was copied as it is: there is no file of its tensors that can be cast",
+                entry,
+            )
+
+
+def _tell_of_link(entry: Path) -> None:
+    """Warn of a link to a folder with tensors."""
+    if entry.is_dir() and holds_weights([one.name for one in entry.iterdir()]):
+        _LOGGER.warning(
+            "%s is a link and was copied as it is: tensors in the folder that it leads to were "
+            "not cast; cast that folder by itself",
+            entry,
+        )
+
+
+def _globs(option: str, given: Any) -> tuple[str, ...]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{option} is a glob or several, not {given!r}")
+    globs = (given,) if isinstance(given, str) else tuple(given)
+    for one in globs:
+        if not isinstance(one, str):
+            raise TypeError(f"{option}: {one!r} is not a glob, which is a str")
+        if not one:
+            raise CheckpointError(f"{option}: the glob is empty")
+    return tuple(one.removeprefix("./") for one in globs)
+
+
+def _is_temporary(path: str) -> bool:
+    return is_temporary(_name(path).rstrip("/"))
+
+
+def _name(path: str) -> str:
+    """Return the last part of a path, with the slash of a folder."""
+    return path[path.rstrip("/").rfind("/") + 1 :]
+
+
+def _matches(path: str, glob: str) -> bool:
+    """Return True if a glob matches the path or the name; a folder's has a slash at its end."""
+    name = _name(path)
+    return any(fnmatchcase(text, glob) for text in {path, name, path.rstrip("/"), name.rstrip("/")})
+
+
+def _matches_any(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, one) for one in globs)
+
+
+def _copy(source: Path, destination: Path) -> None:
+    """Copy a file with its permissions and times, down to the disk."""
+    with source.open("rb") as old, new_file(destination) as new:
+        shutil.copyfileobj(old, new, _COPY_BYTES)
+    if not (is_remote(source) or is_remote(destination)):
+        shutil.copystat(source, destination)

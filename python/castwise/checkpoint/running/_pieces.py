@@ -1,0 +1,328 @@
+"""Convert the tensors of one container into another, in pieces.
+
+Where both lie in files as they are, the engine reads, casts and writes them, several pieces at a
+time. Else pieces of about a mebibyte pass through here. A tensor that must change its order, or
+whose result depends on places in C order, is brought into C order in a temporary file first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+from castwise._core import CastReport
+from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._batches import (
+    TILE,
+    Batch,
+    Casting,
+    TensorRange,
+    convert_ranges,
+    element_cast,
+    named,
+)
+from castwise.checkpoint.running._rearranging import (
+    InCOrder,
+    Rearranged,
+    in_c_order,
+    pieces_of,
+    rearrange,
+    temporary_file,
+)
+
+_PIECE_BYTES = 1 << 20
+
+
+def row_of(writer: Writer, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+    """Return the row of a tensor that a writer has written, or is to write."""
+    return CastRow.of(writer.planned[name], nbytes_after(writer, name), report, shard)
+
+
+def nbytes_after(writer: Writer, name: str) -> int:
+    """Return the bytes that a tensor takes in a new container."""
+    info = writer.planned[name].info
+    if writer.keeps(name):
+        return info.nbytes
+    return writer.elements(name).nbytes(math.prod(info.shape))
+
+
+class Conversion:
+    """One container on its way into another, or its tensors of these names."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        options: CastOptions,
+        names: Collection[str] | None = None,
+    ) -> None:
+        self.reader = reader
+        self._maker = reader if isinstance(reader, DecodedReader) else None
+        self._writer = writer
+        self._plans = writer.planned
+        self._order = writer.order
+        if names is not None:
+            self._order = [name for name in writer.order if name in names]
+        self._options = options
+        self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
+        self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
+        self._others: dict[str, CastReport | None] = {}
+
+    @property
+    def file_order(self) -> Sequence[str]:
+        """All tensors of the new container, in its order."""
+        return self._writer.order
+
+    @property
+    def is_placed(self) -> bool:
+        """True if all tensors can be converted, or made, each at its place."""
+        return len(self.ranges()) == len(self._order)
+
+    def ranges(self) -> list[TensorRange]:
+        """Return the tensors with places, which the engine converts or a `batch` makes.
+
+        They are in the writer's order.
+        """
+        return list(self._found(made=True))
+
+    def _found(self, *, made: bool) -> Iterator[TensorRange]:
+        """Find tensors with places one by one, and what they will take; the others are `_others`.
+
+        Those that a `batch` makes are among the former if `made`, else among the latter.
+        """
+        for name in self._order:
+            one = self._range(name)
+            if one is None or (one.made is not None and not made):
+                self._others.setdefault(name)
+            else:
+                self._nbytes_after[name] = one.target_nbytes
+                yield one
+
+    def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
+        """Return what converts some of `ranges` into a file with that header, in any process."""
+        maker = self._maker if any(one.made is not None for one in ranges) else None
+        source, threads = self.reader.path.absolute(), self._options.threads
+        return Batch(source, self.reader.state, target, ranges, threads, maker)
+
+    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
+        """Let the engine convert tensors with places in this process, then convert the others.
+
+        Returns the reports of the former, for `rows`; what a `batch` would make is of the latter.
+        Temporary files are made in `folder`, or where the system has them.
+
+        Raises
+        ------
+        OverflowError, ValueError, TypeError
+            As `castwise.cast`, with the tensor's name in front.
+
+        """
+        reports: list[CastReport | None] = []
+        ranges = self._found(made=False)
+        if (first := next(ranges, None)) is not None:
+            source, target = self.reader.place(first.name), self._writer.place(first.name)
+            assert source is not None, "by `ranges`"  # noqa: S101
+            assert target is not None, "by `ranges`"  # noqa: S101
+            watch = _Watch(meter) if meter.is_heard else None
+            ranges = chain([first], ranges)
+            # The engine begins with the first while the others are found.
+            reports, error = convert_ranges(
+                self.reader.path,
+                source[0],
+                target[0],
+                ranges if watch is None else watch.noted(ranges),
+                self._options.threads,
+                poll=None if watch is None else watch.poll,
+            )
+            if error is not None:
+                raise error
+            if watch is not None:
+                watch.finish()
+        self.reader.expect(self._others)
+        for name in self._others:
+            if self._is_rearranged(name):
+                self._others[name] = self._rearranged(name, meter, folder)
+                continue
+            meter.starts(name)
+            self._others[name] = self._passed_through(name, meter)
+            meter.finished(self._plans[name].info.nbytes)
+        return iter(reports)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return what each tensor takes, in the order of conversion: its bytes, and others.
+
+        The others are those of temporary files, as long as it is converted.
+        """
+
+        def is_later(name: str) -> bool:
+            found = self._range(name)
+            return found is None or found.made is not None
+
+        order = sorted(self._order, key=is_later)
+        return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
+
+    def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+        """Return the row of a tensor."""
+        return row_of(self._writer, name, report, shard)
+
+    def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
+        """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
+        return [
+            self.row(name, self._others[name], shard)
+            if name in self._others
+            else CastRow.of(self._plans[name], self._nbytes_after[name], next(reports), shard)
+            for name in self._order
+        ]
+
+    def _passed_through(self, name: str, meter: ProgressMeter) -> CastReport | None:
+        """Convert a tensor whose pieces pass through Python."""
+        casting = self._casting(name)
+        if casting is None:
+            self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
+            return None if self._maker is None else self._maker.report(name)
+        old, cast_piece = casting.source, element_cast(casting).convert
+        widest = max(format_info(side.format).itemsize for side in (old, casting.target))
+        count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
+        reports: list[CastReport] = []
+
+        def converted() -> Iterator[bytes]:
+            done = 0
+            for piece in self.reader.pieces(name, old.nbytes(count)):
+                if done:
+                    meter.reaches(done, name)
+                try:
+                    first = done // old.nbytes(TILE) * TILE
+                    result, report = cast_piece(first, piece)
+                except (OverflowError, ValueError, TypeError) as error:
+                    raise named(error, name) from error
+                if report is not None:
+                    reports[:] = [sum(reports, report)]
+                done += len(piece)
+                yield result
+
+        self._writer.write_pieces(name, converted())
+        if not self._plans[name].is_cast:
+            return None
+        return reports[0] if reports else CastReport()
+
+    def _rearranged(
+        self, name: str, meter: ProgressMeter, folder: Path | None
+    ) -> CastReport | None:
+        """Convert a tensor that is brought into C order for it."""
+        meter.starts(name)
+        with in_c_order(self.reader, name, folder) as ordered:
+            if not self._writer.elements(name).fortran:
+                return self._alone(ordered, self._writer, meter, folder)
+            with temporary_file(folder) as result, temporary_file(folder) as turned:
+                writer = cast("Writer", InCOrder(self._writer, name, result))
+                report = self._alone(ordered, writer, meter, folder)
+                elements, shape = self._writer.elements(name), self._plans[name].info.shape
+                new = Arrangement.fortran(elements.nbytes(1), shape)
+                rearrange(new.in_c_order(), new, (result, 0), turned)
+                length = elements.nbytes(math.prod(shape))
+                self._writer.write_pieces(name, pieces_of(turned, length, _PIECE_BYTES))
+        return report
+
+    def _temporary(self, name: str) -> int:
+        """Return the most bytes that `_rearranged` takes beside the tensor's own, when it ends."""
+        old = self.reader.arrangement(name)
+        if old is None or not self._is_rearranged(name):
+            return 0
+        ordered, new = self.reader.tensors[name].nbytes, nbytes_after(self._writer, name)
+        turned = 2 * new if self._writer.elements(name).fortran else 0
+        unpacked = 0 if self.reader.place(name) is not None else old.reach
+        return ordered + max(turned, unpacked - new)
+
+    def _alone(
+        self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
+    ) -> CastReport | None:
+        """Convert the one tensor of a reader."""
+        one = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
+        (row,) = one.rows(one.here(meter, folder), None)
+        return row.report
+
+    def _is_rearranged(self, name: str) -> bool:
+        """Return True if the tensor must be in C order, and is not."""
+        if self.reader.arrangement(name) is None or self._writer.keeps(name):
+            return False
+        old = self.reader.elements(name)
+        assert old is not None, "writers refuse what is of no format"  # noqa: S101
+        if not old.fortran:
+            return True
+        counts = self._plans[name].target is not None and self._options.count_places
+        return counts or not self._writer.elements(name).fortran
+
+    def _casting(self, name: str) -> Casting | None:
+        """Return what becomes of the elements; None if their bytes stay."""
+        if self._writer.keeps(name):
+            return None
+        old = self.reader.elements(name)
+        assert old is not None, "writers refuse what is of no format"  # noqa: S101
+        new, asked = self._writer.elements(name), self._plans[name].is_cast
+        if not asked and old == new:
+            return None
+        casting = self._castings.get((old, new, asked))
+        if casting is None or self._options.seed is not None:
+            options = tuple(self._options.for_tensor(name).items()) if asked else None
+            casting = self._castings[old, new, asked] = Casting(old, new, options)
+        return casting
+
+    def _range(self, name: str) -> TensorRange | None:
+        """Return where a tensor lies in both files; None if it cannot be converted there."""
+        source, target = self.reader.place(name), self._writer.place(name)
+        if target is not None and self._maker is not None and self._maker.decoded(name) is not None:
+            if self._casting(name) is not None:
+                return None
+            nbytes = nbytes_after(self._writer, name)
+            read = self._plans[name].info.nbytes
+            return TensorRange(name, 0, target[1], 0, read, None, nbytes)
+        if source is None or target is None or self._is_rearranged(name):
+            return None
+        casting, info = self._casting(name), self._plans[name].info
+        length = info.nbytes if casting is None else math.prod(info.shape)
+        return TensorRange(name, source[1], target[1], 0, length, casting)
+
+
+class _Watch:
+    """Tells the meter which tensor the engine has reached."""
+
+    def __init__(self, meter: ProgressMeter) -> None:
+        self._meter = meter
+        self._left: deque[TensorRange] = deque()
+        self._now: TensorRange | None = None
+        self._before = 0  # bytes of the tensors before it
+
+    def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
+        """Take note of whole tensors as the engine is given them."""
+        for one in ranges:
+            self._left.append(one)
+            if self._now is None:
+                self._next()
+            yield one
+
+    def _next(self) -> None:
+        if self._now is not None:
+            self._meter.finished(self._now.source_nbytes)
+            self._before += self._now.source_nbytes
+        self._now = self._left.popleft() if self._left else None
+        if self._now is not None:
+            self._meter.starts(self._now.name)
+
+    def poll(self, taken: int) -> None:
+        """Take note that so many bytes were taken, in the order of the tensors."""
+        while self._now is not None and taken >= self._before + self._now.source_nbytes:
+            self._next()
+        if self._now is not None and taken > self._before:
+            self._meter.reaches(taken - self._before, self._now.name)
+
+    def finish(self) -> None:
+        """Take note that all tensors are done."""
+        while self._now is not None:
+            self._next()

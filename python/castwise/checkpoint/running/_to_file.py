@@ -1,0 +1,196 @@
+"""Cast a checkpoint into one file."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers import are_alike, check_store, container_of
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, component_of
+from castwise.checkpoint.containers.npz import NpzReader
+from castwise.checkpoint.files._filesystem import (
+    check_place,
+    put_file,
+    real_path,
+    replacing_file,
+)
+from castwise.checkpoint.files._room import Room, check_room
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._targets import Target, meanwhile_nbytes, one_file
+
+_LOGGER = logging.getLogger(__name__)
+_NPY = ".npy"
+_SAFETENSORS, _GGUF = ".safetensors", ".gguf"
+
+
+class ToFile:
+    """A run that writes one file.
+
+    Raises
+    ------
+    CheckpointError
+        The source cannot become this file.
+
+    """
+
+    def __init__(
+        self,
+        source: Reader | CheckpointFolder,
+        destination: Path,
+        limit: int | None,
+        patterns: Patterns,
+        *,
+        resumable: bool,
+    ) -> None:
+        self._destination = destination
+        self._limit = limit
+        if destination.is_dir():
+            raise CheckpointError(
+                f"{destination} is a folder, and {source.path} becomes one file; name a file in "
+                f"it, such as {destination / source.path.name}, or give max_shard_size for shards"
+            )
+        check_store(destination)
+        if resumable:
+            name = destination if isinstance(source, CheckpointFolder) else source.path
+            raise CheckpointError(
+                f"resumable and resume are for folders of shards, and {name} is a file, "
+                "which is cast as a whole; leave them out"
+            )
+        if isinstance(source, CheckpointFolder):
+            patterns.refuse("include", f"{destination} is one file, for tensors alone")
+            self._component = _only_component(source, destination)
+            self._folder: Path | None = source.path
+            self._consumed = source.consumed
+        else:
+            refuse_patterns(source, patterns)
+            self._component, self._folder = component_of(source), None
+        for reader in self._component.shards.values():
+            check_container(reader, destination)
+        self.plans: dict[str, list[Planned]] = {}
+        self.planned: list[Planned] = []
+
+    def plan(self, decide: Decide) -> None:
+        """Decide what becomes of every tensor, from headers alone."""
+        component = self._component
+        self.plans = {
+            shard: decide(reader.tensors.values(), component.prefix)
+            for shard, reader in component.shards.items()
+        }
+        self._target = one_file(self._destination.name, component.shards, self.plans)
+        self.planned = self._target.planned
+        if self._limit is not None and (needed := self._target.least_nbytes()) > self._limit:
+            raise CheckpointError(
+                f"{self._destination} would be one file of {needed:,} bytes, and max_shard_size "
+                f"is {self._limit:,}; name a folder to divide it"
+            )
+
+    @property
+    def files(self) -> list[Target]:
+        """The files to be written."""
+        return [self._target]
+
+    @property
+    def sources(self) -> Mapping[str, Reader]:
+        """The files that are read, by path."""
+        return self._component.shards
+
+    def put_together(
+        self, new: Path, rows_of: Callable[[Target], list[CastRow]]
+    ) -> Iterator[list[CastRow]]:
+        """Make the destination of a folder that has the file; yields the rows before that."""
+        yield [row._replace(shard=None) for row in rows_of(self._target)]
+        put_file(new / self._target.name, self._destination)
+        self._tell_others()
+
+    def preview(self) -> list[CastRow]:
+        """Return the rows as they will be; refuse what cannot be written."""
+        check_place(self._destination)
+        return self._target.preview(None)
+
+    def room(self, options: CastOptions) -> Room:
+        """Return the bytes needed and free; nothing is copied or left out."""
+        needed = _least_nbytes(self._target, self._destination)
+        needed += meanwhile_nbytes([self._target], options)
+        return check_room(self._destination, needed, [])
+
+    def write(
+        self, options: CastOptions, meter: ProgressMeter, executor: Executor | None
+    ) -> list[CastRow]:
+        """Write the file, which appears when it is complete."""
+        with (
+            replacing_file(self._destination, is_named=executor is not None) as file,
+            Executing(executor, options) as executing,
+        ):
+            self.room(options)
+            executing.begin(self._target, file)
+            rows = executing.rows(self._target, meter, None)
+            if rows is None:
+                rows = self._target.write(file, options, meter, None)
+            meter.starts(None)
+        self._tell_others()
+        return rows
+
+    def _tell_others(self) -> None:
+        """Warn of the files of a folder that the one file does not have."""
+        if self._folder is not None:
+            done = {self._component.index_name, *self._component.shards, *self._consumed}
+            if others := sorted({one.name for one in self._folder.iterdir()} - done):
+                what = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
+                _LOGGER.warning(
+                    "%s has the %s alone, not %s", self._destination, what, listed(others)
+                )
+
+
+def refuse_patterns(reader: Reader, patterns: Patterns) -> None:
+    """Refuse globs of files for a source that is a file."""
+    for option in ("include", "exclude"):
+        patterns.refuse(option, f"this is for folders, and {reader.path} is a file")
+
+
+def check_container(reader: Reader, destination: Path) -> None:
+    """Refuse, or warn of, what another container cannot hold."""
+    if are_alike(reader.path, destination):
+        return
+    if _NPY in {container_of(reader.path), container_of(destination)}:
+        raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
+    if reader.others:
+        _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.others))
+
+
+def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
+    if container_of(destination) not in (_SAFETENSORS, _GGUF):
+        raise CheckpointError(
+            f"{folder.path} is a folder, which can become a folder or one .safetensors file, "
+            f"not {destination}"
+        )
+    if len(folder.components) > 1:
+        prefixes = listed([one.prefix or "." for one in folder.components])
+        raise CheckpointError(
+            f"{folder.path} has tensors in {prefixes}, "
+            f"which {destination} cannot keep apart; cast each by itself, or into a folder"
+        )
+    if real_path(folder.path) in real_path(destination).parents:
+        raise CheckpointError(f"{destination} is inside {folder.path}; choose another name")
+    return folder.components[0]
+
+
+def _least_nbytes(target: Target, destination: Path) -> int:
+    """Return the bytes that a file takes at least; nobody knows those of compressed members."""
+    reader = target.sources[0][0]
+    if isinstance(reader, NpzReader) and container_of(destination) == container_of(reader.path):
+        stored = [
+            one
+            for one in target.planned
+            if reader.entry(one.info.name).compress_type == zipfile.ZIP_STORED
+        ]
+        target = Target(target.name, [(reader, stored)], {})
+    return target.least_nbytes()

@@ -1,0 +1,390 @@
+"""Cast a checkpoint into a folder of shards, and carry its other files along."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import (
+    INDEX_SUFFIX,
+    PIPELINE,
+    CheckpointFolder,
+    component_of,
+    entries,
+    is_safetensors,
+    walk,
+    weight_folders,
+)
+from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.files._filesystem import (
+    check_place,
+    new_file,
+    put_folder,
+    real_path,
+    replacing_folder,
+    resumable_folder,
+    sync_file,
+    sync_folder,
+)
+from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._room import Room, check_room
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
+from castwise.checkpoint.running._other_files import OtherFiles, Patterns
+from castwise.checkpoint.running._targets import (
+    Target,
+    TargetComponent,
+    divided,
+    meanwhile_nbytes,
+    same_files,
+)
+from castwise.checkpoint.running._to_file import check_container, refuse_patterns
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a run keeps: complete shards if it is interrupted, and what is there already."""
+
+    resumable: bool
+    resume: bool
+    config: Callable[[Path, str], Config] | None
+    """What makes config.json follow the tensors; None to leave it as it is."""
+
+    added: Mapping[str, str] = field(default_factory=dict)
+    """Files to add, with their texts, by their paths in the folder."""
+
+
+class ToFolder:
+    """A run that writes a folder.
+
+    Raises
+    ------
+    CheckpointError
+        The source cannot become this folder.
+
+    """
+
+    def __init__(
+        self,
+        source: Reader | CheckpointFolder,
+        destination: Path,
+        limit: int | None,
+        patterns: Patterns,
+        keeping: Keeping,
+        *,
+        overwrite: bool,
+    ) -> None:
+        self._source = source.path
+        self._destination = destination
+        self._limit = limit
+        self._keeping = keeping
+        if keeping.resumable and is_remote(destination):
+            raise CheckpointError(
+                f"resumable and resume are for folders of this machine, not {destination}; leave "
+                "them out"
+            )
+        self._overwrite = overwrite
+        self._others: OtherFiles | None = None
+        self._configs: dict[str, Config] = {}
+        if isinstance(source, CheckpointFolder):
+            self._components = source.components
+            in_place = real_path(source.path) == real_path(destination)
+            if in_place and is_remote(destination):
+                raise CheckpointError(
+                    f"{destination} is on a store, where objects are replaced one by one, so a run "
+                    "that is stopped would leave a mix; choose another destination"
+                )
+            if in_place:
+                patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
+                _refuse_losses(source)
+            self._others = OtherFiles(source, patterns, all_of_them=in_place)
+            if (new_config := keeping.config) is not None:
+                labels = [component.prefix + CONFIG for component in source.components]
+                self._configs = {
+                    label: new_config(source.path / label, label)
+                    for label in labels
+                    if not patterns.excludes(label)
+                }
+        else:
+            refuse_patterns(source, patterns)
+            self._components = [component_of(source)]
+        for reader in self.sources.values():
+            check_container(reader, destination / "model.safetensors")
+        self._copied: set[str] = set()
+        self.plans: dict[str, list[Planned]] = {}
+        self.planned: list[Planned] = []
+        self._check_destination()
+
+    def plan(self, decide: Decide) -> None:
+        """Decide what becomes of every tensor, and in which file, from headers alone."""
+        self._targets: list[TargetComponent] = []
+        for component in self._components:
+            plans = {
+                shard: decide(reader.tensors.values(), component.prefix)
+                for shard, reader in component.shards.items()
+            }
+            self.plans |= plans
+            self.planned += [one for shard in plans.values() for one in shard]
+            if self._limit is None:
+                self._targets.append(same_files(component, plans))
+            else:
+                is_file = self._others is None
+                self._targets.append(divided(component, plans, self._limit, is_file=is_file))
+
+    def preview(self) -> list[CastRow]:
+        """Return the rows as they will be; refuse what cannot be written."""
+        check_place(self._destination, is_folder=True)
+        return [row for target in self.files for row in target.preview(target.name)]
+
+    def room(self, options: CastOptions) -> Room:
+        """Return the bytes needed and free, and the files left out with their sizes."""
+        done: Sequence[str] = ()
+        if self._keeping.resume:
+            temporary = resumable_folder(self._destination)
+            done = kept_by_size(temporary, self.sources, options, self._plans)
+        room = self._check_room(done, options)
+        if self._others is not None:
+            self._others.tell()
+        return room
+
+    def write(
+        self, options: CastOptions, meter: ProgressMeter, executor: Executor | None
+    ) -> list[CastRow]:
+        """Write the folder, which appears, or is replaced, when all of it is there.
+
+        On a store each object appears when it is complete, and the index last.
+        """
+        if is_remote(self._destination):
+            return self._upload(options, meter)
+        resumable = self._keeping.resumable
+        with (
+            ExitStack() as telling,
+            replacing_folder(
+                self._destination,
+                is_kept=kept_shards if resumable else None,
+                resume=self._keeping.resume,
+                may_replace=self._may_replace,
+            ) as new,
+            ExitStack() as stack,
+        ):
+            journal = None
+            if resumable:
+                journal = stack.enter_context(Journal(new, self.sources, options, self._plans))
+                # Only now, when what is kept is known to be of this conversion.
+                telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
+            room = self._check_room(journal.shards if journal is not None else (), options)
+            rows = self._write_files(new, options, meter, journal, executor)
+            meter.starts(None)
+            self._complete(new, rows, room)
+        return rows
+
+    def _upload(self, options: CastOptions, meter: ProgressMeter) -> list[CastRow]:
+        """Write the folder on a store."""
+        new = self._destination
+        found = walk(new, lambda _: True) if new.exists() else ()
+        before = {path for path, _ in found if not path.endswith("/")}
+        indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
+        room = self._check_room((), options)
+        rows: list[CastRow] = []
+        for target in self.files:
+            with new_file(new / target.name) as file:
+                rows += target.write(file, options, meter, target.name)
+                # Just before the first object is replaced: they would name it.
+                while indexes:
+                    (new / indexes.pop()).unlink()
+        meter.starts(None)
+        self._complete(new, rows, room)
+        kept = {target.name for target in self.files}
+        kept |= {component.index_name or "" for component in self._targets}
+        for name in before - kept - self._copied:
+            (new / name).unlink(missing_ok=True)
+        return rows
+
+    def put_together(
+        self, new: Path, rows_of: Callable[[Target], list[CastRow]]
+    ) -> Iterator[list[CastRow]]:
+        """Make the destination of a folder that has all its shards; yields the rows before that."""
+        rows = [row for target in self.files for row in rows_of(target)]
+        names = {target.name for target in self.files}
+        room = self._check_room(names)
+        remove_all_but(new, new, names)
+        self._complete(new, rows, room)
+        yield rows
+        put_folder(new, self._destination, may_replace=self._may_replace)
+
+    def _complete(self, new: Path, rows: Sequence[CastRow], room: Room) -> None:
+        """Add everything but the shards."""
+        if self._others is not None:
+            self._copied = self._others.copy(new)
+            self._others.tell(room.left_out)
+        for path, text in self._keeping.added.items():
+            with new_file(new / path) as file:
+                file.write(text.encode())
+            self._copied.add(path)
+        for component in self._targets:
+            self._finish(component, new, [row for row in rows if row.shard in component.names])
+        if not is_remote(new):
+            # Again: it may have appeared, or changed, while the shards were cast.
+            self._check_destination()
+
+    def _write_files(
+        self,
+        new: Path,
+        options: CastOptions,
+        meter: ProgressMeter,
+        journal: Journal | None,
+        executor: Executor | None,
+    ) -> list[CastRow]:
+        """Write the files that are not complete yet."""
+        rows: list[CastRow] = []
+        for component in self._components:
+            (new / component.prefix).mkdir(parents=True, exist_ok=True)
+        with Executing(executor, options) as executing:
+            for target in self.files:
+                if journal is None or journal.finished(target.name) is None:
+                    with (new / target.name).open("xb") as file:
+                        executing.begin(target, file)
+            for target in self.files:
+                done = journal.finished(target.name) if journal is not None else None
+                if done is not None:
+                    meter.finished(sum(one.info.nbytes for one in target.planned))
+                    rows += done
+                    continue
+                done = executing.rows(target, meter, target.name)
+                with (new / target.name).open("r+b") as file:
+                    if done is None:
+                        done = target.write(file, options, meter, target.name)
+                    sync_file(file)
+                if journal is not None:
+                    journal.add(target.name, done)
+                rows += done
+        return rows
+
+    @property
+    def files(self) -> list[Target]:
+        """The files to be written."""
+        return [target for component in self._targets for target in component.targets]
+
+    @property
+    def _plans(self) -> dict[str, list[Planned]]:
+        return {target.name: target.planned for target in self.files}
+
+    @property
+    def sources(self) -> dict[str, Reader]:
+        """The files that are read, by path."""
+        return {
+            path: shard
+            for component in self._components
+            for path, shard in component.shards.items()
+        }
+
+    def _check_room(self, done: Container[str], options: CastOptions | None = None) -> Room:
+        """Check the room for what is not done yet; the options are those of what is converted."""
+        others, left_out = (0, []) if self._others is None else self._others.size()
+        targets = [one for one in self.files if one.name not in done]
+        needed = others + sum(one.least_nbytes() for one in targets)
+        if options is not None:
+            needed += meanwhile_nbytes(targets, options, others)
+        return check_room(self._destination, needed, left_out)
+
+    def _finish(self, component: TargetComponent, new: Path, rows: Sequence[CastRow]) -> None:
+        """Write what follows from the tensors of a component: its index, and its configuration."""
+        label = component.component.prefix + CONFIG
+        if label in self._configs and (text := self._configs[label].following(rows)) is not None:
+            _replace_text(new / label, text)
+        if component.index_name is not None:
+            with new_file(new / component.index_name) as file:
+                file.write(component.index(rows).encode())
+        sync_folder(new / component.component.prefix)
+
+    @property
+    def _may_replace(self) -> bool:
+        """Whether a folder with contents may be replaced: the source itself, or by request."""
+        return self._overwrite or real_path(self._source) == real_path(self._destination)
+
+    def _check_destination(self) -> None:
+        """Refuse to replace what nobody meant to lose."""
+        source, destination = self._source, self._destination
+        old, new = real_path(source), real_path(destination)
+        if old == new:
+            return  # all that is in the folder is carried over
+        if old in new.parents or new in old.parents:
+            raise CheckpointError(
+                f"one of {destination} and {source} is inside the other; choose another name"
+            )
+        if not new.exists():
+            return
+        if not new.is_dir():
+            raise CheckpointError(f"{destination} is a file, but {source} becomes a folder")
+        if not entries(new):
+            return
+        if not self._is_alike(new):
+            raise CheckpointError(
+                f"{destination} is there and holds no safetensors files; it is not replaced"
+            )
+        if not self._overwrite:
+            raise CheckpointError(
+                f"{destination} is there; to replace the whole folder say so "
+                "(overwrite, --overwrite)"
+            )
+
+    def _is_alike(self, folder: Path) -> bool:
+        """Return True if a folder holds a checkpoint, and not just one of others deep inside."""
+        names = [one.name for one in entries(folder)]
+        if PIPELINE in names or any(map(is_safetensors, names)):
+            return True
+        found = weight_folders(folder, lambda _: False).keys()
+        return bool(found) and found <= {component.prefix for component in self._components}
+
+
+@contextmanager
+def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
+    """Warn of the complete shards that stay if the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        temporary = resumable_folder(destination)
+        if kept := kept_shards(temporary):
+            _LOGGER.warning(
+                "%s keeps %d of %d shards; resume (--resume) goes on with them",
+                temporary,
+                kept,
+                shards,
+            )
+        raise
+
+
+def _refuse_losses(folder: CheckpointFolder) -> None:
+    """CheckpointError if files to be replaced hold more than the tensors of the model."""
+    for reader in folder.shards.values():
+        if lost := reader.others + (reader.dropped if isinstance(reader, TorchReader) else []):
+            raise CheckpointError(
+                f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
+            )
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write another text into a copied file, down to the disk."""
+    if is_remote(path):
+        with new_file(path) as uploaded:
+            uploaded.write(text.encode())
+        return
+    mode = path.stat().st_mode
+    path.chmod(mode | stat.S_IWUSR)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        sync_file(file)
+    path.chmod(mode)

@@ -1,0 +1,1 @@
+"""Lay quantised weights anew, as another producer stores them, without decoding."""

@@ -1,0 +1,121 @@
+"""The form that a quantised weight gets as of another producer, and what stands in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
+from castwise.checkpoint.encoding._global_scales import AGAIN
+from castwise.checkpoint.encoding._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.transcoding._transcoded_weight import TranscodedWeight
+from castwise.quantization import QuantizedArray
+from castwise.quantization.arrays._views import geometry, views_of
+from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL, OF_E4M3, SCALE, ZERO
+from castwise.quantization.producers._schemes import find_recipe, find_scheme, written_layout
+
+COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
+_GPT_OSS = "gpt-oss"
+_MARKERS = ("comfy_quant", "weight_shape")
+"""Parts that only tell how a weight is stored, or its shape."""
+
+_SCALED_INPUTS = ("nvfp4", "fp8_tensor")
+"""Schemes beside which inputs may have a scale."""
+
+
+def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
+    """Refuse a part that the other form has no place for, and shapes that it cannot have.
+
+    Raises
+    ------
+    ValueError
+        There is one.
+
+    """
+    weight, plan, stored = one.weight, one.plan, one.stored
+    inputs = [name for name, role in weight.parts.items() if role == ACTIVATION]
+    known = {one.index_name}
+    if scheme in _SCALED_INPUTS and len(inputs) == 1 and "zero_point" not in inputs[0]:
+        known.add(inputs[0])
+    for name, role in weight.parts.items():
+        if role not in (SCALE, GLOBAL, ZERO) and name not in known and not name.endswith(_MARKERS):
+            raise ValueError(f"{name!r} has no place there; {AGAIN}")
+        if role in (GLOBAL, ACTIVATION):
+            array = stored.read(name)
+            if array.size != 1 or not np.isfinite(array).all() or not (array > 0).all():
+                raise ValueError(f"{name!r} is not one positive number")
+    if plan.whole is not None and plan.whole.block == (0, 0) and plan.whole.scale.size > 1:
+        raise ValueError(
+            f"{weight.scale!r} has a scale for each expert, and {recipe} stores one for all; "
+            f"{AGAIN}"
+        )
+    info = stored[weight.payload]
+    is_matrix, is_stack = (len(plan.cut) == axes for axes in (MATRIX, STACK))
+    if is_stack and plan.whole is not None and _has_inputs_as_rows(plan.whole):
+        raise ValueError(
+            f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
+            f"stores them as rows; {AGAIN}"
+        )
+    stacks = recipe in (COMPRESSED, GGUF)
+    fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and stacks)
+    if plan.cut != plan.shape or not fits:
+        how = "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
+        raise ValueError(
+            f"{weight.payload!r} has the shape {info.shape}, and {recipe} stores {how}; {AGAIN}"
+        )
+    if scheme.startswith("fp8") and weight.scheme == scheme and info.format not in OF_E4M3:
+        raise ValueError(
+            f"{weight.payload!r} is {info.format}, and {recipe} stores others; {AGAIN}"
+        )
+
+
+def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
+    """Return True for experts of ModelOpt whose blocks lie along the outputs."""
+    layout = views_of(whole).layout
+    of_experts = whole.recipe == "modelopt" and bool(layout.parameters)
+    return of_experts and (layout.storage is None or not layout.storage.transposed)
+
+
+def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[str, Any]) -> None:
+    """Let a weight get the form of a scheme as of a producer; `section` states what it is now.
+
+    Raises
+    ------
+    ValueError
+        The producer cannot hold it so.
+
+    """
+    weight, shape = one.weight, one.plan.cut
+    *_, rows, columns = shape
+    if recipe == DEEPSEEK_V4:
+        stated = section.get("weight_block_size")
+        if not isinstance(stated, list) or len(stated) != MATRIX:
+            raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
+        high, wide = stated
+    elif recipe == GGUF:
+        high, wide = find_scheme(scheme).block
+    else:
+        row = written(scheme, recipe)
+        if (problem := padding_problem(row, rows, columns)) is not None:
+            raise ValueError(f"{weight.payload!r} is a matrix of {rows}x{columns}, and {problem}")
+        size = weight.block[-1] if weight.block and scheme.endswith("_group") else None
+        one.encoding = encoding(row, None if size is None else (1, size))
+        high, wide = one.encoding.block
+        if scheme.startswith("int"):
+            # Packed, as groups are, with one group in a row.
+            high, wide, scheme = 1, wide or columns, f"{scheme.partition('_')[0]}_group"
+    if high == 1 and wide and columns % wide:
+        raise ValueError(
+            f"{weight.payload!r} has rows of {columns:,} elements, which do not end with a "
+            f"group of {wide}, as {recipe} needs"
+        )
+    layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
+    if recipe == _GPT_OSS and is_experts(stem):
+        stem = stem.removesuffix(WEIGHT)
+    elif recipe == _GPT_OSS:  # as OpenAI names them
+        layout = next(one for one in find_recipe(recipe).layouts if one.payload[0] == ".")
+    elif not stem.endswith("weight"):
+        stem += WEIGHT
+    one.becomes(geometry(scheme, recipe, layout, shape=shape, axis=-1, block=(high, wide)), stem)

@@ -1,0 +1,118 @@
+"""The codes, scales and zero points of a quantised weight in another form, slab by slab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._global_scales import (
+    AGAIN,
+    SLAB_ELEMENTS,
+    Power,
+    Reciprocal,
+    cuts_of,
+)
+from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization.arrays._decode import wrapped_zeros
+from castwise.quantization.arrays._relaying import (
+    DATA,
+    SCALES,
+    ZEROS,
+    of_rows,
+    relaid,
+    relative_scales,
+    widened,
+)
+from castwise.quantization.arrays._views import Views, views_of
+from castwise.quantization.weights._decoding import Decoding
+from castwise.quantization.weights._decoding import Slab as Cut
+
+
+@dataclass(frozen=True, slots=True)
+class SlabMaker:
+    """Makes the parts of a weight in another form.
+
+    Attributes
+    ----------
+    weight
+        What was recognised.
+    plan
+        How it is read.
+    new
+        The other form.
+    level
+        Its global scale there, if that is another one.
+    kept
+        Keeps the parts of a slab that are made with its codes.
+    tell
+        Takes the name of a payload with zero points that decoders do not agree on.
+    keys
+        Which parts are made: the others are copied.
+
+    """
+
+    weight: QuantizedWeight
+    plan: Decoding
+    new: Views
+    level: Power | Reciprocal | None
+    kept: Kept
+    tell: Callable[[str], None]
+    keys: set[str] = field(default_factory=set)
+
+    def slabs(self, key: str, _format: str) -> Iterator[Slab]:
+        """List the slabs of a part, each of which can be made by another thread."""
+        for number, cut in enumerate(self.plan.slabs(SLAB_ELEMENTS)):
+            yield partial(self._made, key, number, cut)
+
+    def _made(self, key: str, number: int, cut: Cut) -> NDArray[Any]:
+        """Make one part of a slab."""
+        payload = self.weight.payload
+        kept = None if key == DATA else self.kept.taken(payload, number, key)
+        if kept is not None:
+            return kept
+        q = self.plan.rows(cut)
+        keys = self.keys if key == DATA else {key}
+        if ZEROS in keys and wrapped_zeros(q):
+            self.tell(payload)
+        parts = self._parts(q, keys, cut)
+        if key == DATA:
+            others = {one: part for one, part in parts.items() if one != DATA}
+            self.kept.put(payload, number, others)
+        return parts[key]
+
+    def _parts(self, q: QuantizedArray, keys: Iterable[str], cut: Cut) -> dict[str, NDArray[Any]]:
+        level, new = self.level, of_rows(self.new, cut.stop - cut.start)
+        if new.scheme.bits != views_of(q).scheme.bits:
+            try:
+                return widened(q, new, cut.start)
+            except ValueError as error:
+                where = f" of matrix {cut.place}" if cut.place else ""
+                raise CheckpointError(
+                    f"tensor {self.weight.payload!r}: {error}{where}; {AGAIN}"
+                ) from error
+        return {
+            key: relative_scales(q, new, level.power())
+            if key == SCALES and isinstance(level, Power)
+            else relaid(q, new, key)
+            for key in keys
+        }
+
+
+def copied(
+    stored: StoredTensors, name: str, shape: tuple[int, ...], _format: str
+) -> Iterator[Slab]:
+    """List the slabs of a tensor that stays as it is, but for its shape if it is one number."""
+    if math.prod(shape) <= 1:
+        yield lambda: stored.box(name, [(0, n) for n in stored[name].shape]).reshape(shape)
+        return
+    for cut in cuts_of(stored, name):
+        yield partial(stored.box, name, cut)

@@ -1,0 +1,297 @@
+"""One quantised weight on its way into another form: the tensors that it becomes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import finfo
+from castwise.checkpoint._tensors import format_of, numpy_dtype
+from castwise.checkpoint.decoding._decoded import Slab
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
+from castwise.checkpoint.encoding._written_schemes import Encoding
+from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
+from castwise.quantization import QuantizedWeight
+from castwise.quantization.arrays._cut import step_of
+from castwise.quantization.arrays._parts import comfy_marker
+from castwise.quantization.arrays._relaying import (
+    DATA,
+    SCALES,
+    ZEROS,
+    same_parts,
+    zeros_of,
+)
+from castwise.quantization.arrays._views import Views, scale_dtype, views_of
+from castwise.quantization.producers._gguf import GGUF
+from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
+from castwise.quantization.producers._names import beside
+from castwise.quantization.weights._decoding import Decoding
+
+_BYTE = 8
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTensor:
+    """A tensor that is made of those of a weight.
+
+    Attributes
+    ----------
+    home
+        The stored tensor in whose place it comes.
+    name, format, shape
+        Of the new tensor.
+    needed
+        The tensors that it is made of.
+    slabs
+        Lists the slabs that make it.
+    is_payload
+        True for that with the codes.
+    is_copied
+        Its bytes are those of its home.
+    is_further
+        True if its home becomes another such tensor, too.
+
+    """
+
+    home: str
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    needed: Collection[str]
+    slabs: Callable[[str], Iterable[Slab]]
+    is_payload: bool = False
+    is_copied: bool = False
+    is_further: bool = False
+
+
+class TranscodedWeight:
+    """A weight, and what it becomes.
+
+    Parameters
+    ----------
+    weight
+        What was recognised.
+    plan
+        How it is read, its matrices as they are stored.
+    stored
+        The tensors of all shards.
+    kept
+        Parts that were made with others.
+    tell
+        Told of its payload if zero points are such as decoders do not agree on.
+
+    Attributes
+    ----------
+    encoding
+        How it is stated that it is stored; None where nothing states that anew.
+    level
+        Its global scale, if that is another one.
+    form
+        The form that it gets.
+    stored
+        As given.
+
+    """
+
+    def __init__(
+        self,
+        weight: QuantizedWeight,
+        plan: Decoding,
+        stored: StoredTensors,
+        kept: Kept,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.weight = weight
+        self.plan = plan
+        self.encoding: Encoding | None = None
+        self.level: Power | Reciprocal | None = None
+        self.form: Views | None = None
+        self._stem = ""
+        self.stored = stored
+        self._kept = kept
+        self._tell = tell
+        self._names = {role: name for name, role in weight.parts.items()}
+        whole = plan.whole
+        self._index: Any = None if whole is None else whole.extras.get("group index")
+        self._staying: set[str] = set()
+
+    def becomes(self, new: Views, stem: str) -> None:
+        """Take note of the form that it gets, and of what its parameter is called there."""
+        self.form, self._stem = new, stem
+        self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(new)))
+
+    @property
+    def index_name(self) -> str | None:
+        """The stored tensor that says in which group each column is."""
+        return None if self._index is None else str(self._index.name)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """True if all zero points are in the middle, so that codes with a sign need none."""
+        whole = self.plan.whole
+        if whole is None or whole.zero_point is None:
+            return True
+        middle = 1 << (views_of(whole).scheme.bits - 1)
+        return bool((zeros_of(whole) == middle).all())
+
+    @property
+    def is_reordered(self) -> bool:
+        """True if columns are not all in the groups in which they stand."""
+        return self._index is not None and bool((np.asarray(self._index) != self._in_order()).any())
+
+    def _in_order(self) -> Array:
+        whole = self.plan.whole
+        assert whole is not None, "of an array"  # noqa: S101
+        return np.arange(self.plan.cut[-1], dtype=np.int32) // views_of(whole).block[1]
+
+    def tensors(self) -> list[NewTensor]:
+        """List the tensors that it becomes and that are not there as they are."""
+        new = self.form
+        assert new is not None, "by `becomes`"  # noqa: S101
+        self._maker = SlabMaker(self.weight, self.plan, new, self.level, self._kept, self._tell)
+        old = None if self.plan.whole is None else views_of(self.plan.whole)
+        same = set() if old is None else same_parts(old, new)
+        layout, payload = new.layout, self.weight.payload
+        scale = self.weight.scale or payload
+        found = [
+            self._tensor(DATA, payload, layout.payload, new, is_same=DATA in same),
+            self._tensor(SCALES, scale, layout.parts[0].name, new, is_same=SCALES in same),
+            *(self._other(part, new) for part in new.layout.parts[1:]),
+        ]
+        made = [one for one in found if one is not None]
+        homes = Counter(one.home for one in made)
+        staying = [one for one in made if homes[one.home] == 1 and self._stays(one)]
+        self._staying = {one.name for one in staying}
+        return [one for one in made if one not in staying]
+
+    def left_out(self, made: Sequence[NewTensor]) -> set[str]:
+        """Name the stored tensors that have no place any more."""
+        homes = {one.home for one in made}
+        return {self.weight.payload, *self.weight.parts} - homes - self._staying
+
+    def _stays(self, one: NewTensor) -> bool:
+        """Return True for a tensor that is as it is stored."""
+        info = self.stored[one.home]
+        return one.is_copied and (one.name, one.format, one.shape) == (
+            info.name,
+            info.format,
+            info.shape,
+        )
+
+    def _called(self, part: str) -> str:
+        return beside(part, self._stem) if part else self._stem
+
+    def _tensor(
+        self, key: str, home: str, part: str, new: Views, *, is_same: bool = False
+    ) -> NewTensor:
+        """Describe codes, scales or zero points."""
+        name, own = self._called(part), self._format(key, home, new)
+        shape = {DATA: new.data_shape, SCALES: new.scale_shape}.get(key)
+        shape = new.zero_shape if shape is None else shape
+        if is_same and own == self.stored[home].format:
+            return self._copy(home, name, shape)
+        self._maker.keys.add(key)
+        needed = [self.weight.payload, *self.weight.parts]
+        if key == SCALES and isinstance(self.level, Power):
+            needed = self.level.names
+        slabs = partial(self._maker.slabs, key)
+        return NewTensor(home, name, own, shape, needed, slabs, is_payload=key == DATA)
+
+    def _format(self, key: str, home: str, new: Views) -> str:
+        """Return the format of codes, scales or zero points in the new form."""
+        stored = numpy_dtype(self.stored[home].format or "")
+        if key != SCALES:
+            is_float = finfo(stored).kind == "float" and new.scheme.bits == _BYTE
+            return _format_of(stored if is_float and key == DATA else new.container)
+        if self.weight.scale is None:  # in blocks of bytes
+            stored = numpy_dtype(GGUF.scales)
+        is_byte = new.scheme.scale in (E4M3, E8M0)
+        return _format_of(scale_dtype(new, stored, powers=False) if is_byte else stored)
+
+    def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> NewTensor:
+        info = self.stored[home]
+        slabs = partial(copied, self.stored, home, shape)
+        is_payload = home == self.weight.payload
+        return NewTensor(
+            home, name, info.format or "", shape, [home], slabs, is_payload, is_copied=True
+        )
+
+    def _constant(self, home: str, name: str, value: Array) -> NewTensor:
+        def slabs(_format: str) -> Iterator[Slab]:
+            yield lambda: value
+
+        return NewTensor(home, name, _format_of(value.dtype), value.shape, [], slabs)
+
+    def _scalar(
+        self, home: str, name: str, value: Callable[[], Any], needed: Collection[str], new: Views
+    ) -> NewTensor:
+        shape = _shape_of_scalars(new)
+
+        def slabs(_format: str) -> Iterator[Slab]:
+            yield lambda: np.asarray(value(), np.float32).reshape(shape)
+
+        return NewTensor(home, name, _format_of(np.dtype(np.float32)), shape, needed, slabs)
+
+    def _other(self, part: Part, new: Views) -> NewTensor | None:
+        """Describe a part of the new form beside codes and scales; None if it has none."""
+        own = self._names.get(part.role)
+        if part.role == GLOBAL:
+            return self._global(own, self._called(part.name), new)
+        if part.role == ACTIVATION:
+            is_first = part is _input_part(new)
+            return None if own is None or not is_first else self._inputs(own, part, new)
+        if part.role == ZERO:
+            stays = own is not None and self.encoding is not None and not self.encoding.symmetric
+            return self._tensor(ZEROS, own or "", part.name, new) if stays else None
+        return self._constants(part, new)
+
+    def _global(self, own: str | None, name: str, new: Views) -> NewTensor | None:
+        if self.level is not None:
+            home, level = own or self.weight.payload, self.level
+            return self._scalar(home, name, level.value, level.names, new)
+        return None if own is None else self._copy(own, name, _shape_of_scalars(new))
+
+    def _inputs(self, own: str, part: Part, new: Views) -> NewTensor:
+        name = self._called(part.name)
+        if not isinstance(self.level, Reciprocal):
+            return self._copy(own, name, _shape_of_scalars(new))
+        value = np.float32(self.stored.read(own).reshape(()))
+        return self._scalar(own, name, partial(np.divide, np.float32(1), value), [own], new)
+
+    def _constants(self, part: Part, new: Views) -> NewTensor | None:
+        name, payload = self._called(part.name), self.weight.payload
+        if part.use == "shape":
+            return self._constant(payload, name, np.array(new.shape, np.int64))
+        if part.use == "marker":
+            return self._constant(payload, name, comfy_marker(new.scheme))
+        if part.use != "group index" or self.encoding is None or not self.encoding.reordered:
+            return None
+        if self._index is None:
+            return self._constant(payload, name, self._in_order())
+        return self._copy(self._index.name, name, self._index.shape)
+
+
+def _input_part(new: Views) -> Part | None:
+    """Return the scale of inputs that a form has beside its weights."""
+    return next((part for part in new.layout.parts if part.role == ACTIVATION), None)
+
+
+def _shape_of_scalars(new: Views) -> tuple[int, ...]:
+    return () if new.recipe is None else new.recipe.scalar
+
+
+def _format_of(dtype: np.dtype[Any]) -> str:
+    row = format_of(dtype)
+    assert row is not None, "of the table"  # noqa: S101
+    return row.name

@@ -1,0 +1,393 @@
+"""Plan what a quantised checkpoint is in the form of another producer, its values kept.
+
+What changes are names, shapes, where codes and scales lie, and whether a global scale multiplies or
+divides. A reciprocal is a division that is rounded, so one is taken only if with it each code
+decodes to the same value at every scale that there is, in bfloat16 and in float16, computed in
+float32 and exactly. Another scheme is taken only where it has all values.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from castwise._dtype_map import DtypeMap
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
+from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._encoder import Kept
+from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
+from castwise.checkpoint.encoding._global_scales import AGAIN, Power, Reciprocal
+from castwise.checkpoint.encoding._written_configs import (
+    SEVERAL,
+    Statements,
+    of_widened_experts,
+    statements,
+)
+from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
+from castwise.checkpoint.gguf._architectures import FLOAT32
+from castwise.checkpoint.gguf._tokens import FILES
+from castwise.checkpoint.requests._quantizing import Made
+from castwise.checkpoint.transcoding._new_forms import (
+    COMPRESSED,
+    DEEPSEEK_V4,
+    GGUF,
+    check_parts,
+    give_form,
+)
+from castwise.checkpoint.transcoding._to_gguf import GgufModel
+from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization.producers._configs import CONFIGS, undecodable
+from castwise.quantization.producers._configs import statements as statements_in
+from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
+from castwise.quantization.producers._schemes import find_scheme
+from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.weights._decoding import decoding
+
+_LOGGER = logging.getLogger(__name__)
+_OF_COMFY = "scaled_fp8"
+"""A tensor that only tells that a model of ComfyUI is quantised."""
+
+
+def transcoded(
+    source: Reader | CheckpointFolder,
+    recipe: str,
+    scheme: str | None,
+    threads: int,
+    *,
+    is_file: bool,
+) -> Made:
+    """Return an opened checkpoint in the form of another producer, or of another scheme.
+
+    `is_file` says that it becomes one file, which states in its metadata how weights are stored.
+
+    Raises
+    ------
+    CheckpointError
+        It is not quantised, or not in a form that can be laid anew; or it has tensors that the
+        other form has no place for.
+
+    """
+    several = [one.prefix or "." for one in components_of(source)]
+    if recipe == GGUF and not is_file:
+        raise CheckpointError("GGUF is one file; name one that ends with .gguf")
+    if recipe == GGUF and len(several) > 1:
+        raise CheckpointError(
+            f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
+            "leave out the others (exclude, --exclude)"
+        )
+    made = Encoded(source, DtypeMap.from_mapping({FLOAT32: "float32"} if recipe == GGUF else {}))
+    kind = _AsGguf if recipe == GGUF else _Relaid
+    plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
+    if not any(one.weights for one in plans):
+        raise CheckpointError(
+            f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
+        )
+    components = [one.component(made, threads, is_file=is_file) for one in plans]
+    if not isinstance(source, CheckpointFolder):
+        (made.source,) = components[0].shards.values()
+        return made.made()
+    consumed = {one for plan in plans for one in plan.consumed}
+    made.source = replace(source, components=components, consumed=frozenset(consumed))
+    return made.made()
+
+
+class _Relaid:
+    """The plan for one component.
+
+    Attributes
+    ----------
+    weights
+        What of it is quantised.
+    consumed
+        Paths of its files that hold for what it was, and of shards without any tensor.
+
+    """
+
+    def __init__(
+        self,
+        source: Reader | CheckpointFolder,
+        component: Component,
+        recipe: str,
+        scheme: str | None,
+    ) -> None:
+        self._component = component
+        self._recipe = recipe
+        self._scheme = scheme
+        self._path = source.path / component.prefix if component.prefix else source.path
+        tensors, configs, pairs, unreadable = stated_of(source, component)
+        if unreadable:
+            raise self._refusal(f"what states how it is stored cannot be read: {unreadable[0]}")
+        found = found_in(component, tensors, configs, pairs)
+        self.weights: Sequence[QuantizedWeight] = () if found is None else found.weights
+        self.consumed: list[str] = []
+        self._renamed: Mapping[str, str] = {}
+        self._tensors = tensors
+        self._warned = False
+        if found is None:
+            return
+        self._stated = statements_in(configs, pairs)
+        self._stored = StoredTensors(component.shards)
+        self._check(found)
+        self._left_out = {name for name in found.others if name.endswith(_OF_COMFY)}
+        self._kept = Kept()
+        self._staying = [one for one in self.weights if self._stays(one)]
+        if len(self._staying) == len(self.weights):
+            raise self._refusal(f"{self.weights[0].payload!r} is stored so already")
+        self._relaid = [self._plan(one) for one in self.weights if not self._stays(one)]
+        self._state_integers()
+        self._share_scales()
+
+    def _refusal(self, reason: str) -> CheckpointError:
+        to = self._recipe if self._scheme is None else f"{self._recipe} {self._scheme}"
+        return CheckpointError(f"{self._path} cannot be transcoded to {to}: {reason}")
+
+    def _tell(self, payload: str) -> None:
+        """Warn once of zero points that decoders do not agree on."""
+        if not self._warned:
+            self._warned = True
+            _LOGGER.warning("%s: %s", self._path, WRAPPED.format(payload))
+
+    def _check(self, found: Quantization) -> None:
+        """Refuse what the other form has no place for."""
+        if found.unknown is not None or found.orphans or not found.weights:
+            names = [one.name for one in found.orphans] or list(found.stated)
+            raise self._refusal(f"{listed(names)} is not known, or not complete; {AGAIN}")
+        for one in self._stated:
+            if one.section.get("kv_cache_quant_algo") or one.section.get("kv_cache_scheme"):
+                raise self._refusal(f"caches are stated otherwise there ({one.origin})")
+            if (reason := undecodable(one)) is not None:
+                raise self._refusal(f"{one.origin}: {reason}")
+        others = [name for name in found.others if not name.endswith(_OF_COMFY)]
+        if others:
+            raise self._refusal(f"scales of caches are stored otherwise there: {others[0]!r}")
+        for weight in found.weights:
+            if weight.problem is not None:
+                raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+        inputs = {ACTIVATION in one.parts.values() for one in found.weights}
+        if len(inputs) > 1:
+            raise self._refusal("some weights have scales of their inputs, and others none")
+        self._has_inputs = inputs == {True}
+
+    def _wanted(self, weight: QuantizedWeight) -> str:
+        return self._scheme or weight.scheme or ""
+
+    def _stays(self, weight: QuantizedWeight) -> bool:
+        """Return True for a weight that is stored so already, beside others that are not."""
+        return weight.recipes == (self._recipe,) and weight.scheme == self._wanted(weight)
+
+    def _section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
+        own = (one.section for one in self._stated if set(one.recipes) & set(weight.recipes))
+        return next(own, {})
+
+    def _plan(self, weight: QuantizedWeight) -> TranscodedWeight:
+        """Plan what becomes of a weight; refuse one that cannot be laid anew."""
+        wanted, made = self._wanted(weight), " or ".join(weight.recipes)
+        old = weight.scheme or "", made
+        if not is_relaid(old, (wanted, self._recipe)):
+            raise self._refusal(
+                f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {made}, of which "
+                f"castwise makes no {wanted or 'form'} of {self._recipe}; {AGAIN}"
+            )
+        section = self._section(weight)
+        try:
+            plan = decoding(
+                weight, self._stored, self._stored.read, section, "peer", as_stored=True
+            )
+        except Undecodable as error:
+            raise self._refusal(f"{weight.payload!r}: {error}") from error
+        one = TranscodedWeight(weight, plan, self._stored, self._kept, self._tell)
+        try:
+            check_parts(one, wanted, self._recipe)
+            give_form(one, wanted, self._recipe, section)
+        except ValueError as error:
+            raise self._refusal(str(error)) from error
+        return one
+
+    def _state_integers(self) -> None:
+        """Decide for all integers alike whether they have zero points and an index of groups."""
+        some = [one for one in self._relaid if self._wanted(one.weight).startswith("int")]
+        symmetric = all(one.is_symmetric for one in some)
+        reordered = any(one.is_reordered for one in some)
+        for one in some:
+            if one.encoding is not None:
+                one.encoding = replace(one.encoding, symmetric=symmetric, reordered=reordered)
+
+    def _share_scales(self) -> None:
+        """Find which global scales change, and which weights must have the same."""
+        powers: dict[tuple[str, ...], Power] = {}
+        reciprocals: dict[bytes, Reciprocal] = {}
+        divides = self._recipe == COMPRESSED
+        for one in self._relaid:
+            weight = one.weight
+            if not find_scheme(self._wanted(weight)).global_scale:
+                continue
+            level = next((name for name, role in weight.parts.items() if role == GLOBAL), None)
+            if level is None:
+                power = powers.setdefault(fused_with(weight.name), Power(divides=divides))
+                power.add(weight, one.plan)
+                one.level = power
+            elif divides != (weight.recipes == (COMPRESSED,)):
+                value = np.float32(self._stored.read(level).reshape(()))
+                reciprocal = Reciprocal(value, divides=not divides, stored=self._stored)
+                one.level = reciprocals.setdefault(value.tobytes(), reciprocal)
+                one.level.scales.append(weight.scale or "")
+
+    def component(self, made: Encoded, threads: int, *, is_file: bool) -> Component:
+        """Return the component in the new form, and note what it has."""
+        component, prefix = self._component, self._component.prefix
+        if not self.weights:
+            return component
+        parts: dict[str, list[DecodedWeight]] = {}
+        for one in self._relaid:
+            tensors = self._new_tensors(one)
+            left_out = one.left_out(tensors)
+            self._left_out |= left_out
+            lost = sum(self._stored[name].nbytes for name in left_out)
+            for tensor in tensors:
+                described = self._described(one, tensor, lost if tensor.is_payload else 0)
+                label = self._wanted(one.weight) if tensor.is_payload else tensor.format
+                made.parts[prefix + tensor.name] = Part(tensor.format, label)
+                parts.setdefault(tensor.home, []).append(described)
+        plain = self._of_plain()
+        for some in plain.values():
+            made.parts |= {prefix + one.info.name: Part(one.format, one.format) for one in some}
+        parts |= plain
+        self._check_names(parts)
+        stated = made.stated[prefix] = self._statements()
+        metadata = (stated.metadata or {}) if is_file else {}
+        shards: dict[str, Reader] = {}
+        for path, reader in component.shards.items():
+            own = {name: some for name, some in parts.items() if name in reader.tensors}
+            shards[path] = decoded_reader(
+                reader,
+                self._stored,
+                own,
+                left_out=self._left_out,
+                metadata={**self._metadata(reader, stated), **metadata},
+                threads=threads,
+                renamed=self._renamed,
+            )
+            if not shards[path].tensors:
+                del shards[path]
+                self.consumed.append(path)
+        if stated.edit is None:
+            self.consumed += [prefix + name for name in CONFIGS if name != CONFIG]
+        made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
+        made_of |= {name: [] for name in self._left_out - made_of.keys()}
+        made_of |= {name: [new] for name, new in self._renamed.items()}
+        return with_tensors(component, shards, made_of)
+
+    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+        """List what comes in the place of the parts of a weight."""
+        return one.tensors()
+
+    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
+        """Describe what is made of tensors that are not quantised, by that in whose place it is."""
+        return {}
+
+    def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+        """Describe a new tensor; as stored it is what stands in its place."""
+        info = self._stored[tensor.home]
+        is_first = not tensor.is_further and (
+            tensor.is_payload or tensor.home != one.weight.payload
+        )
+        nbytes = info.nbytes + lost if is_first else 0
+        described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
+        return DecodedWeight(described, tensor.format, tensor.home, tensor.needed, tensor.slabs)
+
+    def _check_names(self, parts: Mapping[str, Sequence[DecodedWeight]]) -> None:
+        seen: set[str] = set()
+        for name, some in parts.items():
+            for one in some:
+                new = one.info.name
+                there = new in self._stored and new not in parts and new not in self._left_out
+                if there or new in seen:
+                    raise self._refusal(f"{name!r} is to become {new!r}, which is there too")
+                seen.add(new)
+
+    def _statements(self) -> Statements:
+        """Return what states how the weights are stored."""
+        if self._recipe == DEEPSEEK_V4:
+            return of_widened_experts()
+        modules: dict[str, Encoding] = {}
+        for one in self._relaid:
+            assert one.encoding is not None, "by `_give_form`"  # noqa: S101
+            modules[one.weight.name.removesuffix(WEIGHT)] = one.encoding
+        for weight in self._staying:
+            modules[weight.name.removesuffix(WEIGHT)] = encoding(
+                written(weight.scheme, self._recipe), None
+            )
+        if len(set(modules.values())) > 1 and self._recipe not in SEVERAL:
+            names = dict.fromkeys(one.written.scheme for one in modules.values())
+            raise self._refusal(
+                f"its weights are stored in several ways ({', '.join(names)}), and "
+                f"{self._recipe} states one for all; {AGAIN}"
+            )
+        payloads = {one.payload for one in self.weights}
+        left = [one.name for one in self._tensors if one.name not in payloads and is_matrix(one)]
+        return statements(modules, kept_modules(left, modules), inputs=self._has_inputs)
+
+    def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
+        """Return the metadata of a shard without what states how it was."""
+        if stated.edit is not None:
+            return {key: stated.edit(text) for key, text in reader.metadata.items()}
+        return {key: text for key, text in reader.metadata.items() if key not in METADATA}
+
+
+class _AsGguf(_Relaid):
+    """The plan for a component that becomes a GGUF file."""
+
+    def __init__(
+        self,
+        source: Reader | CheckpointFolder,
+        component: Component,
+        recipe: str,
+        scheme: str | None,
+    ) -> None:
+        super().__init__(source, component, recipe, scheme)
+        if not self.weights:
+            return
+        is_folder = isinstance(source, CheckpointFolder)
+        folder = source.path / component.prefix if is_folder else source.path.parent
+        config = stated_of(source, component)[1].get(CONFIG)
+        if not isinstance(config, dict):
+            raise self._refusal("no config.json states its hyperparameters; name its folder")
+        weights = {one.weight.payload: one for one in self._relaid}
+        try:
+            self._model = GgufModel(folder, config, self._stored, weights)
+        except CheckpointError as error:
+            raise self._refusal(str(error)) from error
+        self._renamed = self._model.renamed
+        self._left_out |= self._model.left_out
+        self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
+
+    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+        return self._model.tensors(one)
+
+    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
+        return self._model.plain()
+
+    def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+        lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
+        return super()._described(one, tensor, lost)
+
+    def _statements(self) -> Statements:
+        return Statements({}, {}, self._model.metadata)
+
+    def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
+        del reader, stated
+        return {}

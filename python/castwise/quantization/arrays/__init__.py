@@ -1,0 +1,1 @@
+"""Quantised arrays: their parts as stored, made and decoded."""

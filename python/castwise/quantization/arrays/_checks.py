@@ -1,0 +1,141 @@
+"""Refuse parts of a quantised array that do not fit each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from castwise._core import finfo
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.arrays._views import Array, Views, ceil_div, views_of
+from castwise.quantization.producers._layouts import E4M3, E8M0
+
+_BYTE = 8
+
+
+def check(q: Any) -> None:
+    """Refuse parts whose shapes or dtypes are not those that the block and the shape call for."""
+    for name in ("data", "scale", "global_scale", "zero_point"):
+        part = getattr(q, name)
+        if not hasattr(part, "dtype") and (part is not None or name in {"data", "scale"}):
+            raise TypeError(f"{name} must be an ndarray, not {type(part).__name__}.")
+    views = views_of(q)
+    rank = len(views.shape)
+    if not isinstance(q.axis, int | np.integer) or not -rank <= q.axis < rank:
+        raise ValueError(f"axis={q.axis} is not valid; the shape is {views.shape}.")
+    _check_block(views)
+    _check_dtypes(q, views)
+    storage = views.storage
+    variants = (*storage.packing, *dict(storage.zeros_add))
+    if q.variant is not None and q.variant not in variants:
+        raise ValueError(f"variant={q.variant!r} is not valid; use one of {', '.join(variants)}.")
+    _check_shape("data", q.data, views.data_shape, views)
+    matrices = math.prod(views.core_shape[:-2])
+    if views.block != (0, 0) or q.scale.size != matrices:
+        _check_shape("scale", q.scale, views.scale_shape, views)
+    if q.zero_point is not None:
+        _check_shape("zero_point", q.zero_point, views.zero_shape, views)
+    if q.global_scale is not None and q.global_scale.size not in (1, matrices):
+        _check_shape("global_scale", q.global_scale, (), views)
+    _check_extras(q, views)
+    if views.scheme.global_scale and q.global_scale is None and views.recipe is not None:
+        needed = any(part.role == "global scale" and part.required for part in views.layout.parts)
+        if needed:
+            raise ValueError(
+                f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."
+            )
+    if storage.unsigned and q.zero_point is None and "bias" not in q.extras:
+        raise ValueError(
+            f"zero_point=None is not valid; {q.recipe} stores {q.scheme} without a sign, so that "
+            "codes mean nothing without zero points or biases."
+        )
+
+
+def _check_extras(q: Any, views: Views) -> None:
+    """Refuse other parts of another shape."""
+    columns, blocks = views.shape[q.axis], math.prod(views.grid)
+    shapes = {
+        "group index": (columns,),
+        "divisor": (columns,),
+        "factor": (columns,),
+        "float8 scale": (),
+        "bias": views.scale_shape,
+        "code map": (1 << views.scheme.bits,),
+    }
+    extras = q.extras
+    if "nested scale" in extras:
+        size = int(extras.get("nested block", 0))
+        if size < 1 or not {"nested code map", "nested bias"} <= extras.keys():
+            raise ValueError(
+                "extras has a nested scale, which needs a nested code map, bias and block."
+            )
+        shapes |= {"nested scale": (ceil_div(blocks, size),), "nested code map": (1 << _BYTE,)}
+    if views.storage.flat and ("nested scale" in extras) != (q.scale.dtype.itemsize == 1):
+        raise ValueError(
+            f"{_label('scale', q.scale)} has dtype {q.scale.dtype}; nested scales are bytes, and "
+            "no others."
+        )
+    for name, shape in shapes.items():
+        if name in extras:
+            _check_shape(name, extras[name], shape, views)
+
+
+def _check_block(views: Views) -> None:
+    """Refuse a block that is not one of the scheme's."""
+    scheme, block = views.scheme, views.block
+    if block == scheme.block:
+        return
+    free = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    if not free or min(block) < 1:
+        use = "(rows, columns)" if free else scheme.block
+        raise ValueError(f"block={block} is not valid for {scheme.name}; use {use}.")
+
+
+def _check_dtypes(q: Any, views: Views) -> None:
+    """Refuse payloads and scales of a dtype that the scheme does not have."""
+    scheme, found = views.scheme, q.data.dtype
+    own = finfo(found).kind == "float" and scheme.name.startswith("fp8_")
+    fits = found == views.container or (own and found.itemsize == 1)
+    if views.storage.container is not None:
+        fits = found.itemsize == views.container.itemsize and finfo(found).kind != "float"
+    if not fits:
+        raise ValueError(
+            f"{_label('data', q.data)} has dtype {found}, but {scheme.name} needs "
+            f"{views.container}; view it as that."
+        )
+    in_bytes = scheme.scale in (E8M0, E4M3)
+    if in_bytes and q.scale.dtype.itemsize != 1:
+        raise ValueError(
+            f"{_label('scale', q.scale)} has dtype {q.scale.dtype}, but {scheme.name} stores "
+            f"{scheme.scale}; give the bytes as they are stored."
+        )
+
+
+def _label(name: str, part: Any) -> str:
+    """Name a part, and the tensor that it is."""
+    return f"{name} {part.name!r}" if isinstance(part, LazyArray) else name
+
+
+def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _check_shape(name: str, part: Array, shape: tuple[int, ...], views: Views) -> None:
+    """Refuse another shape; axes of one element and the axes inside a row do not matter."""
+    if _squeezed(part.shape) == _squeezed(shape):
+        if not isinstance(part, LazyArray) or part.size <= 1:
+            return
+        if part.shape in (shape, (*shape, 1)) or (*part.shape, 1) == shape:
+            return
+    rows = len(shape) - 1
+    inner = math.prod(part.shape[rows:]) == shape[-1] if shape else False
+    if inner and part.shape[:rows] == shape[:rows]:
+        return
+    block = "x".join(str(n or "all") for n in views.block)
+    raise ValueError(
+        f"{_label(name, part)} has shape {part.shape}, but {views.scheme.name} of shape "
+        f"{views.shape} in blocks of {block} needs {shape}."
+    )

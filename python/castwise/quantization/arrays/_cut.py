@@ -1,0 +1,153 @@
+"""Cut quantised arrays by rows: what of each part belongs to rows of one matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from castwise.quantization.arrays._views import TILE, Views, ceil_div, views_of
+
+_BYTE = 8
+_MATRIX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """How a part lies along the rows of the plain matrix.
+
+    Attributes
+    ----------
+    shape
+        The shape that the part has, or may be given.
+    axis
+        The axis after those of the stack along which the rows lie; None if any row needs all of it.
+    rows
+        The rows for one of its elements along that axis.
+    multiple
+        What is cut ends at a multiple of so many rows, or at the end.
+
+    """
+
+    shape: Sequence[int]
+    axis: int | None
+    rows: Fraction = Fraction(1)
+    multiple: int = 1
+
+
+def row_step(q: Any) -> int:
+    """Return the rows of which slabs of a matrix are multiples: whole blocks, words and tiles."""
+    return _step(_parts(views_of(q), int(q.extras.get("nested block", 1))))
+
+
+def step_of(views: Views) -> int:
+    """Return the same of a geometry without nested scales."""
+    return _step(_parts(views, 1))
+
+
+def _step(along: Mapping[str, _Along]) -> int:
+    cut = [one for one in along.values() if one.axis is not None]
+    return math.lcm(*(one.rows.numerator for one in cut), *(one.multiple for one in cut))
+
+
+def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
+    """Return rows of a matrix as a quantised array that shares memory.
+
+    Parameters
+    ----------
+    q
+        A quantised array; what is needed of lazy parts is read.
+    start, stop
+        The rows; `start` is a multiple of `row_step`, and `stop` is one or the end.
+    place
+        Where the matrix is in its stack.
+
+    Raises
+    ------
+    ValueError
+        The rows are not whole steps, or the array is not a matrix, or stack of them, whose axis is
+        one of its last two.
+
+    """
+    views = views_of(q)
+    shape = views.shape
+    if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
+        raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
+    along = _parts(views, int(q.extras.get("nested block", 1)))
+    step, rows = _step(along), shape[-2]
+    if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
+        raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
+
+    def cut(name: str, part: Any) -> Any:
+        if part is None:
+            return None
+        one = along.get(name)
+        if one is None:
+            # Each matrix may have a scale of its own.
+            own = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
+            return part.reshape(shape[:-2])[*place, ...] if own else part[...]
+        lead = len(place) + (0 if one.axis is None else one.axis + 1)
+        if part.shape[:lead] != tuple(one.shape[:lead]):
+            part = part.reshape(one.shape)
+        if one.axis is None:
+            return part[*place, ...]
+        end = ceil_div(stop, one.multiple) * one.multiple
+        where = slice(math.floor(start / one.rows), math.ceil(end / one.rows))
+        return part[*place, *[slice(None)] * one.axis, where, ...]
+
+    # They fit, as the whole parts do.
+    return q._with(
+        data=cut("data", q.data),
+        scale=cut("scale", q.scale),
+        global_scale=cut("global scale", q.global_scale),
+        zero_point=cut("zero point", q.zero_point),
+        shape=(stop - start, shape[-1]),
+        axis=views.axis if views.axis < 0 else views.axis - len(place),
+        extras=MappingProxyType({name: cut(name, part) for name, part in q.extras.items()}),
+    )
+
+
+@lru_cache(1 << 10)
+def _parts(views: Views, nested_block: int) -> dict[str, _Along]:
+    """Say of each part that has rows how they lie in it."""
+    storage, data, scale = views.storage, views.data_shape, views.scale_shape
+    per_byte = _codes(views, views.container.itemsize)
+    if storage.flat:
+        columns = max(views.shape[-1], 1)
+        blocks = Fraction(views.block[1], columns)
+        nested = blocks * nested_block
+        return {
+            "data": _Along(data, 0, per_byte / columns),
+            "scale": _Along(scale, 0, blocks),
+            "nested scale": _Along((ceil_div(scale[0], nested_block),), 0, nested),
+        }
+    # Rows of the plain matrix are columns of the core's where codes are packed along them.
+    across = views.turned != (views.axis % len(views.shape) == len(views.shape) - 2)
+    axis = int(across != (storage.transposed in ("parts", "pairs")))
+    whole = views.block[1] if storage.split else per_byte
+    made = {
+        "data": _Along(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
+        "high": _Along(data, axis),
+    }
+    size, count = views.core_block[across], views.grid[across - 2]
+    if views.block == (0, 0):
+        return made
+    if count == 1:
+        made["scale"] = made["zero point"] = made["bias"] = _Along(scale, None)
+    else:
+        tile = TILE[0] if storage.tile is not None else 1
+        of_block = 0 if len(scale) < len(views.shape) else axis
+        made["scale"] = made["bias"] = _Along(scale, of_block, Fraction(size), tile)
+        packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
+        made["zero point"] = _Along(views.zero_shape, of_block, Fraction(size) * packed)
+    return made
+
+
+def _codes(views: Views, itemsize: int) -> Fraction:
+    """Return the codes of a container."""
+    width, bits = _BYTE * itemsize, views.scheme.bits - views.high_bits
+    return Fraction(width // bits) if views.packing == "padded" else Fraction(width, bits)

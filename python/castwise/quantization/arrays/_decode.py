@@ -1,0 +1,273 @@
+"""Decode quantised arrays: what the core needs to know of their parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from castwise import _core
+from castwise._core import finfo, formats
+from castwise.quantization.arrays._cut import rows_of
+from castwise.quantization.arrays._views import Array, Views, dtype_of, format_of_bytes, views_of
+from castwise.quantization.producers._layouts import E4M3
+from castwise.quantization.producers._schemes import Scheme
+
+Arithmetic = Literal["peer", "exact"]
+_ARITHMETIC = get_args(Arithmetic)
+_STEPS = frozenset(("factor", "float8 scale"))
+"""Parts by which products are changed one by one."""
+
+_LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
+_BYTE = 8
+_NAMES = (str, type, np.dtype)
+_UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
+
+
+def decoded(
+    q: Any,
+    dtype: DTypeLike,
+    *,
+    arithmetic: Arithmetic,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Decode a quantised array, as `castwise.quantization.dequantize` does."""
+    if arithmetic not in _ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
+    known = q._ready.get(arithmetic)
+    if out is None:
+        key: Any = dtype if isinstance(dtype, _NAMES) else np.dtype(dtype)
+        out = np.empty(q.shape, _target(key))
+    if known is not None and known.decode(out, threads):
+        return out
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
+    elif out.shape != q.shape:
+        raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
+    elif finfo(out.dtype).kind != "float":
+        raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
+    if not out.size:
+        return out
+    several = q.global_scale is not None and q.global_scale.size > 1
+    if several or not _STEPS.isdisjoint(q.extras):
+        by = _by_matrices if several else _in_steps
+        return by(q, out, arithmetic=arithmetic, threads=threads)
+    views = views_of(q)
+    is_peer = arithmetic == "peer"
+    inner = views.storage.inner and is_peer
+    data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
+    options = _decoding(q, views, inner=inner, is_peer=is_peer)
+    options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
+    moved = np.moveaxis(out, q.axis, -1)
+    target = out
+    if views.storage.flat and not moved.flags.c_contiguous:
+        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
+    weight = views.of_weight(target)
+    decoder = _core.decode_blocks(data, scale, weight, threads=threads, shape=q.shape, **options)
+    if target is not out:
+        out[...] = target
+    elif (
+        decoder is not None
+        and out.flags.c_contiguous
+        and not inner
+        and _only_views(q, options | {"data": data, "scale": scale})
+    ):
+        q._ready[arithmetic] = decoder
+    return out
+
+
+def _by_matrices(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+    """Decode each matrix of a stack by itself, as each has a global scale."""
+    for place in np.ndindex(q.shape[:-2]):
+        one = rows_of(q, 0, q.shape[-2], place)
+        decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+    return out
+
+
+def _in_steps(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+    """Decode an array, and change its products one by one."""
+    check_steps(q, arithmetic)
+    extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
+    plain = replace(q, extras=extras)
+    level, factor = (q.extras.get(name) for name in ("float8 scale", "factor"))
+    wide = np.float64 if arithmetic == "exact" else np.float32
+    is_float8 = level is not None and arithmetic == "peer"
+    product = decoded(
+        plain, out.dtype if is_float8 else wide, arithmetic=arithmetic, threads=threads
+    )
+    if is_float8:
+        product = _core.cast(_as_float8(product, level), wide)
+    if factor is not None:
+        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor.reshape(-1), wide)
+    out[...] = _core.cast(product, out.dtype)
+    return out
+
+
+def _as_float8(values: Array, level: Array) -> Array:
+    """Round values to multiples of float8, as ModelOpt does (`fp8_eager`), to their own dtype."""
+    amax = _LARGEST * level.astype(np.float32).reshape(())
+    # Its quotient is a product with a reciprocal.
+    scale = np.float32(1) / (np.float32(1) if amax <= _NO_AMAX else amax) * _LARGEST
+    scaled = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
+    codes = _core.cast(_core.cast(scaled, E4M3), np.float32)
+    return _core.cast(codes * (np.float32(1) / scale), values.dtype)
+
+
+def check_steps(q: Any, arithmetic: Arithmetic) -> None:
+    """Refuse what products cannot be changed by.
+
+    Raises
+    ------
+    ValueError
+        Factors are too wide for exact arithmetic, or a float8 scale leaves no number finite.
+
+    """
+    factor, level = (q.extras.get(name) for name in ("factor", "float8 scale"))
+    if level is not None and not np.abs(level) <= np.finfo(np.float32).max / _LARGEST:
+        raise ValueError(
+            f"extras['float8 scale'] is {np.asarray(level).reshape(())}, which leaves no number "
+            "finite; fetch the checkpoint again."
+        )
+    if factor is None or arithmetic == "peer":
+        return
+    if factor.dtype.itemsize > np.dtype(np.float16).itemsize:
+        raise ValueError(
+            f"arithmetic={arithmetic!r} is not valid with factors of {factor.dtype}: float64 has "
+            "no room for the products; use 'peer'."
+        )
+
+
+@cache
+def _target(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype to decode into."""
+    info = finfo(dtype)
+    if info.kind != "float":
+        raise TypeError(f"dtype={info.name!r} is not valid; use a real float dtype, as 'float32'.")
+    return dtype_of(info.name)
+
+
+def _only_views(q: Any, given: dict[str, Any]) -> bool:
+    """Return True if a change of a part is a change of what the core is given."""
+    names = ("data", "scale", "global_scale", "zero_point")
+    parts = {name: getattr(q, name) for name in names} | dict(q.extras)
+    # Nested scales are not given to the core; the scales made of them share memory with no part.
+    pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
+    return all(part is None or one is None or np.may_share_memory(part, one) for part, one in pairs)
+
+
+def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
+    """Return the scales in the core's form, decoded where they are quantised themselves."""
+    scale: Array = q.scale
+    if "nested scale" in q.extras:
+        flat = np.empty((1, scale.size), np.float32)
+        _core.decode_blocks(
+            scale.reshape(1, -1),
+            q.extras["nested scale"].reshape(1, -1),
+            flat,
+            element="map",
+            bits=_BYTE,
+            block=(1, int(q.extras["nested block"])),
+            code_map=q.extras["nested code map"].astype(np.float32),
+            bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
+        )
+        scale = flat
+    scale = views.to_core(scale)
+    if inner and finfo(scale.dtype).bits > _BYTE:
+        scale = _core.cast(scale, dtype)
+    elif inner and q.global_scale is not None:
+        # The product of both scales is formed in the target's dtype.
+        first = _core.cast(scale, np.float32)
+        second = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
+            scale = _core.cast(first * second, dtype)
+    return scale
+
+
+def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
+    """Return the options of the core's decoding."""
+    storage, scheme = views.storage, views.scheme
+    half = 1 << (scheme.bits - 1)
+    stored = finfo(q.data.dtype)
+    element = stored.name if stored.kind == "float" else _element(scheme)
+    found: dict[str, Any] = {
+        "element": _UNSIGNED if storage.excess or storage.unsigned else element,
+        "bits": scheme.bits - views.high_bits,
+        "block": views.core_block,
+        "layout": views.packing,
+        "scale_format": format_of_bytes(q.scale.dtype, scheme)
+        if "nested scale" not in q.extras
+        else None,
+        "scale_divides": storage.divides and not scheme.name.endswith("_group"),
+        "offset": half if storage.excess and q.zero_point is None else 0,
+    }
+    if views.high_bits:
+        found["high"] = _high(q, views)
+    if storage.after is not None:
+        found |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+    elif scheme.name == "mxint8":
+        # Codes have six fraction bits.
+        found["global_scale"] = np.array(2.0**-6, np.float32)
+    elif q.global_scale is not None and not inner:
+        level = np.asarray(q.global_scale, np.float32).reshape(())
+        found |= {"global_scale": level, "global_use": storage.global_use}
+    if q.zero_point is not None:
+        found["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))
+    if "bias" in q.extras:
+        found["bias"] = views.to_core(q.extras["bias"])
+    if "group index" in q.extras:
+        found["group_index"] = q.extras["group index"].astype(np.int64).reshape(-1)
+    if "divisor" in q.extras:
+        found["divisor"] = q.extras["divisor"].reshape(-1)
+    if scheme.code_map is not None:
+        code_map = q.extras.get("code map", np.array(scheme.code_map))
+        found["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
+    elif storage.positive_zero and is_peer:
+        found |= {"element": "map", "code_map": _positive(scheme.element)}
+    elif found["element"] == _INT8 and scheme.bits < _BYTE:
+        found |= {"element": "map", "code_map": _signed(scheme.bits)}
+    return found
+
+
+def wrapped_zeros(q: Any) -> int:
+    """Count zero points that are 0 only because what is added to them wraps."""
+    views = views_of(q)
+    add = added_to_zeros(q)
+    if q.zero_point is None or not add:
+        return 0
+    return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
+
+
+def added_to_zeros(q: Any) -> int:
+    """Return what is added to stored zero points."""
+    adds = dict(views_of(q).storage.zeros_add)
+    return adds.get(q.variant or next(iter(adds), ""), 0)
+
+
+def _element(scheme: Scheme) -> str:
+    """Return the format of a code: of integers, that of so many bits."""
+    name = f"int{scheme.bits}"
+    return name if scheme.name.startswith("int") and name in formats() else scheme.element
+
+
+@cache
+def _positive(element: str) -> Array:
+    """Return the values of all codes of a format of 4 bits, with 0 for -0."""
+    values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
+    return np.where(values == 0, np.float32(0), values)
+
+
+@cache
+def _signed(bits: int) -> Array:
+    """Return the values of all codes that are integers with a sign."""
+    values = np.arange(1 << bits, dtype=np.float32)
+    return np.where(values < values.size // 2, values, values - np.float32(values.size))
+
+
+def _high(q: Any, views: Views) -> Array:
+    """Return the bits that stand apart from the other bits of codes, in the core's form."""
+    high: Array = q.extras["high"]
+    return high[None] if len(views.shape) == 1 else high

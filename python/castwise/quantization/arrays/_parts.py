@@ -1,0 +1,218 @@
+"""The parts of quantised arrays under the names that producers give them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from castwise._core import finfo
+from castwise.quantization.arrays._views import Array, Views, dtype_of, geometry, views_of
+from castwise.quantization.producers._configs import COMFY
+from castwise.quantization.producers._layouts import (
+    GLOBAL,
+    OTHER,
+    SCALE,
+    ZERO,
+    Layout,
+    Part,
+    Recipe,
+)
+from castwise.quantization.producers._names import beside
+from castwise.quantization.producers._schemes import Scheme, find_recipe, written_layout
+
+_HEAD = "weight"
+
+
+def named_parts(q: Any, recipe: str | None) -> dict[str, Array]:
+    """Return the parts of a quantised array by a producer's names."""
+    if recipe is not None and find_recipe(recipe) is not views_of(q).recipe:
+        q = _stored_alike(q, find_recipe(recipe))
+    views = views_of(q)
+    layout = views.layout
+    if views.recipe is None or layout.storage is None or layout not in views.recipe.layouts:
+        raise ValueError(f"recipe={q.recipe!r} has no names for the parts of {q.scheme}.")
+    if views.storage.fields:
+        return {layout.payload: _blocks(q, views)}
+    stem = stem_of(layout)
+    found = {bare(beside(layout.payload, stem) if layout.payload else stem): q.data}
+    roles: set[str] = set()
+    for part in layout.parts:
+        value = None if part.role in roles else _value(q, part, views)
+        if value is not None:
+            roles |= {part.role} - {OTHER}
+            found[bare(beside(part.name, stem))] = value
+    return found
+
+
+def _stored_alike(q: Any, recipe: Recipe) -> Any:
+    """Return the same bytes as the parts of another producer.
+
+    Raises
+    ------
+    ValueError
+        It stores others; the message says of which part.
+
+    """
+    old = views_of(q)
+    symmetric = q.zero_point is None and "bias" not in q.extras
+    layout = written_layout(recipe.name, old.scheme, symmetric=symmetric)
+    new = geometry(
+        q.scheme,
+        recipe.name,
+        layout,
+        shape=old.shape,
+        axis=q.axis,
+        block=old.block,
+        variant=q.variant,
+    )
+    problem = next(_differences(q, old, new), None)
+    if problem is not None:
+        raise ValueError(
+            f"recipe={recipe.name!r} is not valid: {problem}. castwise transcode converts "
+            "checkpoints of some producers; else dequantise, and quantise with "
+            f"recipe={recipe.name!r}."
+        )
+    shapes = {"data": new.data_shape, "scale": new.scale_shape, "global_scale": recipe.scalar}
+    dtypes = {"data": _dtype_of_codes(q, new), "scale": _dtype_of_scales(q, new)}
+    parts = {name: getattr(q, name) for name in shapes}
+    for name, part in parts.items():
+        if name in dtypes and part.dtype != dtypes[name]:
+            parts[name] = np.ascontiguousarray(part).view(dtypes[name])
+        # Each matrix of a stack may have a scale of its own.
+        if part is not None and math.prod(shapes[name]) == parts[name].size:
+            parts[name] = parts[name].reshape(shapes[name])
+    return replace(q, recipe=recipe.name, layout=layout, **parts)
+
+
+def _dtype_of_codes(q: Any, new: Views) -> np.dtype[Any]:
+    """Return the dtype that a producer has for the bytes of a payload."""
+    is_own = new.storage.container is None and finfo(q.data.dtype).kind == "float"
+    return q.data.dtype if is_own else new.container
+
+
+def _dtype_of_scales(q: Any, new: Views) -> np.dtype[Any]:
+    """Return the dtype that a producer has for the bytes of scales."""
+    formats = new.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
+    own = next((one for one in formats if finfo(one).bits == _BYTE), None)
+    return q.scale.dtype if own is None else dtype_of(own)
+
+
+def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
+    """Say which bytes another producer does not store alike; the first reason is the best one."""
+    of, by, layout = q.recipe or "q", new.recipe.name if new.recipe else "", new.layout
+    known = new.recipe is not None and layout in new.recipe.layouts
+    is_named = by != "comfy" or q.scheme in COMFY.values()
+    if layout.storage is None or not known or not is_named or by == "torchao":
+        yield f"{by} has no names for the parts of {q.scheme} alone"
+    roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
+    given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
+    needed = {part.role for part in layout.parts if part.required}
+    for name, part in given.items():
+        if part is not None and name not in roles:
+            yield f"{by} has no {name} for {q.scheme}, and {of} has one"
+        if part is None and name in needed:
+            yield f"{by} has a {name} for {q.scheme}, and {of} has none"
+    mine, theirs = (replace(one.storage, **_ALIKE) for one in (old, new))
+    if q.global_scale is not None and mine.global_use != theirs.global_use:
+        does = {"multiply": "multiplies", "divide": "divides"}
+        yield (
+            f"the global scale of {of} {does[mine.global_use]}, and that of {by} "
+            f"{does[theirs.global_use]}"
+        )
+    is_last = q.axis % len(old.shape) == len(old.shape) - 1
+    size = math.prod(new.data_shape) * new.container.itemsize
+    same_order = replace(mine, global_use="multiply") == replace(theirs, global_use="multiply")
+    if not (is_last and same_order and old.packing == new.packing and size == q.data.nbytes):
+        yield f"{by} stores {q.scheme} in another order than {of}"
+    data, scale = finfo(_dtype_of_codes(q, new)).name, finfo(q.scale.dtype)
+    if new.storage.container is None and layout.formats and data not in layout.formats:
+        yield f"{by} stores no codes of {data}"
+    formats = layout.parts[0].formats if scale.bits > _BYTE and layout.parts else ()
+    if formats and scale.name not in formats:
+        yield f"{by} stores no scales of {scale.name}"
+
+
+_BYTE = 8
+_ALIKE: dict[str, Any] = {
+    "container": None,
+    "split": False,
+    "grouped": False,
+    "read_only": False,
+    "positive_zero": False,
+    "narrow": False,
+    "inner": False,
+}
+"""What of a storage changes no byte: names of dtypes, shapes, and how products are rounded."""
+
+
+def stem_of(layout: Layout) -> str:
+    """Return what a parameter of a layout is called."""
+    if layout.payload in ("_blocks", ".blocks"):
+        return ""
+    return layout.parameters[0] if layout.parameters else _HEAD
+
+
+def bare(name: str) -> str:
+    """Return what is added to a name as a name of its own."""
+    return name.lstrip("._")
+
+
+def _value(q: Any, part: Part, views: Views) -> Array | None:
+    """Return the array of a part, or None if there is none."""
+    values = {SCALE: q.scale, GLOBAL: q.global_scale, ZERO: q.zero_point}
+    found = values.get(part.role)
+    if part.role != OTHER:
+        return found
+    if part.use == "shape":
+        return np.array(views.shape, np.int64)
+    if part.use == "state":
+        return _state(q, views)
+    if part.name == "comfy_quant":
+        return comfy_marker(views.scheme)
+    found = q.extras.get(part.use) if part.use else None
+    return found
+
+
+def _json_bytes(value: Any) -> Array:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def comfy_marker(scheme: Scheme) -> Array:
+    """Return what ComfyUI stores beside a weight: what it calls its scheme."""
+    named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
+    return _json_bytes({"format": named.get(scheme.name, scheme.name)})
+
+
+def _state(q: Any, views: Views) -> Array:
+    """Write what bitsandbytes stores beside codes of 4 bits."""
+    state: dict[str, Any] = {
+        "quant_type": q.scheme.removeprefix("bnb_"),
+        "blocksize": views.block[1],
+        "dtype": np.dtype(ml_dtypes.bfloat16).name,
+        "shape": list(views.shape),
+    }
+    if "nested scale" in q.extras:
+        state |= {
+            "nested_blocksize": int(q.extras["nested block"]),
+            "nested_dtype": "float32",
+            "nested_offset": float(q.extras["nested bias"]),
+        }
+    return _json_bytes(state)
+
+
+def _blocks(q: Any, views: Views) -> Array:
+    """Join the fields of blocks of bytes."""
+    parts = {"scale": q.scale, "data": q.data, **q.extras}
+    lead = q.data.shape[:-1]
+    found = [
+        np.ascontiguousarray(parts[name]).view(np.uint8).reshape(*lead, size)
+        for name, size in views.storage.fields
+    ]
+    joined = np.concatenate(found, axis=-1)
+    return joined.reshape(*lead[:-1], lead[-1] * joined.shape[-1])

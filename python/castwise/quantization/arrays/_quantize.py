@@ -1,0 +1,433 @@
+"""Quantise arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from castwise import _core
+from castwise._core import finfo
+from castwise._options import Rounding
+from castwise.quantization.arrays._arguments import (
+    MAX_SEED,
+    block_pair,
+    check_float,
+    integer,
+    magnitude,
+    plain_array,
+)
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._views import (
+    Array,
+    Views,
+    fields_of,
+    format_of_bytes,
+    geometry,
+    scale_dtype,
+)
+from castwise.quantization.producers._layouts import Storage
+from castwise.quantization.producers._schemes import (
+    Scheme,
+    find_recipe,
+    find_scheme,
+    has_bias,
+    written_layout,
+)
+
+
+def quantize(
+    x: Any,
+    scheme: str,
+    *,
+    recipe: str | None = None,
+    block: int | Sequence[int] | None = None,
+    axis: int = -1,
+    scale_rule: str | None = None,
+    rounding: Rounding | None = None,
+    amax: float | None = None,
+    nonfinite: Literal["raise", "nan"] = "raise",
+    symmetric: bool = True,
+    four_over_six: Literal["mse", "mae", "abs_max"] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+) -> QuantizedArray:
+    """Quantise an array: scales, codes and packing in one pass.
+
+    Parameters
+    ----------
+    x : array_like
+        Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
+        float64 is computed in float64, and results are rounded once.
+    scheme : str
+        One of `schemes()`.
+    recipe : str, optional
+        Whose arithmetic is used, bit for bit, and in whose form the parts are stored. By default
+        the first of the scheme's `recipes`.
+    block : int or sequence of int, optional
+        The (rows, columns) that share a scale; one number is columns. By default the scheme's. The
+        last block along an axis may be shorter. (16, 16) of nvfp4 stores each scale 16 times.
+    axis : int
+        The axis along which the columns of a block lie: the one that a matrix product sums over.
+    scale_rule : {"floor", "rceil", "ceil", "even", "ct"}, optional
+        How a scale that is a power of two is found from the largest magnitude; by default as the
+        recipe does. With float8 it also makes scales powers of two.
+    rounding : str, optional
+        Of codes, as in `castwise.cast`. By default the recipe's.
+    amax : float, optional
+        In place of the largest magnitude of the whole array: of all arrays that share a scale, say.
+        For schemes with one scale, or a global one.
+    nonfinite : {"raise", "nan"}
+        What infinities and NaN do: they are refused, or their block gets a scale of NaN.
+    symmetric : bool
+        False gives each block of integers a zero point (or, in some layouts, a minimum).
+    four_over_six : {"mse", "mae", "abs_max"}, optional
+        Each block of nvfp4 takes the scale with the smaller error of two: largest magnitude 6 or 4.
+    seed : int
+        For ``rounding="stochastic"``.
+    threads : int, optional
+        The most threads.
+
+    Returns
+    -------
+    QuantizedArray
+
+    Raises
+    ------
+    TypeError
+        `x` is not of a real float dtype, or has a mask.
+    ValueError
+        An unknown name, a block that the scheme cannot have, an option that does not apply to the
+        scheme, an infinite or NaN element (its index is named).
+
+    Examples
+    --------
+    >>> x = np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)
+    >>> quantize(x, "nvfp4", recipe="modelopt").parts()["weight_scale"].shape
+    (2, 8)
+
+    """
+    array = x if type(x) is np.ndarray else plain_array(x)
+    request = (
+        scheme,
+        recipe,
+        None if block is None else block_pair(block),
+        axis,
+        array.shape,
+        array.dtype,
+        bool(symmetric),
+        scale_rule,
+        rounding,
+        nonfinite,
+        four_over_six,
+        seed,
+    )
+    try:
+        plan = _known_plan(*request)
+    except TypeError:  # of what has no hash, too, which its own check names
+        plan = None
+    if plan is None:
+        plan = _planned(*request)
+    if amax is not None:
+        return _encoded(array, plan, magnitude(amax), threads)
+    for encoder in plan.encoders:
+        parts = encoder.encode(array, threads)
+        if parts is not None:
+            return _made(plan, *parts)
+    return _encoded(array, plan, None, threads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What follows from all arguments but the elements.
+
+    Attributes
+    ----------
+    scheme, producer
+        What is made, and whose arithmetic it is.
+    views
+        Where the parts lie.
+    as_given
+        Whether the core sees the array and the payload as they are.
+    block
+        The (rows, columns) that share a scale as it is computed.
+    grid
+        The blocks along each axis, as the core sees them.
+    dtype
+        Of scales.
+    bias, zeros
+        Whether blocks have a bias, or a zero point.
+    at_once
+        Whether the core writes scales where they are stored.
+    fills
+        Whether codes fill the payload: else what is left of it is 0.
+    options
+        Of the core.
+    fields
+        Of the result.
+    encoders
+        One that makes all parts of arrays in C order, once such an array was encoded.
+
+    """
+
+    scheme: Scheme
+    producer: str
+    views: Views
+    as_given: bool
+    block: tuple[int, int]
+    grid: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bias: bool
+    zeros: bool
+    at_once: bool
+    fills: bool
+    options: dict[str, Any]
+    fields: dict[str, Any]
+    encoders: list[_core.BlockEncoder]
+
+
+def _planned(  # noqa: PLR0917  (keywords take longer to look up)
+    scheme: str,
+    recipe: str | None,
+    block: tuple[int, int] | None,
+    axis: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    symmetric: bool,
+    scale_rule: str | None,
+    rounding: Rounding | None,
+    nonfinite: str,
+    four_over_six: str | None,
+    seed: int,
+) -> _Plan:
+    """Plan how arrays of a shape and dtype are quantised."""
+    check_float(shape, dtype)
+    row = find_scheme(scheme)
+    axis = integer("axis", axis, -len(shape), len(shape) - 1)
+    seed = integer("seed", seed, 0, MAX_SEED)
+    if not row.recipes:
+        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
+    producer = row.recipes[0] if recipe is None else recipe
+    if producer not in row.recipes:
+        find_recipe(producer)
+        known = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+    if four_over_six is not None and not row.global_scale:
+        raise ValueError(
+            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
+        )
+    if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
+        raise ValueError(
+            f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
+            "of MX or fp8."
+        )
+    if not symmetric and not _has_integers(row):
+        raise ValueError(
+            f"symmetric=False is not valid for {row.name}, whose codes have no zero points."
+        )
+    layout = written_layout(producer, row, symmetric=symmetric)
+    storage = layout.storage or Storage()
+    size = row.block if block is None else _allowed_block(row, block, shape)
+    if layout.block is not None and storage.fields:
+        size = block_pair(layout.block)
+    stored = (1, size[1]) if row.global_scale else size
+    views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
+    _check_shape(views)
+    grid = replace(views, block=size).grid
+    powers = scale_rule is not None and row.rule is None
+    scales = scale_dtype(views, dtype, powers=powers)
+    options: dict[str, Any] = {
+        "scheme": row.name,
+        "recipe": producer,
+        "block": size[::-1] if views.turned else size,
+    }
+    others: dict[str, tuple[Any, Any]] = {
+        "layout": (views.packing, "dense"),
+        "offset": (1 << (row.bits - 1) if storage.excess else 0, 0),
+        "scale_format": (format_of_bytes(scales, row), None),
+        "rule": (scale_rule, None),
+        "rounding": (rounding, None),
+        "four_over_six": (four_over_six, None),
+        "nonfinite": (nonfinite, "raise"),
+        "seed": (seed, 0),
+    }
+    # The core takes longer to be told what it assumes than a small array. It lists the names that
+    # it takes, if another value is given.
+    options |= {
+        name: value if name in {"offset", "seed"} else str(value)
+        for name, (value, assumed) in others.items()
+        if value != assumed
+    }
+    moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    is_turned = views.turned or storage.flat or axis not in (-1, len(shape) - 1)
+    # A copy of a dict that has all keys takes a fifth of what it takes to make one.
+    fields: dict[str, Any] = {
+        **dict.fromkeys(("data", "scale", "global_scale", "zero_point", "_ready")),
+        "scheme": row.name,
+        "shape": shape,
+        "recipe": producer,
+        "block": views.block,
+        "axis": axis,
+        "extras": MappingProxyType({}),
+        "variant": None,
+        "layout": layout,
+    }
+    return _Plan(
+        row,
+        producer,
+        views,
+        not moves and not is_turned and len(shape) > 1,
+        size,
+        grid,
+        scales,
+        bias=has_bias(layout),
+        zeros=not symmetric and not has_bias(layout),
+        at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
+        fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
+        options=options,
+        fields=fields,
+        encoders=[],
+    )
+
+
+_known_plan = lru_cache(1 << 10, typed=True)(_planned)
+
+
+def _has_integers(scheme: Scheme) -> bool:
+    return scheme.code_map is None and finfo(scheme.element).kind == "int"
+
+
+def _allowed_block(
+    scheme: Scheme, block: tuple[int, int], shape: tuple[int, ...]
+) -> tuple[int, int]:
+    """Refuse a block that the scheme cannot have."""
+    rows, columns = scheme.block
+    grouped = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    if block == scheme.block:
+        return block
+    if scheme.global_scale and block == (columns, columns):
+        return block
+    if grouped and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
+        return block
+    text = f"({rows}, {columns})" + (f" or ({columns}, {columns})" if scheme.global_scale else "")
+    raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
+
+
+def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
+    """Allocate the parts and have the core fill them."""
+    views, scheme, grid = plan.views, plan.scheme, plan.grid
+    data, stored_scale, stored_bias = _allocated(plan)
+    weight, codes = (x, data) if plan.as_given else (views.of_weight(x), views.of_data(data))
+    options = plan.options if threads is None else {**plan.options, "threads": threads}
+    scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
+    biases = np.empty(grid, plan.dtype) if plan.bias else None
+    zero = np.empty(grid, np.int8) if plan.zeros else None
+    second = None
+    if scheme.global_scale and plan.producer != "mlx":
+        largest = 256.0 if "four_over_six" in plan.options else 448.0
+        found = _core.block_amax(weight) if amax is None else amax
+        # A NaN or an infinity is named by the core, with its index.
+        safe = found if math.isfinite(found) else 1.0
+        level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)
+        second = np.array(level, np.float32)
+        options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
+    elif plan.block == (0, 0):
+        whole = _whole_amax(x, weight) if amax is None else amax
+        options = {**options, "amax": whole}
+    elif amax is not None:
+        raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
+    if zero is not None:
+        options = {**options, "zero_point": zero}
+    if biases is not None:
+        options = {**options, "bias": biases}
+    if second is not None and views.recipe is not None:
+        second = second.reshape(views.recipe.scalar)
+    if x.size:
+        in_order = all(part.flags.c_contiguous for part in (x, weight, codes))
+        is_steady = in_order and plan.at_once and plan.fills and amax is None
+        parts = (x, data, stored_scale, second)
+        stored = [part for part in parts if part is not None] if is_steady else None
+        encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
+        if encoder is not None:
+            plan.encoders[:] = [encoder]
+    if not plan.at_once:
+        if plan.block != views.block:
+            scale = np.repeat(scale, plan.block[0], axis=-2)[..., : views.grid[-2], :]
+        views.to_stored(scale, stored_scale)
+    if biases is not None and stored_bias is not None:
+        views.to_stored(biases, stored_bias)
+    stored_zero = None
+    if zero is not None:
+        kind_of_zero = np.int8 if views.storage.zeros == "plain" else views.container
+        stored_zero = np.zeros(views.zero_shape, kind_of_zero)
+        views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
+    return _made(plan, data, stored_scale, second, stored_zero, stored_bias)
+
+
+def _made(  # noqa: PLR0917
+    plan: _Plan,
+    data: Array,
+    scale: Array,
+    global_scale: Array | None = None,
+    zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> QuantizedArray:
+    """Make the result of its parts."""
+    fields = plan.fields.copy()
+    fields["data"], fields["scale"], fields["_ready"] = data, scale, {}
+    fields["global_scale"], fields["zero_point"] = global_scale, zero_point
+    if bias is not None:
+        fields["extras"] = MappingProxyType({"bias": bias})
+    elif plan.scheme.code_map is not None:
+        code_map = np.array(plan.scheme.code_map, np.float32)
+        fields["extras"] = MappingProxyType({"code map": code_map})
+    return QuantizedArray._of_fields(fields)
+
+
+def _whole_amax(x: Array, weight: Array) -> float | None:
+    """Return the largest magnitude of a stack, for which the core would take one per matrix."""
+    if math.prod(weight.shape[:-2]) == 1:
+        return None
+    found = _core.block_amax(x)
+    return found if math.isfinite(found) else None
+
+
+def _check_shape(views: Views) -> None:
+    """Refuse a weight that the layout has no place for."""
+    columns, size = views.core_shape[-1], views.bytes_of_codes
+    name = views.recipe.name if views.recipe is not None else "the layout"
+    if views.storage.fields and columns % size:
+        raise ValueError(
+            f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
+            f"{size}; pad them, or use another recipe."
+        )
+    if views.storage.tile is not None and len(views.shape) == 1:
+        raise ValueError(
+            f"x has shape {views.shape}, and {name} stores {views.scheme.name} in tiles of rows "
+            "and columns; give a matrix, as x[None]."
+        )
+
+
+def _allocated(plan: _Plan) -> tuple[Array, Array, Array | None]:
+    """Make the arrays that are stored: the payload, scales and biases."""
+    views, dtype = plan.views, plan.dtype
+    fields = views.storage.fields
+    if not fields:
+        make = np.empty if plan.fills else np.zeros
+        return (
+            make(views.data_shape, views.container),
+            np.empty(views.scale_shape, dtype),
+            np.empty(views.scale_shape, dtype) if plan.bias else None,
+        )
+    *stack, rows, columns = views.core_shape
+    count = columns // views.bytes_of_codes
+    blocks = np.zeros((*stack, rows, count, sum(size for _, size in fields)), np.uint8)
+    if len(views.shape) == 1:
+        blocks = blocks[0]
+    found = fields_of(views, blocks)
+    return found["data"], found["scale"], found.get("bias")

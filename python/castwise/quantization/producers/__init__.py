@@ -1,0 +1,1 @@
+"""How producers name, store and declare quantised weights."""

@@ -1,0 +1,452 @@
+"""What configurations and metadata state of quantised weights.
+
+Files are untrusted: a value of another type than its producer writes counts as if it were not
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from castwise._core import PolicyMap
+from castwise.quantization.producers._layouts import FLOAT8, ZERO
+from castwise.quantization.producers._recipes import RECIPES
+
+CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant_config.json")
+"""Files beside the tensors that may state how they are quantised, the most detailed first."""
+
+MODEL = "model.keras"
+"""The name among these of what `castwise.quantization.weights._keras.stated_layers` returns."""
+
+_MAX_DEPTH = 8
+_SECTIONS = ("quantization_config", "compression_config")
+_SPARSE = ("sparse-", "marlin-")
+_GPTQ_FILE, _AWQ_FILE = CONFIGS[2:]
+
+
+class Stated(NamedTuple):
+    """What is stated of one weight, None if it is not.
+
+    `needs` are the roles, or the last part of the names, of tensors that must be beside it.
+    """
+
+    scheme: str | None = None
+    block: tuple[int, ...] | None = None
+    needs: tuple[str, ...] = ()
+
+
+Describe = Callable[[str, str | None], Stated]
+"""From the module and the format of its payload to what is stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """That a model is quantised, and how.
+
+    Attributes
+    ----------
+    origin
+        The file, or the key of the metadata.
+    method
+        The name of the method there.
+    recipes
+        Names of the recipes that it may mean; none if castwise does not know the method.
+    describe
+        What it says of one weight.
+    section
+        The text as parsed.
+
+    """
+
+    origin: str
+    method: str
+    recipes: tuple[str, ...]
+    describe: Describe
+    section: Mapping[str, Any]
+
+
+def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:
+    """List what is stated in parsed configurations, by name of the file, and in metadata."""
+    found = [
+        Statement(name, method, _recipes_of(method), _dialect(method)(section), section)
+        for name in CONFIGS
+        for method, section in _sections(name, configs.get(name), 0)
+    ]
+    if layers := configs.get(MODEL):
+        found.append(Statement("config.json", "keras", ("keras",), _nothing(layers), layers))
+    if "tensor_names" in metadata:  # which tell more than the configuration beside them
+        found.insert(
+            0, Statement("metadata", "torchao", ("torchao",), _torchao(metadata), metadata)
+        )
+    return [*found, *_in_metadata(metadata)]
+
+
+def undecodable(one: Statement) -> str | None:
+    """Say what stands in the way of decoding any weight of a method, beside its scheme."""
+    section = one.section.get("quantization_config", one.section)
+    if _dialect(one.method) is not _compressed or not isinstance(section, dict):
+        return None
+    sparsity = section.get("sparsity_config")
+    forms = [
+        section.get("format"),
+        *([sparsity.get("format")] if isinstance(sparsity, dict) else []),
+    ]
+    for form in forms:
+        if isinstance(form, str) and form.startswith(_SPARSE):
+            return f"castwise cannot decode the format {form!r}; compressed-tensors reads it"
+    if section.get("transform_config"):
+        return "its weights are transformed (transform_config), which castwise cannot undo"
+    return None
+
+
+def _recipes_of(method: str) -> tuple[str, ...]:
+    return tuple(recipe.name for recipe in RECIPES if method in recipe.methods)
+
+
+def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Find each section that states a method, also those of a model's parts."""
+    if not isinstance(config, dict) or depth > _MAX_DEPTH:
+        return
+    if name == "hf_quant_config.json":
+        section = config.get("quantization")
+        if isinstance(section, dict):
+            yield "modelopt", section
+        return
+    if name in (_GPTQ_FILE, _AWQ_FILE):
+        method = config.get("quant_method", "gptq" if name == _GPTQ_FILE else "awq")
+        yield str(method), config
+        return
+    mlx = config.get("quantization")
+    if isinstance(mlx, dict) and "quant_method" not in mlx and "group_size" in mlx:
+        yield "mlx", mlx
+        return
+    for key, value in config.items():
+        if not isinstance(value, dict):
+            continue
+        if key not in _SECTIONS:
+            yield from _sections(name, value, depth + 1)
+        elif method := _method(key, value):
+            yield method, value
+
+
+def _method(key: str, section: Mapping[str, Any]) -> str | None:
+    """Return what a section names as its method; None if it quantises nothing."""
+    method = section.get("quant_method")
+    if isinstance(method, str):
+        return method
+    if key == "compression_config" or "config_groups" in section:
+        return "compressed-tensors"
+    if section.get("load_in_4bit") or section.get("load_in_8bit"):
+        return "bitsandbytes"
+    return "unnamed" if section else None
+
+
+def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
+    comfy = parsed(metadata.get("_quantization_metadata"))
+    layers = comfy.get("layers")
+    if isinstance(layers, dict):
+        yield Statement("metadata", "comfy", ("comfy",), _comfy(layers), layers)
+    config = {"quantization_config": parsed(metadata.get("quantization_config"))}
+    for method, section in _sections("metadata", config, 0):
+        recipes = _recipes_of(method)
+        yield Statement("metadata", method, recipes, _dialect(method)(section), section)
+
+
+def parsed(text: str | None) -> dict[str, Any]:
+    """Parse JSON of an object; of anything else nothing is left."""
+    try:
+        value = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _positive(value: Any) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and value > 0 else None
+
+
+def _pair(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or len(value) != 2 or not all(map(_positive, value)):  # noqa: PLR2004
+        return None
+    return tuple(value)
+
+
+def _group(value: Any) -> tuple[int, ...] | None:
+    size = _positive(value)
+    return None if size is None else (1, size)
+
+
+def _integers(bits: Any, group_size: Any, kind: str = "int") -> Stated:
+    """Describe integers of some bits that share a scale in groups; in whole rows for -1."""
+    block = _group(group_size)
+    number = _positive(bits)
+    if number is None or (block is None and group_size != -1):
+        return Stated(None, block)
+    return Stated(f"{kind}{number}_{'channel' if block is None else 'group'}", block)
+
+
+def _nothing(section: Mapping[str, Any]) -> Describe:
+    del section
+    return lambda module, payload: Stated()
+
+
+def _constant(scheme: str, block: tuple[int, ...] | None = None) -> Callable[..., Describe]:
+    return lambda section: lambda module, payload: Stated(scheme, block)
+
+
+def _fp8(section: Mapping[str, Any]) -> Describe:
+    block = _pair(section.get("weight_block_size"))
+
+    def describe(module: str, payload: str | None) -> Stated:
+        # Of other payloads, such as 4-bit experts, it says nothing.
+        if payload not in FLOAT8 or block is None:
+            return Stated()
+        return Stated("fp8_block", block)
+
+    return describe
+
+
+def _words(section: Mapping[str, Any]) -> Describe:
+    bits = section.get("bits", section.get("w_bit"))
+    stated = _integers(bits, section.get("group_size", section.get("q_group_size")))
+    if section.get("zero_point") is True:
+        stated = stated._replace(needs=(ZERO,))
+    return lambda module, payload: stated
+
+
+def _mlx(section: Mapping[str, Any]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        own = section.get(module)
+        values = {**section, **own} if isinstance(own, dict) else section
+        mode = values.get("mode", "affine")
+        block = _group(values.get("group_size"))
+        if mode == "affine":
+            return _integers(values.get("bits"), values.get("group_size"))
+        schemes = {"mxfp4": "mxfp4", "mxfp8": "mxfp8_e4m3", "nvfp4": "nvfp4"}
+        return Stated(schemes.get(mode) if isinstance(mode, str) else None, block)
+
+    return describe
+
+
+# ModelOpt's algorithms; a group size is read from the section.
+_MODELOPT = {
+    "FP8": "fp8_tensor",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8_channel",
+    "fp8_pb_wo": "fp8_block",
+    "fp8_pb_real": "fp8_block",
+    "NVFP4": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "NVFP4_SVD": "nvfp4",
+    "W4A8_NVFP4_FP8": "nvfp4",
+    "W4A16_AWQ": "int4_group",
+    "W4A8_AWQ": "int4_group",
+    "W8A16": "int8_channel",
+    "W8A8_SQ_PER_CHANNEL": "int8_channel",
+    "MXFP8": "mxfp8_e4m3",
+    "W4A8_MXFP4_FP8": "mxfp4",
+}
+
+
+def modelopt_values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """Return what ModelOpt states of a module: of itself before what is stated of all."""
+    layers = section.get("quantized_layers")
+    own = layers.get(module) if isinstance(layers, dict) else None
+    return {**section, **own} if isinstance(own, dict) else section
+
+
+def _modelopt(section: Mapping[str, Any]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        values = modelopt_values(section, module)
+        algorithm = values.get("quant_algo")
+        scheme = _MODELOPT.get(algorithm) if isinstance(algorithm, str) else None
+        needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
+        return Stated(scheme, _group(values.get("group_size")), needs)
+
+    return describe
+
+
+def _compressed(section: Mapping[str, Any]) -> Describe:
+    inner = section.get("quantization_config")  # as in the older `compression_config`
+    values = inner if isinstance(inner, dict) else section
+    groups = values.get("config_groups")
+    schemes: dict[str, Stated] = {}
+    classes: set[Stated] = set()
+    patterns = PolicyMap("fullmatch", "first")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(weights, dict):
+            continue
+        stated = _arguments(weights)
+        targets = group.get("targets")
+        for target in targets if isinstance(targets, list) else ():
+            if not isinstance(target, str):
+                continue
+            if target.startswith("re:"):
+                _insert(patterns, target.removeprefix("re:"), stated)
+            else:
+                schemes[target] = stated
+                classes.add(stated)
+
+    def describe(module: str, payload: str | None) -> Stated:
+        if module in schemes:
+            return schemes[module]
+        found = patterns.find(module)
+        if found is not None:
+            matched: Stated = found[1]
+            return matched
+        # A target that names no module here names a class, which tensors do not tell.
+        return next(iter(classes)) if len(classes) == 1 else Stated()
+
+    return describe
+
+
+def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
+    try:  # the pattern need not match to the end
+        patterns.insert(f"(?:{pattern})[\\s\\S]*", value)
+    except (ValueError, TypeError):  # not a regular expression, or one that needs backtracking
+        return
+
+
+def _arguments(weights: Mapping[str, Any]) -> Stated:
+    """Describe what compressed-tensors calls the arguments of weights."""
+    bits, strategy = _positive(weights.get("num_bits")), weights.get("strategy")
+    block = _group(weights.get("group_size"))
+    if strategy == "block":
+        block = _pair(weights.get("block_structure"))
+    kind = {"int": "int", "float": "fp"}.get(str(weights.get("type")))
+    needs = (ZERO,) if weights.get("symmetric") is False else ()
+    if weights.get("actorder") == "group":
+        needs = (*needs, "g_idx")
+    if bits is None or kind is None or not isinstance(strategy, str):
+        return Stated(None, block)
+    if kind == "fp" and strategy in ("group", "tensor_group"):
+        is_scaled_twice = strategy == "tensor_group"
+        named = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
+        is_byte = weights.get("scale_dtype") in ("torch.uint8", "uint8")
+        if bits in named and (bits < 8 or is_byte):  # noqa: PLR2004
+            return Stated(named[bits], block)
+    return Stated(f"{kind}{bits}_{strategy}", block, needs)
+
+
+_QUARK = {
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8": "int8",
+    "int4": "int4",
+    "uint4": "uint4",
+    "uint8": "uint8",
+    "fp4": "mxfp4",
+}
+_QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "group"}
+
+
+def _quark(section: Mapping[str, Any]) -> Describe:
+    own = section.get("layer_quant_config")
+    patterns: dict[str, Any] = own if isinstance(own, dict) else {}
+
+    def describe(module: str, payload: str | None) -> Stated:
+        # Patterns of layers have wildcards; with any, the global row need not hold.
+        chosen = patterns.get(module, None if patterns else section.get("global_quant_config"))
+        weight = chosen.get("weight") if isinstance(chosen, dict) else None
+        if not isinstance(weight, dict):
+            return Stated()
+        element = _QUARK.get(str(weight.get("dtype")))
+        strategy = _QUARK_STRATEGIES.get(str(weight.get("qscheme")))
+        block = _group(weight.get("group_size")) if strategy == "group" else None
+        if element == "mxfp4":
+            return Stated(element, block)
+        return Stated(f"{element}_{strategy}" if element and strategy else None, block)
+
+    return describe
+
+
+COMFY = {
+    "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
+    "float8_e4m3fn": "fp8_tensor",
+    "float8_e5m2": "fp8_tensor",
+    "nvfp4": "nvfp4",
+    "mxfp8": "mxfp8_e4m3",
+    "int8_tensorwise": "int8_tensor",
+    "awq_w4a16": "int4_group",
+}
+"""The schemes that ComfyUI names as formats of layers."""
+
+
+def _comfy(layers: Mapping[str, Any]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        own = layers.get(module)
+        name = own.get("format") if isinstance(own, dict) else None
+        return Stated(COMFY.get(name) if isinstance(name, str) else None)
+
+    return describe
+
+
+_TORCHAO = {
+    "Float8Tensor": "fp8",
+    "Int8Tensor": "int8",
+    "IntxUnpackedToInt8Tensor": "int8",
+    "Int4Tensor": "int4",
+    "NVFP4Tensor": "nvfp4",
+}
+TORCHAO_MX = {
+    "float4_e2m1fn_x2": "mxfp4",
+    "fp6_e2m3": "mxfp6_e2m3",
+    "fp6_e3m2": "mxfp6_e3m2",
+    "float8_e4m3fn": "mxfp8_e4m3",
+    "float8_e5m2": "mxfp8_e5m2",
+}
+"""The schemes of torchao's `MXTensor`, by what it calls its elements."""
+
+
+def described_in(metadata: Mapping[str, str]) -> list[str]:
+    """Name the tensors that metadata of torchao describe, each under its own name."""
+    try:
+        names = json.loads(metadata.get("tensor_names", "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+
+
+def torchao_dtype(value: Any) -> Any:
+    """Return the name of a dtype as torchao states it: torch's in an object, others by name."""
+    return value.get("_data") if isinstance(value, dict) else value
+
+
+def _torchao(metadata: Mapping[str, str]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        entry = parsed(metadata.get(f"{module}.weight"))
+        data = entry.get("_data")
+        data = data if isinstance(data, dict) else {}
+        block = data.get("block_size")
+        if entry.get("_type") == "MXTensor":
+            return Stated(TORCHAO_MX.get(str(torchao_dtype(data.get("elem_dtype")))), _group(block))
+        element = _TORCHAO.get(str(entry.get("_type")))
+        if element == "nvfp4":
+            return Stated(element, (1, 16))
+        return Stated(f"{element}_" + "{}" if element else None, _pair(block))
+
+    return describe
+
+
+_DIALECTS: Mapping[str, Callable[[Mapping[str, Any]], Describe]] = {
+    "compressed-tensors": _compressed,
+    "sparseml": _compressed,
+    "modelopt": _modelopt,
+    "fp8": _fp8,
+    "mxfp8": _constant("mxfp8_e4m3", (1, 32)),
+    "mxfp4": _constant("mxfp4", (1, 32)),
+    "fbgemm_fp8": _constant("fp8_channel"),
+    "awq": _words,
+    "gptq": _words,
+    "quark": _quark,
+    "mlx": _mlx,
+}
+
+
+def _dialect(method: str) -> Callable[[Mapping[str, Any]], Describe]:
+    return _DIALECTS.get(method, _nothing)

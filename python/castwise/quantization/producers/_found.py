@@ -1,0 +1,177 @@
+"""What is found of quantised weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from castwise.quantization.producers._layouts import ACTIVATION, SCALE
+
+_CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
+_MAP_BITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A weight that is stored as codes and what decodes them.
+
+    Attributes
+    ----------
+    name
+        Name of the weight, as it would be without quantisation.
+    scheme
+        What is stored, such as "fp8_block", "nvfp4" or "int4_group"; None if neither names, formats
+        and shapes nor a configuration tell.
+    block
+        Elements of the weight that share a scale, along its last two axes; None if nothing states
+        it. It is never derived from the ratio of two shapes.
+    recipes
+        The producers whose layout it may be.
+    payload
+        Name of the tensor with the codes.
+    parts
+        Names of the tensors without which the codes mean nothing or cannot be used, each with its
+        role: "scale", "global scale", "zero point", "activation" or "other".
+    problem
+        What contradicts what; None if nothing does.
+
+    """
+
+    name: str
+    scheme: str | None
+    block: tuple[int, ...] | None
+    recipes: tuple[str, ...]
+    payload: str
+    parts: Mapping[str, str]
+    problem: str | None = None
+
+    @property
+    def scale(self) -> str | None:
+        """Name of the first tensor whose role is "scale"."""
+        return next((name for name, role in self.parts.items() if role == SCALE), None)
+
+    @property
+    def code_bits(self) -> int | None:
+        """Bits of a code; None if the scheme does not tell."""
+        found = _CODE_BITS.match(self.scheme or "")
+        return int(found[1] or _MAP_BITS) if found else None
+
+    @property
+    def activations(self) -> list[str]:
+        """Names of the tensors whose role is "activation"."""
+        return [name for name, role in self.parts.items() if role == ACTIVATION]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "name": self.name,
+            "scheme": self.scheme,
+            "block": None if self.block is None else list(self.block),
+            "recipes": list(self.recipes),
+            "payload": self.payload,
+            "parts": dict(self.parts),
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A tensor of a quantised weight that lacks the others.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    is_payload
+        True for codes without a scale; False for a scale, or the like, without codes.
+    missing
+        Names that its counterpart might have.
+
+    """
+
+    name: str
+    is_payload: bool
+    missing: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"name": self.name, "is_payload": self.is_payload, "missing": list(self.missing)}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What of a checkpoint is quantised.
+
+    Attributes
+    ----------
+    stated
+        Methods that configurations and metadata name, each after the file: "config.json: fp8".
+    unknown
+        A stated method that castwise does not know; any tensor may be part of it.
+    weights
+        The quantised weights, in the order of their payloads.
+    orphans
+        Payloads without scale and scales without payload.
+    others
+        Scales that belong to no weight, such as those of a key-value cache, and markers.
+    unreadable
+        Configurations beside the tensors that could not be read, each with the reason.
+
+    """
+
+    stated: tuple[str, ...] = ()
+    unknown: str | None = None
+    weights: tuple[QuantizedWeight, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
+    others: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "stated": list(self.stated),
+            "unknown": self.unknown,
+            "weights": [weight.to_dict() for weight in self.weights],
+            "orphans": [orphan.to_dict() for orphan in self.orphans],
+            "others": list(self.others),
+            "unreadable": list(self.unreadable),
+        }
+
+
+def prefixed(found: Quantization, prefix: str) -> Quantization:
+    """Put the folder of a component before all names."""
+    if not prefix:
+        return found
+    return replace(
+        found,
+        stated=tuple(prefix + one for one in found.stated),
+        weights=tuple(
+            replace(
+                one,
+                name=prefix + one.name,
+                payload=prefix + one.payload,
+                parts={prefix + name: role for name, role in one.parts.items()},
+            )
+            for one in found.weights
+        ),
+        orphans=tuple(
+            Orphan(prefix + one.name, one.is_payload, tuple(prefix + name for name in one.missing))
+            for one in found.orphans
+        ),
+        others=tuple(prefix + name for name in found.others),
+        unreadable=tuple(prefix + one for one in found.unreadable),
+    )
+
+
+def joined(found: Sequence[Quantization]) -> Quantization:
+    """Join what is found in several components."""
+    return Quantization(
+        stated=tuple(text for one in found for text in one.stated),
+        unknown=next((one.unknown for one in found if one.unknown is not None), None),
+        weights=tuple(weight for one in found for weight in one.weights),
+        orphans=tuple(orphan for one in found for orphan in one.orphans),
+        others=tuple(name for one in found for name in one.others),
+        unreadable=tuple(text for one in found for text in one.unreadable),
+    )

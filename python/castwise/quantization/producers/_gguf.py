@@ -1,0 +1,66 @@
+"""The types of GGUF: blocks of bytes that hold scales and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._layouts import OF_U8, Layout, Recipe, Storage
+
+
+def _row(scheme: str, size: int, storage: Storage) -> Layout:
+    return Layout(scheme, "blocks", OF_U8, (), block=(1, size), storage=storage)
+
+
+def _integers(bits: int, *, bias: bool) -> Layout:
+    """Describe integers of 4 bits, with a minimum or half their range added; a fifth bit apart."""
+    fields = [("scale", 2), ("bias", 2), ("high", 4), ("data", 16)]
+    absent = {"" if bias else "bias", "" if bits > 4 else "high"}  # noqa: PLR2004
+    storage = Storage(
+        np.uint8,
+        ("halves-32",),
+        excess=not bias,
+        unsigned=bias,
+        read_only=True,
+        fields=tuple(one for one in fields if one[0] not in absent),
+    )
+    return _row(f"int{bits}_group", 32, storage)
+
+
+TYPES: Mapping[str, Layout] = {
+    "Q8_0": _row("int8_group", 32, Storage(fields=(("scale", 2), ("data", 32)))),
+    "Q4_0": _integers(4, bias=False),
+    "Q4_1": _integers(4, bias=True),
+    "Q5_0": _integers(5, bias=False),
+    "Q5_1": _integers(5, bias=True),
+    "MXFP4": _row(
+        "mxfp4", 32, Storage(np.uint8, ("halves-32",), fields=(("scale", 1), ("data", 16)))
+    ),
+    "NVFP4": _row(
+        "nvfp4",
+        16,
+        Storage(np.uint8, ("halves-16",), fields=(("scale", 4), ("data", 32)), read_only=True),
+    ),
+}
+"""The layout of each type that can be decoded."""
+
+GGUF = Recipe("gguf", (), tuple(TYPES.values()), scales="float16")
+"""Whose files state the scheme of each tensor, and whose tensors are single parts."""
+
+
+def weight_of(name: str, stored: str) -> QuantizedWeight:
+    """Describe a tensor of a type, which is all of its weight."""
+    layout = TYPES[stored]
+    return QuantizedWeight(name, layout.scheme, layout.block, (GGUF.name,), name, {})
+
+
+def layout_of(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:
+    """Return the layout of blocks of so many bytes, and the bytes of their fields."""
+    fields = {one: dict(one.storage.fields) for one in GGUF.layouts if one.storage is not None}
+    return next(
+        (one, sizes)
+        for one, sizes in fields.items()
+        if one.scheme == scheme and sum(sizes.values()) == size
+    )

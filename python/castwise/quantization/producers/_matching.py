@@ -1,0 +1,91 @@
+"""Which tensors beside a payload are the parts of a layout, by their names and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from castwise.quantization.producers._layouts import SCALE, Layout, Part
+from castwise.quantization.producers._names import beside, owner, tail
+
+
+class Formatted(Protocol):
+    """A tensor whose format is known."""
+
+    @property
+    def format(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=Formatted)
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Generic[T]):
+    """A layout that a payload and the tensors beside it fit.
+
+    Attributes
+    ----------
+    layout
+        The row of the table.
+    weight
+        The parameter's name.
+    payload
+        The tensor with the codes.
+    parts
+        The tensors beside it, each with what it is; the names are those of the parts.
+    scale
+        The first scale, or what holds it; None if blocks of the payload hold their scales.
+
+    """
+
+    layout: Layout
+    weight: str
+    payload: T
+    parts: Mapping[str, tuple[Part, T]]
+    scale: T | None
+
+
+def matched(
+    layout: Layout,
+    name: str,
+    tensors: Mapping[str, T],
+    named: Callable[[str], str] = lambda name: name,
+) -> Match[T] | None:
+    """Match one layout, None if it is another.
+
+    Parameters
+    ----------
+    layout
+        What to look for.
+    name
+        The tensor that may be its payload.
+    tensors
+        All tensors by name.
+    named
+        Returns the other name that a tensor may have, which is used if there is none of its name.
+
+    """
+    payload = tensors[name]
+    if layout.formats and payload.format not in layout.formats:
+        return None
+    weight = owner(layout.payload, name)
+    if weight is None and named(layout.payload) == name != layout.payload:
+        weight = ""
+    if weight is None or (layout.parameters and tail(weight) not in layout.parameters):
+        return None
+    parts: dict[str, tuple[Part, T]] = {}
+    scale = None
+    for part in layout.parts:
+        full = beside(part.name, weight)
+        other = full if full in tensors else named(full)
+        found = tensors.get(other) if other != name else None
+        if found is not None and (not part.formats or found.format in part.formats):
+            parts[other] = part, found
+            if scale is None and (part.role == SCALE or part is layout.parts[0]):
+                scale = found
+        elif part.required:
+            return None
+    if layout.parts and scale is None:
+        return None
+    return Match(layout, weight, payload, parts, scale)

@@ -1,0 +1,171 @@
+"""How the stored tensors of one weight become the weight of a plain model, slab by slab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._cut import row_step, rows_of
+from castwise.quantization.arrays._decode import check_steps
+from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._gguf import GGUF, layout_of
+from castwise.quantization.producers._names import Described
+from castwise.quantization.producers._schemes import find_scheme
+from castwise.quantization.weights._case import MATRIX, Case, Given, Read, Undecodable
+from castwise.quantization.weights._rules import NOT_DECODED, RULES, usual
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """Rows of one matrix of a weight: where it is in the stack, and where they begin and end."""
+
+    place: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What a weight is, and how it is decoded.
+
+    Attributes
+    ----------
+    shape
+        Its shape in a plain model.
+    cut
+        A shape with the same elements in the same order, as a matrix or a stack of them.
+    step
+        Slabs begin at multiples of so many rows.
+    parts
+        The stored tensors that are read.
+    rows
+        Reads the rows of a slab.
+    whole
+        All of it, its parts lazy; None for blocks of bytes, which hold their scales.
+
+    """
+
+    shape: tuple[int, ...]
+    cut: tuple[int, ...]
+    step: int
+    parts: Collection[str]
+    rows: Callable[[Slab], QuantizedArray]
+    whole: QuantizedArray | None = None
+
+    def slabs(self, elements: int) -> Iterator[Slab]:
+        """Cut the weight into slabs of about so many elements, at least one step of rows."""
+        *stack, rows, columns = self.cut
+        count = max(elements // max(columns, 1) // self.step, 1) * self.step
+        for place in np.ndindex(*stack):
+            for first in range(0, rows, count) if columns else ():
+                yield Slab(place, first, min(first + count, rows))
+
+
+def decoding(
+    weight: QuantizedWeight,
+    tensors: Mapping[str, Described],
+    read: Read,
+    section: Mapping[str, Any],
+    arithmetic: Any,
+    *,
+    as_stored: bool = False,
+) -> Decoding:
+    """Plan how a weight is decoded.
+
+    Parameters
+    ----------
+    weight
+        What was recognised.
+    tensors
+        All tensors of the checkpoint, by name.
+    read
+        Reads of one of them what is within ranges; here only what describes the weight.
+    section
+        What states the method of quantisation, as its producer writes it.
+    arithmetic
+        "peer" or "exact".
+    as_stored
+        Matrices that a plain model has transposed are (out, in), as their blocks lie.
+
+    Raises
+    ------
+    Undecodable
+        Its parts do not fit each other, or castwise cannot decode its kind.
+
+    """
+    case = Case(weight, tensors, read, section)
+    if weight.recipes == (GGUF.name,):
+        return _of_blocks(case)
+    recipe, given = _given(case)
+    if as_stored:
+        given = given._replace(axis=-1)
+    try:
+        q = case.quantized(given, recipe)
+        check_steps(q, arithmetic)
+    except ValueError as error:
+        raise Undecodable(str(error).removesuffix(".")) from error
+    return _of_array(q, given)
+
+
+def _given(case: Case) -> tuple[str, Given]:
+    """Apply the rule of the producers that it may be of, which have one layout for it."""
+    recipes = set(case.weight.recipes)
+    own = [name for name in case.weight.recipes if name in RULES]
+    if recipes & NOT_DECODED or (own and len(recipes) > 1):
+        raise case.unknown()
+    return case.weight.recipes[0], RULES.get(case.weight.recipes[0], usual)(case)
+
+
+def _of_array(q: Any, given: Given) -> Decoding:
+    """Plan how a quantised array of lazy parts is decoded."""
+    plain = q.shape if given.plain is None else given.plain
+    if given.scheme.startswith("bnb_"):
+        # Its blocks are cut from all elements in a row, whatever the shape.
+        q = replace(q, shape=(math.prod(q.shape), 1))
+    if len(q.shape) < MATRIX:
+        raise Undecodable(f"{q.data.name!r} has the shape {q.data.shape}, which is not a matrix")
+    columns, size = q.shape[q.axis], q.block[1]
+    parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
+    names = [part.name for part in parts if isinstance(part, LazyArray)]
+    # Groups along a row end with it; in blocks of more than one row the last may be shorter.
+    is_free = (
+        "group index" in q.extras
+        or q.scheme.endswith("_block")
+        or q.scheme[:4] == "bnb_"
+        or q.recipe == "keras"
+    )
+    if size and columns > size and columns % size and not is_free:
+        raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
+    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)
+
+
+def _rows(q: QuantizedArray, slab: Slab) -> Any:
+    return rows_of(q, slab.start, slab.stop, slab.place)
+
+
+def _of_blocks(case: Case) -> Decoding:
+    """Plan how blocks of bytes, each with its scales, are decoded."""
+    payload, scheme = case.lazy(case.payload), find_scheme(case.scheme)
+    *leading, blocks, size = payload.shape
+    second = case.payload.removesuffix("weight") + "scale"
+    if scheme.global_scale and second in case.tensors:
+        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
+    layout, fields = layout_of(case.scheme, size)
+    columns = blocks * (fields["data"] * 8 // (scheme.bits - int("high" in fields)))
+    seen = payload if leading else payload.reshape((1, blocks, size))
+
+    def rows(slab: Slab) -> QuantizedArray:
+        raw = seen[*slab.place, slab.start : slab.stop]
+        parts = {layout.payload: raw.reshape(len(raw), blocks * size)}
+        return QuantizedArray.from_parts(
+            parts, GGUF.name, (len(raw), columns), scheme=case.scheme, block=layout.block
+        )
+
+    return Decoding((*leading, columns), (*seen.shape[:-2], columns), 1, (payload.name,), rows)

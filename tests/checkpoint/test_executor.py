@@ -1,0 +1,294 @@
+"""Casting checkpoints by executors: the same bytes and report whoever converts which batch."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.running import _batches, _executors
+from castwise.checkpoint.running._batches import TensorRange, cut
+from checkpoint_samples import floats, write_sharded
+
+BATCH_BYTES = 20_000
+CLUSTER = Path(__file__).with_name("cluster_cast.py")
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_executors, "BATCH_BYTES", BATCH_BYTES)
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    # Not forked: this process has threads.
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+
+
+def tensors(seed: int) -> dict[str, Any]:
+    return {
+        "large": 10 * floats(40_000, seed).reshape(200, 200),
+        "bias": floats(7, seed + 1),
+        "empty": np.zeros((0, 4), np.float32),
+        "half": floats(5000, seed + 2).astype(np.float16),
+        "step": np.arange(9000) + seed,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = [f"model-{one:05d}-of-00003.safetensors" for one in (1, 2, 3)]
+    shards = {
+        name: {f"{index}.{key}": value for key, value in tensors(index).items()}
+        for index, name in enumerate(names)
+    }
+    write_sharded(tmp_path / "source", shards)
+    return tmp_path / "source"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"dtype": "bfloat16"},
+    "stochastic": {"dtype": "float8_e4m3fn", "rounding": "stochastic", "seed": 3},
+}
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+def test_threads_give_the_same_folder(
+    folder: Path, tmp_path: Path, workers: int, options: dict[str, Any]
+) -> None:
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", **options)
+    with ThreadPoolExecutor(workers) as executor:
+        summary = checkpoint.cast_file(folder, tmp_path / "new", executor=executor, **options)
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+    assert summary.rows == alone.rows
+
+
+def test_processes_give_the_same_file(tmp_path: Path) -> None:
+    source = tmp_path / "source.safetensors"
+    checkpoint.save(source, tensors(0), metadata={"a": "b"})
+    alone = checkpoint.cast_file(source, tmp_path / "alone.safetensors", "float8_e5m2")
+    seen: list[checkpoint.Progress] = []
+    with processes(2) as executor:
+        new = tmp_path / "new.safetensors"
+        summary = checkpoint.cast_file(
+            source, new, "float8_e5m2", executor=executor, progress=seen.append
+        )
+    assert new.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
+    assert summary.rows == alone.rows
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert (seen[-1].done, seen[-1].name) == (seen[-1].total, None)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "alone.safetensors",
+        "new.safetensors",
+        "source.safetensors",
+    ]
+
+
+def test_other_containers_are_converted_here(tmp_path: Path) -> None:
+    source = tmp_path / "source.npz"
+    checkpoint.save(source, tensors(0))
+    alone = checkpoint.cast_file(source, tmp_path / "alone.safetensors", "bfloat16")
+    with ThreadPoolExecutor(2) as executor:
+        new = tmp_path / "new.safetensors"
+        summary = checkpoint.cast_file(source, new, "bfloat16", executor=executor)
+    assert new.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
+    assert summary.rows == alone.rows
+
+
+class Killing(ProcessPoolExecutor):
+    """Kills one of its workers after so many batches."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(2, multiprocessing.get_context("spawn"))
+        self._left = after
+
+    def submit(self, *call: Any, **keywords: Any) -> Future[Any]:
+        future = super().submit(*call, **keywords)
+        self._left -= 1
+        if self._left == 0:
+            future.result()
+            os.kill(next(iter(self._processes)), signal.SIGKILL)
+        return future
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_worker_loses_nothing(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    with Killing(2) as executor:
+        summary = checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=executor)
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+    assert summary.rows == alone.rows
+    assert "converted in this process, because the executor did not" in caplog.text
+
+
+def test_workers_of_a_cluster_killed_at_random(
+    folder: Path,
+    tmp_path: Path,
+    framework: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    distributed = framework("distributed")
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    monkeypatch.setattr(_executors, "convert_batch", convert_slowly)
+    pick = random.Random(7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            done = threading.Event()
+            killed: list[int] = []
+
+            def kill() -> None:
+                while len(killed) < 3 and not done.wait(0.5):
+                    nanny = pick.choice(list(cluster.workers.values()))
+                    with suppress(OSError, AttributeError):  # it is being started again
+                        os.kill(nanny.pid, signal.SIGKILL)
+                        killed.append(nanny.pid)
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            try:
+                summary = checkpoint.cast_file(
+                    folder, tmp_path / "new", "bfloat16", executor=client.get_executor(pure=False)
+                )
+            finally:
+                done.set()
+                killer.join()
+    assert killed
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+    assert summary.rows == alone.rows
+
+
+@pytest.mark.parametrize("kind", ["ray", "mpi"])
+def test_workers_of_other_clusters(
+    folder: Path, tmp_path: Path, framework: Callable[[str], ModuleType], kind: str
+) -> None:
+    program = [sys.executable, "-m", "mpi4py.futures"] if kind == "mpi" else [sys.executable]
+    framework("mpi4py" if kind == "mpi" else kind)
+    if kind == "mpi":
+        launcher = shutil.which(
+            "mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        )
+        if launcher is None:
+            pytest.skip("mpiexec is not installed: pip install '.[test-frameworks]'")
+        program = [launcher, "--oversubscribe", "-n", "3", *program]
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", **OPTIONS["stochastic"])
+    result = subprocess.run(
+        [*program, CLUSTER, kind, folder, tmp_path / "new"],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "converted in this process" not in result.stderr
+    assert json.loads(result.stdout.splitlines()[-1]) == alone.to_dict()["tensors"]
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+
+
+def convert_slowly(batch: _batches.Batch) -> _batches.Outcome:
+    time.sleep(0.1)
+    return _batches.convert_batch(batch)
+
+
+def test_a_refused_value_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    with (
+        ThreadPoolExecutor(2) as executor,
+        pytest.raises(OverflowError, match=r"tensor '0\.large': value .* at flat index \d+"),
+    ):
+        checkpoint.cast_file(
+            folder, tmp_path / "new", "float4_e2m1fn", overflow="raise", executor=executor
+        )
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+class Waiting(Executor):
+    """Runs no batch; the first one fails as if a worker had refused it, or the user had stopped."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, *_call: Any, **_keywords: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if isinstance(self._error, Exception):
+            future.set_result(([], self._error))
+        elif self._error is not None:
+            future.set_exception(self._error)
+        self._error = None
+        self.futures.append(future)
+        return future
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), KeyboardInterrupt()], ids=repr)
+def test_an_error_cancels_every_batch_that_waits(
+    folder: Path, tmp_path: Path, error: BaseException
+) -> None:
+    executor = Waiting(error)
+    with pytest.raises(type(error)):
+        checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=executor)
+    _, *others = executor.futures
+    assert len(others) > 3  # of the file that is waited for, and of those after it
+    assert all(one.cancelled() for one in others)
+
+
+def test_what_is_no_executor(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"executor must have submit\(\), .* not 4"):
+        checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=4)  # type: ignore[arg-type]
+
+
+def test_ranges_are_cut_at_tiles() -> None:
+    elements = Elements("float32"), Elements("bfloat16")
+    casting = _batches.Casting(*elements, ())
+    ranges = [
+        TensorRange("a", 0, 0, 0, 10_000, casting),
+        TensorRange("b", 0, 0, 0, 3, casting),
+        TensorRange("c", 0, 0, 0, 5000, None),
+        TensorRange("d", 0, 0, 0, 0, casting),
+    ]
+    total = sum(one.nbytes for one in ranges)
+    for step in (1, 5000, 6144, 20_000, total, total + 1):
+        lists = list(cut(ranges, range(step, total + step, step)))
+        pieces = [piece for pieces in lists for piece in pieces]
+        for one in ranges:
+            mine = [piece for piece in pieces if piece.name == one.name]
+            assert [piece.first for piece in mine] == [
+                sum(before.length for before in mine[:index]) for index in range(len(mine))
+            ]
+            assert sum(piece.length for piece in mine) == one.length
+            assert all(piece.first % 1024 == 0 for piece in mine)
+        assert all(sum(piece.nbytes for piece in pieces) <= step + 6144 for pieces in lists[:-1])

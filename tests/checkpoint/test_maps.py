@@ -1,0 +1,236 @@
+"""The maps that come with castwise, on the names of real models.
+
+`recorded/checkpoint_maps.json` has the names that transformers writes for models of each family,
+and which of them are the matrices to cast; a star stands for the numbers of layers and experts.
+With transformers, the same models are made from their configurations and compared with the record.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint.maps import named_map
+from castwise.cli._output import group_name
+from checkpoint_samples import floats
+from support import run_castwise as run
+
+RECORD: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
+    (Path(__file__).parents[1] / "recorded" / "checkpoint_maps.json").read_text()
+)
+MODELS = [(family, name) for family, models in RECORD.items() for name in models]
+
+
+def example(pattern: str) -> str:
+    """A name that the pattern stands for."""
+    return pattern.replace("*", "11")
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_the_matrices_of_layers_are_cast_and_no_others(
+    tmp_path: Path, family: str, name: str
+) -> None:
+    names = RECORD[family][name]
+    arrays = {example(one): floats(4) for one in names["cast"] + names["kept"]}
+    source = tmp_path / "in.safetensors"
+    checkpoint.save(source, arrays)
+    summary = checkpoint.cast_file(source, tmp_path / "out.safetensors", "fp8", dtype_map=family)
+    assert summary.unused_patterns == {}
+    rows = {row.name: row for row in summary.rows}
+    for one in names["cast"]:
+        assert (rows[example(one)].target, rows[example(one)].decided_by) == (
+            "float8_e4m3fn",
+            "dtype",
+        ), one
+    for one in names["kept"]:
+        assert (rows[example(one)].target, rows[example(one)].decided_by) == (None, "map"), one
+
+
+def test_every_family_is_tested_and_every_pattern_used() -> None:
+    assert tuple(RECORD) == checkpoint.map_names()
+    for family, models in RECORD.items():
+        names = [example(one) for model in models.values() for one in model["kept"]]
+        used = {named_map(family).decide(name, floating=True).key for name in names}
+        patterns = {key for key, _ in named_map(family).keys.items()}
+        # What transformers saves no longer, or not where it is tied; `test_older_names` has each.
+        older = {
+            "llama": {".*inv_freq"},
+            "gpt2": {".*inv_freq"},
+            "t5": {r"(.*\.)?lm_head\.weight"},
+            "whisper": {r"(.*\.)?(lm_head|proj_out)\.weight"},
+        }
+        assert patterns - used <= older.get(family, set())
+
+
+def test_older_names() -> None:
+    for family, kept in (
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+        ("llama", "model.layers.0.block_sparse_moe.gate.weight"),
+        ("llama", "language_model.lm_head.weight"),
+        ("t5", "lm_head.weight"),
+        ("whisper", "proj_out.weight"),
+        ("gpt2", "gpt_neox.layers.0.attention.rotary_emb.inv_freq"),
+        ("gpt2", "h.0.attn.bias"),
+        ("gpt2", "wte.weight"),
+        ("bert", "classifier.out_proj.weight"),
+        ("vit", "vit.encoder.layer.0.layernorm_before.weight"),
+    ):
+        decision = named_map(family).decide(kept, floating=True)
+        assert (decision.target, decision.by) == (None, "map"), kept
+    for family, cast in (
+        ("llama", "model.layers.0.block_sparse_moe.experts.0.w1.weight"),
+        ("llama", "model.layers.0.mlp.experts.0.gate_proj.weight"),
+        ("gpt2", "h.0.attn.c_attn.weight"),
+        ("vit", "vit.encoder.layer.0.attention.attention.query.weight"),
+    ):
+        assert named_map(family).decide(cast, floating=True).key is None, cast
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/map.toml", "file:///tmp/policy.json"])
+@pytest.mark.parametrize("argument", ["dtype_map", "policy"])
+def test_a_map_or_policy_on_a_store_is_refused_by_name(
+    tmp_path: Path, argument: str, url: str
+) -> None:
+    checkpoint.save(tmp_path / "in.safetensors", {"w": floats(4)})
+    message = rf"{argument}='{url}' is a URL, .* copy it here and give its path"
+    options: dict[str, Any] = {argument: url}
+    with pytest.raises(checkpoint.CheckpointError, match=message):
+        checkpoint.cast_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors", **options)
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_named_maps_on_the_command_line(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(
+        source, {"model.norm.weight": floats(4), "model.layers.0.k_proj.weight": floats(4)}
+    )
+    for name in checkpoint.map_names():
+        assert name in run("cast", "--help").stdout
+    assert run("cast", source, out, "--dtype", "fp8", "--map", "llama").stderr == ""
+    stored = {info.name: info.format for info in checkpoint.inspect(out).tensors}
+    assert set(stored.values()) == {"float32", "float8_e4m3fn"}
+    said = run("cast", source, out, "--map", "llama", code=2).stderr
+    assert "map 'llama' says what to keep; give the format of the others too" in said
+    said = run("cast", source, out, "--dtype", "fp8", "--map", "lama", code=2).stderr
+    assert "there is no map 'lama'; did you mean 'llama'? castwise has llama, bert" in said
+    # Of another family: none of its patterns is used, and each is said.
+    checkpoint.save(source, {"layers.0.kernel": floats(4)})
+    said = run("cast", source, out, "--dtype", "fp8", "--map", "t5").stderr
+    assert said.count("unused pattern") == 5
+
+
+VOCABULARY = 61
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "vocab_size": VOCABULARY,
+}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+PLAIN = {**SIZES, "num_attention_heads": 4}
+GPT = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
+T5 = {
+    "d_model": 16,
+    "d_kv": 4,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "vocab_size": VOCABULARY,
+}
+SEQ2SEQ = {
+    **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    **{"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    **{"decoder_start_token_id": 3},
+}
+IMAGE = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"image_size": 16, "patch_size": 8},
+}
+TEXT = {**PLAIN, "max_position_embeddings": 8, "projection_dim": 16}
+EXPERTS = {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+DEEPSEEK = {
+    **{"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2},
+    **{"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4},
+    **{"v_head_dim": 4, "moe_intermediate_size": 8, "first_k_dense_replace": 1},
+    **{"num_key_value_heads": 4},
+}
+MAMBA = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 4}
+JAMBA = {
+    **{"num_experts": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4},
+    **{"expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False},
+}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("LlamaForCausalLM", {**SIZES, **HEADS}),
+    "Qwen2": ("Qwen2ForCausalLM", {**SIZES, **HEADS}),
+    "Qwen3": ("Qwen3ForCausalLM", {**SIZES, **HEADS, "head_dim": 4}),
+    "Gemma2": ("Gemma2ForCausalLM", {**SIZES, **HEADS, "head_dim": 4}),
+    "Phi-3": ("Phi3ForCausalLM", {**SIZES, **HEADS, "pad_token_id": 0}),
+    "Mixtral": ("MixtralForCausalLM", {**SIZES, **HEADS, "num_local_experts": 4}),
+    "Qwen2-MoE": ("Qwen2MoeForCausalLM", {**SIZES, **HEADS, **EXPERTS}),
+    "DeepSeek-V3": ("DeepseekV3ForCausalLM", {**SIZES, **HEADS, **DEEPSEEK}),
+    "gpt-oss": ("GptOssForCausalLM", {**SIZES, **HEADS, "head_dim": 4, "num_local_experts": 4}),
+    "BERT": ("BertForPreTraining", PLAIN),
+    "BERT, questions": ("BertForQuestionAnswering", PLAIN),
+    "RoBERTa": ("RobertaForMaskedLM", PLAIN),
+    "DistilBERT": (
+        "DistilBertForMaskedLM",
+        {"dim": 16, "hidden_dim": 32, "n_layers": 2, "n_heads": 4, "vocab_size": VOCABULARY},
+    ),
+    "ELECTRA": ("ElectraForPreTraining", PLAIN),
+    "DeBERTa": ("DebertaV2ForSequenceClassification", PLAIN),
+    "ModernBERT": ("ModernBertForMaskedLM", {**PLAIN, "pad_token_id": 0}),
+    "GPT-2": ("GPT2LMHeadModel", GPT),
+    "GPT-J": ("GPTJForCausalLM", {**GPT, "rotary_dim": 4}),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", PLAIN),
+    "BLOOM": (
+        "BloomForCausalLM",
+        {"hidden_size": 16, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY},
+    ),
+    "T5": ("T5ForConditionalGeneration", T5),
+    "Flan-T5": (
+        "T5ForConditionalGeneration",
+        {**T5, "feed_forward_proj": "gated-gelu"},
+    ),
+    "Whisper": ("WhisperForConditionalGeneration", SEQ2SEQ),
+    "BART": ("BartForConditionalGeneration", SEQ2SEQ),
+    "ViT": ("ViTForImageClassification", {**IMAGE, "intermediate_size": 32}),
+    "DINOv2": ("Dinov2Model", IMAGE),
+    "CLIP": ("CLIPModel", {"text_config": TEXT, "vision_config": IMAGE, "projection_dim": 16}),
+    "SigLIP": (
+        "SiglipModel",
+        {"text_config": TEXT, "vision_config": {**IMAGE, "intermediate_size": 32}},
+    ),
+    "Mamba": ("MambaForCausalLM", MAMBA),
+    "Mamba-2": (
+        "Mamba2ForCausalLM",
+        {**MAMBA, "num_heads": 4, "head_dim": 8, "n_groups": 1, "tie_word_embeddings": False},
+    ),
+    "Jamba": ("JambaForCausalLM", {**SIZES, **HEADS, **JAMBA}),
+}
+"""A class of transformers and its configuration."""
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_the_names_are_those_that_transformers_writes(
+    tmp_path: Path, framework: Callable[[str], ModuleType], family: str, name: str
+) -> None:
+    kind, config = CONFIGS[name]
+    cls = getattr(framework("transformers"), kind)
+    cls(cls.config_class(**config)).save_pretrained(tmp_path / "model")
+    tensors = checkpoint.inspect(tmp_path / "model").tensors
+    written = {group_name(info.name) for info in tensors}
+    recorded = RECORD[family][name]
+    assert written == {group_name(example(one)) for one in recorded["cast"] + recorded["kept"]}
+    summary = checkpoint.cast_file(
+        tmp_path / "model", tmp_path / "out", "fp8", dtype_map=family, keep_config=True
+    )
+    cast = [row for row in summary.rows if row.target is not None]
+    assert {group_name(row.name) for row in cast} == {
+        group_name(example(one)) for one in recorded["cast"]
+    }
+    # By shape, whatever the names: no norms and biases, no embeddings and heads of tokens.
+    assert all(len(row.shape) > 1 and VOCABULARY not in row.shape for row in cast)

@@ -1,0 +1,439 @@
+"""Checkpoints on an object store: the same bytes, read once, and visible when complete."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from castwise.cli import main
+from checkpoint_samples import floats, write_sharded
+from test_executor import OPTIONS, contents, tensors
+from torch_files import Storage, state_dict, tensor, torch_file, write_tensors
+
+BUCKET = "bucket"
+
+
+class Store:
+    """A bucket of a server on this machine."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def put(self, folder: Path, prefix: str) -> None:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.write(f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
+
+    def write(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=data)
+
+    def read(self, key: str) -> bytes:
+        data: bytes = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return data
+
+    def names(self, prefix: str) -> set[str]:
+        found = self.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/")
+        return {one["Key"].removeprefix(f"{prefix}/") for one in found.get("Contents", ())}
+
+    def contents(self, prefix: str) -> dict[str, bytes]:
+        return {name: self.read(f"{prefix}/{name}") for name in self.names(prefix)}
+
+    def uploads(self) -> int:
+        return len(self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()))
+
+
+@pytest.fixture
+def store(
+    framework: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    server = framework("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    boto3 = framework("boto3")
+    framework("s3fs")
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_ENDPOINT_URL": url,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    framework("fsspec").filesystem("s3").clear_instance_cache()
+    client = boto3.client("s3", endpoint_url=url)
+    # The servers of all tests share what they hold.
+    framework("requests").post(f"{url}/moto-api/reset", timeout=10)
+    client.create_bucket(Bucket=BUCKET)
+    yield Store(client)
+    server.stop()
+
+
+@pytest.fixture
+def ranges(framework: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the bytes that are read of each object."""
+    filesystem = framework("s3fs").S3FileSystem
+    fetch = filesystem._cat_file
+    counts: Counter[str] = Counter()
+
+    async def counted(self: Any, path: str, *arguments: Any, **keywords: Any) -> bytes:
+        data: bytes = await fetch(self, path, *arguments, **keywords)
+        counts[path] += len(data)
+        return data
+
+    monkeypatch.setattr(filesystem, "_cat_file", counted)
+    return counts
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = [f"model-{one:05d}-of-00003.safetensors" for one in (1, 2, 3)]
+    write_sharded(
+        tmp_path / "source",
+        {
+            name: {f"{index}.{key}": value for key, value in tensors(index).items()}
+            for index, name in enumerate(names)
+        },
+    )
+    (tmp_path / "source" / "config.json").write_text('{"torch_dtype": "float32"}')
+    return tmp_path / "source"
+
+
+def test_a_folder(folder: Path, tmp_path: Path, store: Store, ranges: Counter[str]) -> None:
+    store.put(folder, "source")
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    summary = checkpoint.cast_file(f"s3://{BUCKET}/source", f"s3://{BUCKET}/new", "bfloat16")
+    assert store.contents("new") == contents(tmp_path / "alone")
+    assert summary.rows == alone.rows
+    for path in folder.glob("*.safetensors"):
+        assert ranges[f"{BUCKET}/source/{path.name}"] == path.stat().st_size
+
+
+def test_from_and_to_this_machine(folder: Path, tmp_path: Path, store: Store) -> None:
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", "float8_e4m3fn")
+    there = checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "float8_e4m3fn")
+    assert store.contents("new") == contents(tmp_path / "alone")
+    assert there.rows == alone.rows
+    back = checkpoint.cast_file(f"s3://{BUCKET}/new", tmp_path / "back", "float32")
+    again = checkpoint.cast_file(tmp_path / "alone", tmp_path / "again", "float32")
+    assert contents(tmp_path / "back") == contents(tmp_path / "again")
+    assert back.rows == again.rows
+
+
+def test_files_of_torch(tmp_path: Path, store: Store) -> None:
+    write_tensors(tmp_path / "in" / "pytorch_model.bin", w=floats(5))
+    checkpoint.cast_file(tmp_path / "in", f"s3://{BUCKET}/torch", "bfloat16")
+    checkpoint.cast_file(tmp_path / "in", tmp_path / "out", "bfloat16")
+    assert store.contents("torch") == contents(tmp_path / "out")
+    store.put(tmp_path / "in", "in")
+    checkpoint.cast_file(f"s3://{BUCKET}/in", f"s3://{BUCKET}/again", "bfloat16")
+    assert store.contents("again") == contents(tmp_path / "out")
+
+
+def torch_views(path: Path) -> None:
+    storage = Storage("torch FloatStorage", "0", 500_000)
+    views = {"w": ((500_000,), (1,)), "t": ((500, 900), (1, 500)), "third": ((90,), (3,))}
+    calls = {name: tensor(*view, storage=storage) for name, view in views.items()}
+    path.write_bytes(torch_file(state_dict(**calls), data__0=floats(500_000).tobytes()))
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    "in.npy": lambda path: np.save(path, floats(900_000)),
+    "fortran.npy": lambda path: np.save(path, np.asfortranarray(floats(900_000).reshape(900, -1))),
+    "in.npz": lambda path: np.savez(path, a=floats(900_000), b=floats(5), c=np.array(["text"])),
+    "deflated.npz": lambda path: np.savez_compressed(path, a=floats(300_000), b=np.eye(3, 4).T),
+    "in.pt": torch_views,
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(("name", "write"), FILES.items(), ids=FILES)
+def test_files_of_other_containers(  # noqa: PLR0917
+    tmp_path: Path,
+    store: Store,
+    ranges: Counter[str],
+    name: str,
+    write: Callable[[Path], object],
+    options: dict[str, Any],
+) -> None:
+    write(tmp_path / name)
+    store.write(name, (tmp_path / name).read_bytes())
+    targets = {".npy": [".npy"], ".npz": [".npz"], ".pt": [".npz", ".safetensors"]}
+    for new in targets[Path(name).suffix]:
+        alone = checkpoint.cast_file(tmp_path / name, tmp_path / f"alone{new}", **options)
+        before = ranges.total()
+        here = checkpoint.cast_file(f"s3://{BUCKET}/{name}", tmp_path / f"new{new}", **options)
+        # Of a file of torch views of the same bytes are read each for itself.
+        times = 3 if name == "in.pt" else 1
+        assert ranges.total() - before <= times * (tmp_path / name).stat().st_size + 100_000
+        url = f"s3://{BUCKET}/new{new}"
+        there = checkpoint.cast_file(f"s3://{BUCKET}/{name}", url, **options)
+        assert alone.rows == here.rows == there.rows
+        expected = loaded(tmp_path / f"alone{new}")
+        assert loaded(tmp_path / f"new{new}") == loaded(url) == expected
+    assert store.uploads() == 0
+
+
+def loaded(path: Any) -> dict[str, tuple[Any, ...]]:
+    found: Any = checkpoint.load(path)
+    arrays = {"": found} if isinstance(found, np.ndarray) else found
+    return {name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()}
+
+
+def test_large_tensors_and_uploads_in_blocks(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "large.safetensors"
+    large = {"a": floats(9_000_000), "b": floats(5), "c": floats(3_000_001, 2)}
+    checkpoint.save(path, large)
+    checkpoint.save(f"s3://{BUCKET}/large.safetensors", large)
+    assert store.read("large.safetensors") == path.read_bytes()
+    checkpoint.cast_file(path, tmp_path / "new.safetensors", "bfloat16")
+    url = f"s3://{BUCKET}/new.safetensors"
+    checkpoint.cast_file(f"s3://{BUCKET}/large.safetensors", url, "bfloat16")
+    assert store.read("new.safetensors") == (tmp_path / "new.safetensors").read_bytes()
+    loaded = checkpoint.load(url, ["c"])
+    assert loaded.keys() == {"c"}
+    assert store.uploads() == 0
+
+
+def test_inspecting_reads_headers_alone(folder: Path, store: Store, ranges: Counter[str]) -> None:
+    store.put(folder, "source")
+    here = checkpoint.inspect(folder)
+    there = checkpoint.inspect(f"s3://{BUCKET}/source")
+    assert there.tensors == here.tensors
+    for path in folder.glob("*.safetensors"):
+        header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+        assert ranges[f"{BUCKET}/source/{path.name}"] == header
+
+
+def test_a_refused_value_leaves_nothing(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "source.safetensors"
+    # The value stands behind blocks that are uploaded before it is met.
+    values = np.ones(30_000_000, np.float32)
+    values[-1] = 1e30
+    checkpoint.save(path, {"w": values})
+    with pytest.raises(OverflowError, match="tensor 'w'"):
+        checkpoint.cast_file(path, f"s3://{BUCKET}/new.safetensors", "float16", overflow="raise")
+    assert store.client.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 0
+    assert store.uploads() == 0
+
+
+def test_a_folder_that_is_there(folder: Path, tmp_path: Path, store: Store) -> None:
+    store.put(folder, "new")
+    store.write("new/old.txt", b"old")
+    with pytest.raises(CheckpointError, match="--overwrite"):
+        checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16")
+    assert "old.txt" in store.names("new")
+    checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16", overwrite=True)
+    checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    assert store.contents("new") == contents(tmp_path / "alone")
+
+
+def test_a_refused_value_leaves_the_folder_as_it_was(folder: Path, store: Store) -> None:
+    store.put(folder, "new")
+    before = store.contents("new")
+    with pytest.raises(OverflowError, match="tensor '0"):
+        checkpoint.cast_file(
+            folder, f"s3://{BUCKET}/new", "float4_e2m1fn", overwrite=True, overflow="raise"
+        )
+    assert store.contents("new") == before
+
+
+def test_no_old_index_names_a_replaced_object(folder: Path, store: Store) -> None:
+    store.put(folder, "new")
+    path = next(folder.glob("model-00002*"))
+    checkpoint.save(path, {**checkpoint.load(path), "1.large": np.full((200, 200), 1e30)})
+    with pytest.raises(OverflowError, match=r"tensor '1\.large'"):
+        checkpoint.cast_file(
+            folder, f"s3://{BUCKET}/new", "float16", overwrite=True, overflow="raise"
+        )
+    assert "model.safetensors.index.json" not in store.names("new")
+
+
+def test_the_index_is_written_last(
+    folder: Path,
+    store: Store,
+    framework: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    file = framework("s3fs").core.S3File
+    commit = file.commit
+    monkeypatch.setattr(file, "commit", lambda self: (written.append(self.path), commit(self))[1])
+    checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16")
+    assert written[-1].endswith(".safetensors.index.json")
+    assert len(written) == len(store.names("new")) + 1  # config.json twice
+
+
+def test_an_object_that_is_changed_meanwhile(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "source.safetensors"
+    checkpoint.save(path, {"w": floats(2_000_000)})
+    store.write("source.safetensors", path.read_bytes())
+    changed = path.read_bytes()[:-1] + b"\0"
+
+    def change(progress: checkpoint.Progress) -> None:
+        if progress.done:
+            store.write("source.safetensors", changed)
+
+    with pytest.raises(CheckpointError, match="was changed while it was read; run again"):
+        checkpoint.cast_file(
+            f"s3://{BUCKET}/source.safetensors",
+            f"s3://{BUCKET}/new.safetensors",
+            "bfloat16",
+            progress=change,
+        )
+    assert store.client.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (PermissionError("Forbidden"), PermissionError, "Permission denied: .*source.safetensors"),
+        (TimeoutError(), TimeoutError, "timed out: .*source.safetensors"),
+        (RuntimeError("odd"), OSError, "RuntimeError: odd: .*source.safetensors"),
+        (b"short", CheckpointError, "truncated while it was read; tensor 'w'"),
+    ],
+)
+def test_what_a_server_does_wrong(  # noqa: PLR0917
+    tmp_path: Path,
+    store: Store,
+    framework: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Exception | bytes,
+    error: type[Exception],
+    message: str,
+) -> None:
+    path = tmp_path / "source.safetensors"
+    checkpoint.save(path, {"w": floats(20_000)})
+    store.write("source.safetensors", path.read_bytes())
+    filesystem = framework("s3fs").S3FileSystem
+    fetch = filesystem._cat_file
+
+    async def wrong(self: Any, path: str, start: int, end: int) -> bytes:
+        if end - start < 10_000:  # the header
+            data: bytes = await fetch(self, path, start=start, end=end)
+            return data
+        if isinstance(answer, bytes):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(filesystem, "_cat_file", wrong)
+    with pytest.raises(error, match=message):
+        checkpoint.cast_file(
+            f"s3://{BUCKET}/source.safetensors", f"s3://{BUCKET}/new.safetensors", "bfloat16"
+        )
+    assert store.client.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 1
+    assert store.uploads() == 0
+
+
+def test_the_command(folder: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.put(folder, "source")
+    arguments = [f"s3://{BUCKET}/source", f"s3://{BUCKET}/new", "--dtype", "bfloat16", "--json"]
+    assert main(["cast", *arguments]) == 0
+    assert len(json.loads(capsys.readouterr().out)["tensors"]) == 15
+    for wrong in (
+        ["s3://nowhere/source", *arguments[1:]],
+        [f"s3://{BUCKET}/missing", *arguments[1:]],
+    ):
+        assert main(["cast", *wrong]) == 2
+        assert "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "options", "message"),
+    [
+        (f"s3://{BUCKET}/a.h5", "new.npz", {}, "copy it to this machine first"),
+        ("source/a.npz", f"s3://{BUCKET}/a.keras", {}, "copy it to this machine first, or from it"),
+        ("source", f"s3://{BUCKET}/new", {"resumable": True}, "of this machine"),
+        ("source", f"s3://{BUCKET}/new", {"part": "1/2"}, "to a disk that workers share"),
+        (f"s3://{BUCKET}/new", "new", {"executor": ThreadPoolExecutor(1)}, "that workers share"),
+    ],
+)
+def test_what_stores_cannot(  # noqa: PLR0917
+    folder: Path,
+    tmp_path: Path,
+    store: Store,
+    source: str,
+    destination: str,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    store.write("a.h5", b"")
+    checkpoint.save(folder / "a.npz", {"w": floats(3)})
+    old = source if "://" in source else folder.parent / source
+    new = destination if "://" in destination else tmp_path / destination
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.cast_file(old, new, "bfloat16", **options)
+
+
+def test_a_url_without_its_package(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing://x: .*pip install 'castwise\[remote\]'"):
+        checkpoint.inspect("nothing://x")
+    checkpoint.save(tmp_path / "a.npz", {"w": floats(3)})
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+def test_a_folder_becomes_one_object(folder: Path, tmp_path: Path, store: Store) -> None:
+    store.put(folder, "source")
+    alone = checkpoint.cast_file(folder, tmp_path / "alone.safetensors", "bfloat16")
+    source, new = f"s3://{BUCKET}/source", f"s3://{BUCKET}/new.safetensors"
+    summary = checkpoint.cast_file(source, new, "bfloat16")
+    assert summary.rows == alone.rows
+    assert store.read("new.safetensors") == (tmp_path / "alone.safetensors").read_bytes()
+
+
+def test_a_folder_on_a_store_stays_where_it_is(folder: Path, store: Store) -> None:
+    store.put(folder, "source")
+    before = store.contents("source")
+    for new in ("source", "source/"):
+        with pytest.raises(CheckpointError, match="choose another destination"):
+            checkpoint.cast_file(f"s3://{BUCKET}/source", f"s3://{BUCKET}/{new}", "float16")
+    assert store.contents("source") == before
+
+
+def test_reports_and_parts_beside_stores(
+    folder: Path, tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.put(folder, "source")
+    source, new, report = f"s3://{BUCKET}/source", f"s3://{BUCKET}/new", tmp_path / "report.json"
+    assert main(["cast", source, new, "--dtype", "bfloat16", "--report", str(report)]) == 0
+    assert json.loads(report.read_text())["source"] == source
+    capsys.readouterr()
+    assert main(["finish", new]) == 2
+    assert f"{new} has no parts" in capsys.readouterr().err
+    for option in ("--report", "--map"):
+        with pytest.raises(SystemExit):
+            main(["cast", source, new, "--dtype", "bfloat16", option, f"{new}.json"])
+        assert f"argument {option}: {new}.json is on a store" in capsys.readouterr().err
+
+
+def test_objects_that_stand_for_folders(folder: Path, tmp_path: Path, store: Store) -> None:
+    store.put(folder, "source")
+    for name in ("source/", "new/"):
+        store.write(name, b"")
+    checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    checkpoint.cast_file(f"s3://{BUCKET}/source", f"s3://{BUCKET}/new", "bfloat16")
+    made = store.contents("new")
+    assert made.pop("") == b""
+    assert {Path(name) for name in made} == {
+        path.relative_to(tmp_path / "alone")
+        for path in (tmp_path / "alone").rglob("*")
+        if path.is_file()
+    }
+
+
+def test_links_are_not_uploaded(
+    folder: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "link").symlink_to("nowhere")
+    checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16")
+    assert "link is a link, which no store holds, and was left out" in caplog.text
+    assert "link" not in store.names("new")

@@ -1,0 +1,504 @@
+"""An interrupted cast of a folder goes on where it stopped, to the same bytes and report."""
+
+import itertools
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint.files import _filesystem, _leftovers
+from castwise.checkpoint.files._leftovers import TemporaryName
+from checkpoint_samples import floats, write_sharded
+from processes import run_python
+from support import run_castwise
+
+SHARDS = ("a", "b", "c", "d")
+KEPT = ".out.resumable.castwise-tmp"
+JOURNAL = ".out.resumable.journal.castwise-tmp"
+
+
+class InterruptionError(Exception):
+    """Raised by a listener."""
+
+
+def stop_at(name: str) -> Callable[[checkpoint.Progress], None]:
+    def listener(progress: checkpoint.Progress) -> None:
+        if progress.name == name:
+            raise InterruptionError
+
+    return listener
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Four shards, one of them with integers too, and other files."""
+    arrays = {name: {name: floats(5000, index)} for index, name in enumerate(SHARDS)}
+    shards: dict[str, dict[str, Any]] = {f"{name}.safetensors": arrays[name] for name in SHARDS}
+    shards["b.safetensors"]["ids"] = np.arange(9)
+    write_sharded(tmp_path / "in", shards)
+    return tmp_path / "in"
+
+
+def interrupt(source: Path, at: str, **options: Any) -> Path:
+    """Cast `source` to `out` up to a tensor; the temporary folder that is kept."""
+    out = source.with_name("out")
+    with pytest.raises(InterruptionError):
+        checkpoint.cast_file(source, out, "bfloat16", progress=stop_at(at), **options)
+    assert not out.exists()
+    return out.with_name(KEPT)
+
+
+@pytest.mark.parametrize("at", ["b", "c", "d"])
+def test_the_result_is_that_of_one_run(
+    source: Path, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    kept = interrupt(source, at, resumable=True)
+    done = SHARDS[: SHARDS.index(at)]
+    assert f"{kept} keeps {len(done)} of 4 shards" in caplog.text
+    seen: list[str | None] = []
+    summary = checkpoint.cast_file(
+        source, out, "bfloat16", resume=True, progress=lambda one: seen.append(one.name)
+    )
+    assert not set(seen) & set(done)
+    expected = checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert list(summary.rows) == list(expected.rows)
+    assert summary.to_dict() == {**expected.to_dict(), "destination": str(out)}
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+def test_a_run_that_resumes_can_be_interrupted_too(source: Path) -> None:
+    interrupt(source, "b", resumable=True)
+    kept = interrupt(source, "d", resume=True)
+    names = {path.name for path in kept.iterdir()}
+    assert {"a.safetensors", "b.safetensors", "c.safetensors"} <= names
+    out, whole = source.with_name("out"), source.with_name("whole")
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+def test_without_anything_kept_it_begins_at_the_start(source: Path) -> None:
+    out = source.with_name("out")
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert checkpoint.load(out)["a"].dtype.itemsize == 2
+    assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
+def test_nothing_is_kept_unless_asked(source: Path) -> None:
+    interrupt(source, "c")
+    assert os.listdir(source.parent) == ["in"]
+    interrupt(source, "a", resumable=True)  # no shard was complete
+    assert os.listdir(source.parent) == ["in"]
+
+
+def test_a_run_that_does_not_resume_removes_what_was_kept(source: Path) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    assert kept.is_dir()
+    interrupt(source, "c")
+    assert os.listdir(source.parent) == ["in"]
+
+
+@pytest.mark.parametrize("other", ["out.v2", "out." + "0" * 12, "x" * 45 + "a"])
+def test_what_is_kept_for_another_destination_stays(source: Path, other: str) -> None:
+    """Also where its name begins with this one's, or both are too long for a temporary name."""
+    interrupt(source, "c", resumable=True)
+    kept = source.with_name(KEPT)
+    target = "x" * 45 + "b" if other.startswith("x") else "out"
+    with pytest.raises(InterruptionError):
+        checkpoint.cast_file(
+            source, source.with_name(other), "bf16", resumable=True, progress=stop_at("c")
+        )
+    (theirs,) = set(source.parent.glob(".*.resumable.castwise-tmp")) - {kept}
+    before = contents(theirs)
+    assert "b.safetensors" in before
+    for options in ({}, {"resumable": True}):
+        checkpoint.cast_file(source, source.with_name(target), "float16", overwrite=True, **options)
+        assert contents(theirs) == before
+    checkpoint.cast_file(source, source.with_name(other), "bf16", resume=True)
+    assert not theirs.exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"resumable": True}, {"resume": True}])
+def test_a_link_is_not_followed(source: Path, options: dict[str, bool]) -> None:
+    victim, link, out = (source.with_name(name) for name in ("victim", KEPT, "out"))
+    victim.mkdir()
+    (victim / "data").write_text("precious")
+    link.symlink_to(victim)
+    if "resume" in options:
+        with pytest.raises(checkpoint.CheckpointError, match=rf"{link}, .* remove it"):
+            checkpoint.cast_file(source, out, "bfloat16", **options)
+        assert link.is_symlink()
+    else:
+        checkpoint.cast_file(source, out, "bfloat16", **options)
+        assert checkpoint.load(out)["a"].dtype.itemsize == 2
+    assert contents(victim) == {"data": b"precious"}
+
+
+def test_a_folder_of_another_user_is_not_taken(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    before = contents(kept)
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(checkpoint.CheckpointError, match="is not a folder of this user"):
+        checkpoint.cast_file(source, source.with_name("out"), "bfloat16", resume=True)
+    assert contents(kept) == before
+
+
+def test_a_drawn_seed_is_kept(source: Path) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    interrupt(source, "c", resumable=True, rounding="stochastic")
+    summary = checkpoint.cast_file(source, out, "bfloat16", rounding="stochastic", resume=True)
+    seed = summary.options["seed"]
+    checkpoint.cast_file(source, whole, "bfloat16", rounding="stochastic", seed=seed)
+    assert contents(out) == contents(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "differing"),
+    [
+        ({"rounding": "towards-zero"}, "options"),
+        ({"dtype": "float16"}, "tensors"),
+        ({"max_shard_size": 1}, "tensors"),
+        ({"touch": True}, "source"),
+    ],
+)
+def test_another_conversion_does_not_go_on(
+    source: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], differing: str
+) -> None:
+    kept = interrupt(source, "c", resumable=True)
+    before = contents(kept)
+    caplog.clear()
+    if options.pop("touch", False):
+        os.utime(source / "d.safetensors", (1, 1))
+    arguments = {"dtype": "bfloat16", **options}
+    with pytest.raises(checkpoint.CheckpointError, match=rf"another conversion \({differing}\)"):
+        checkpoint.cast_file(source, source.with_name("out"), resume=True, **arguments)
+    assert contents(kept) == before
+    assert caplog.text == ""  # not that a run can go on with them
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "half a line"])
+def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    kept = interrupt(source, "d", resumable=True)
+    shard, journal = kept / "b.safetensors", kept.with_name(JOURNAL)
+    content = shard.read_bytes()
+    if damage == "other bytes":
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "cut":
+        shard.write_bytes(content[:-1])
+    elif damage == "gone":
+        shard.unlink()
+    else:
+        journal.write_bytes(journal.read_bytes()[:-20])
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+def _edited(line: int, change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
+    def edit(journal: bytes) -> bytes:
+        lines = [json.loads(text) for text in journal.splitlines()]
+        lines[line] = change(lines[line])
+        return "".join(json.dumps(one) + "\n" for one in lines).encode()
+
+    return edit
+
+
+def _first_row(**changed: object) -> Callable[[Any], object]:
+    return lambda line: {**line, "rows": [{**line["rows"][0], **changed}, *line["rows"][1:]]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(
+            pytest.param(lambda _, text=text: text + b"\n", id=repr(text)[1:])
+            for text in (b"[]", b"1", b"null", b'"a"', b"{}", b'{"options": 3}', b"\xff\xfe")
+        ),
+        pytest.param(lambda _: b"[" * 100_000, id="deep"),
+        pytest.param(_edited(0, lambda job: {**job, "options": {"seed": "1"}}), id="seed of text"),
+        pytest.param(_edited(0, lambda job: {**job, "options": {"seed": -1}}), id="negative seed"),
+        pytest.param(_edited(1, lambda _: [1]), id="shard of another type"),
+        pytest.param(_edited(1, lambda _: {"shard": 3}), id="shard with other keys"),
+        pytest.param(_edited(1, lambda line: {**line, "shard": []}), id="shard without a name"),
+        pytest.param(_edited(1, lambda line: {**line, "rows": 3}), id="rows of another type"),
+        pytest.param(_edited(1, lambda line: {**line, "rows": []}), id="no rows"),
+        pytest.param(_edited(2, _first_row(name="other")), id="another tensor"),
+        pytest.param(_edited(2, _first_row(nbytes="1")), id="bytes of text"),
+        pytest.param(_edited(2, _first_row(report=[1])), id="another report"),
+        pytest.param(
+            _edited(2, _first_row(report=[[-1] * 9, [0.0] * 4, [0, []], [0, []]])), id="counts"
+        ),
+    ],
+)
+def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> None:
+    out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
+    before, journal = contents(kept), kept.with_name(JOURNAL)
+    journal.write_bytes(damage(journal.read_bytes()))
+    with pytest.raises(
+        checkpoint.CheckpointError, match=rf"{journal} is not a journal .* leave out resume"
+    ):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert contents(kept) == before
+    checkpoint.cast_file(source, out, "bfloat16", resumable=True)
+    assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
+    out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
+    journal = kept.with_name(JOURNAL)
+    if kind == "link":
+        journal.rename(source / "journal")
+        journal.symlink_to(source / "journal")
+    else:
+        journal.unlink()
+        os.mkfifo(journal) if kind == "pipe" else journal.mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match="leave out resume"):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    checkpoint.cast_file(source, out, "bfloat16")
+    assert {path.name for path in source.parent.iterdir()} == {"in", "out"}
+
+
+def test_after_a_kill(source: Path) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    program = (
+        "import os, signal, sys; from castwise import checkpoint; "
+        "stop = lambda one: one.name == 'c' and os.kill(os.getpid(), signal.SIGKILL); "
+        "checkpoint.cast_file(*sys.argv[1:], 'bfloat16', resumable=True, progress=stop)"
+    )
+    assert run_python("-c", program, source, out).returncode < 0
+    seen: list[str | None] = []
+    checkpoint.cast_file(
+        source, out, "bfloat16", resume=True, progress=lambda one: seen.append(one.name)
+    )
+    assert seen == ["c", "d", None]
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+
+
+class _Swapless:
+    """A system that cannot swap two folders."""
+
+    @staticmethod
+    def exchange(_left: Path, _right: Path) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("replaces", ["nothing", "by two renames", "by a swap"])
+def test_after_an_error_in_the_last_step(
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    replaces: str,
+) -> None:
+    out, whole, kept = (source.with_name(name) for name in ("out", "whole", KEPT))
+    options = {"overwrite": replaces != "nothing"}
+    if options["overwrite"]:
+        checkpoint.cast_file(source, out, "float16")
+    before = contents(out)
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        if replaces == "by a swap":
+            patch.setattr(_filesystem, "exchange", refuse)
+        else:
+            patch.setattr(_filesystem, "exchange", _Swapless.exchange)
+            rename = Path.rename
+            patch.setattr(
+                Path, "rename", lambda old, new: refuse() if old == kept else rename(old, new)
+            )
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoint.cast_file(source, out, "bfloat16", resumable=True, **options)
+    assert "keeps 4 of 4 shards" in caplog.text
+    assert contents(out) == before
+    seen: list[str | None] = []
+    checkpoint.cast_file(
+        source,
+        out,
+        "bfloat16",
+        resume=True,
+        progress=lambda one: seen.append(one.name),
+        **options,
+    )
+    assert seen == [None]
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+@pytest.mark.parametrize("replaces", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) -> None:
+    """The destination is as before, and can be finished, or is the complete new folder."""
+    out, whole, old = (source.with_name(name) for name in ("out", "whole", "old"))
+    checkpoint.cast_file(source, old, "float16")
+    checkpoint.cast_file(source, whole, "bfloat16")
+    before, new = contents(old) if replaces else {}, contents(whole)
+    ends = set()
+    for step in itertools.count(1):
+        shutil.rmtree(out, ignore_errors=True)
+        if replaces:
+            shutil.copytree(old, out)
+        code = run_python("-c", KILL_AT_THE_END, source, out, step).returncode
+        ends.add(contents(out) == new)
+        assert contents(out) in (before, new)
+        if code == 0:
+            break
+        assert code == 9
+        if contents(out) == before:
+            seen: list[str | None] = []
+            checkpoint.cast_file(
+                source,
+                out,
+                "bfloat16",
+                resume=True,
+                overwrite=True,
+                progress=lambda one, seen=seen: seen.append(one.name),
+            )
+            assert seen == [None]
+        else:
+            checkpoint.cast_file(source, out, "bfloat16", overwrite=True)
+        assert contents(out) == new
+        assert sorted(os.listdir(source.parent)) == ["in", "old", "out", "whole"]
+    assert ends == {True, False}
+
+
+KILL_AT_THE_END = """
+import os, sys
+from castwise import checkpoint
+from castwise.checkpoint.files import _filesystem
+source, destination, last = sys.argv[1:]
+put_in_place, steps = _filesystem._put_in_place, 0
+def hook(event, _):
+    global steps
+    if event.startswith(("open", "os.", "shutil.", "fcntl.", "ctypes.")):
+        steps += 1
+        if steps == int(last):
+            os._exit(9)
+def put(new, path, **options):
+    sys.addaudithook(hook)
+    put_in_place(new, path, **options)
+_filesystem._put_in_place = put
+checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=True)
+"""
+
+
+def test_two_runs_at_once(source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = source.with_name("out")
+
+    def run_another(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
+                checkpoint.cast_file(source, out, "bfloat16", resume=True)
+
+    checkpoint.cast_file(source, out, "bfloat16", resumable=True, progress=run_another)
+    assert caplog.text == ""
+    assert checkpoint.load(out)["d"].dtype.itemsize == 2
+
+
+@pytest.mark.parametrize("options", [{"resumable": True}, {"resume": True}])
+def test_a_run_that_begins_while_another_does(
+    source: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    """The other is as far as its second shard when this one comes to its temporary folder."""
+    out, whole = source.with_name("out"), source.with_name("whole")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait(progress: checkpoint.Progress) -> None:
+        if progress.name == "b":
+            reached.set()
+            assert go_on.wait(60)
+
+    other = threading.Thread(
+        target=checkpoint.cast_file,
+        args=(source, out, "bfloat16"),
+        kwargs={"resumable": True, "progress": wait},
+    )
+    enter = TemporaryName.__enter__
+
+    def enter_late(self: TemporaryName) -> Path:
+        monkeypatch.undo()
+        path = enter(self)
+        other.start()
+        assert reached.wait(60)
+        return path
+
+    monkeypatch.setattr(TemporaryName, "__enter__", enter_late)
+    with pytest.raises(checkpoint.CheckpointError, match=f"another run is at work on {out}; wait"):
+        checkpoint.cast_file(source, out, "float16", **options)
+    go_on.set()
+    other.join()
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+
+
+def test_a_folder_that_was_named_meanwhile_is_left_alone(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run ends between the opening of its folder and the lock."""
+    kept = interrupt(source, "d", resumable=True)
+    before, out = contents(kept), source.with_name("out")
+    lock = _leftovers.lock
+
+    def lock_late(descriptor: int, *, shared: bool = False) -> bool:
+        if kept.exists():
+            kept.rename(out)
+        return lock(descriptor, shared=shared)
+
+    monkeypatch.setattr(_leftovers, "lock", lock_late)
+    with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
+        checkpoint.cast_file(source, out, "float16", resume=True)
+    assert contents(out) == before
+
+
+def test_a_file_is_cast_as_a_whole(source: Path, tmp_path: Path) -> None:
+    for options in ({"resume": True}, {"resumable": True}):
+        with pytest.raises(checkpoint.CheckpointError, match="for folders of shards"):
+            checkpoint.cast_file(
+                source / "a.safetensors", tmp_path / "x.safetensors", "bfloat16", **options
+            )
+
+
+SMALL_FILES_ONLY = """
+import resource, sys
+from castwise.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+sys.exit(main())
+"""
+
+
+def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
+    checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)})
+    out = source.with_name("out")
+    command = ("cast", source, out, "--dtype", "bf16", "--json")
+    full = run_python("-c", SMALL_FILES_ONLY, *command, "--resumable")
+    assert full.returncode == 2
+    assert full.stderr.splitlines() == [
+        f"castwise: {out.with_name(KEPT)} keeps 2 of 4 shards; resume (--resume) goes on with them",
+        f"castwise: error: {out}: File too large",
+    ]
+    report = json.loads(run_castwise(*command, "--resume").stdout)
+    assert [row["name"] for row in report["tensors"]] == ["a", "ids", "b", "c", "d"]
+    assert checkpoint.load(out)["c"].dtype.itemsize == 2
