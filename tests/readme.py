@@ -2,7 +2,7 @@
 
 README.md: what its own first command prints, and ten rows of the table of speed, which
 `benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
-model in several formats (needs scikit-learn), and the table of formats.
+model in several formats (needs scikit-learn), and the tables of formats and of schemes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import tempfile
 from pathlib import Path
 
 import castwise
+from castwise import quantization
+from castwise.quantization import Scheme
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BENCHES = ROOT / "benches" / "README.md"
 CASTING = ROOT / "python" / "castwise" / "casting.md"
 CHECKPOINTS = ROOT / "python" / "castwise" / "checkpoint" / "checkpoints.md"
+QUANTISED = ROOT / "python" / "castwise" / "quantization" / "quantised.md"
 DIGITS = ROOT / "benches" / "digits"
 SHOWN = (
     *(
@@ -135,6 +138,30 @@ def formats() -> str:
     return "\n".join(lines) + "\n"
 
 
+def block(scheme: Scheme) -> str:
+    """Whose elements share a scale."""
+    if scheme.block == (0, 0):
+        return "the array"
+    if scheme.block == (1, 0):
+        return "a row"
+    return "x".join(map(str, scheme.block))
+
+
+def schemes() -> str:
+    """Markdown: one line per row of the table of schemes; those that differ in bits together."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for each in quantization.schemes():
+        codes = "16 values" if each.element == "map" else each.element
+        scale = "the weight's dtype" if each.scale == "weight" else each.scale
+        more = ["float32 for the array"] * each.global_scale + ["zero points"] * each.zero_point
+        recipes = ", ".join(f"`{name}`" for name in each.recipes)
+        row = (codes, block(each), ", ".join([scale, *more]), recipes)
+        rows.setdefault(row, []).append(f"`{each.name}`")
+    lines = ["| scheme | codes | block | scales | recipes |", "|---|---|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write all parts anew."""
     readme = README.read_text("utf-8")
@@ -145,6 +172,7 @@ def main() -> None:
         (README, "files", files(section(benches, "checkpoints"))),
         (CHECKPOINTS, "accuracy", accuracy()),
         (CASTING, "formats", formats()),
+        (QUANTISED, "schemes", schemes()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
 

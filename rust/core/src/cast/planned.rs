@@ -14,9 +14,10 @@ pub struct PlannedCast {
     factor: Option<f64>,
 }
 
-/// Plans with a factor are kept by few others.
 enum Held {
-    Shared(&'static Plan),
+    /// Of the level in use, and for the fewest elements.
+    Shared(&'static Plan, &'static Plan),
+    /// Plans with a factor are kept by few others.
     Own(Box<Plan>),
 }
 
@@ -33,9 +34,10 @@ impl PlannedCast {
     /// [`Error::Unsupported`] for complex to real.
     pub fn new(pair: (Format, Format), options: &Options, factor: Option<f64>) -> Result<Self, Error> {
         let key = PlanKey::new(pair, options, (factor.is_some(), factor), (false, 0));
-        let plan = match Plan::shared(&key) {
-            Some(plan) => Held::Shared(plan?),
-            None => Held::Own(Box::new(Plan::new(&key, Level::active())?)),
+        let shared = |level| Plan::shared(&key, level);
+        let plan = match (shared(Level::active()), shared(Plan::level_for(1))) {
+            (Some(plan), Some(few)) => Held::Shared(plan?, few?),
+            _ => Held::Own(Box::new(Plan::new(&key, Level::active())?)),
         };
         Ok(Self { plan, factor })
     }
@@ -47,13 +49,15 @@ impl PlannedCast {
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
     pub unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) -> bool {
-        let plan = match &self.plan {
-            Held::Shared(plan) => plan,
-            Held::Own(plan) => &**plan,
+        let (plan, few) = match &self.plan {
+            Held::Shared(plan, few) => (*plan, *few),
+            Held::Own(plan) => (&**plan, &**plan),
         };
+        if plan.route.level != Level::active() || logs_casts() {
+            return false;
+        }
+        let plan = if few.route.level == Plan::level_for(count) { few } else { plan };
         // SAFETY: the caller's promise.
-        plan.route.level == Level::active()
-            && !logs_casts()
-            && unsafe { plan.cast_few(source, target, count, self.factor) }
+        unsafe { plan.cast_few(source, target, count, self.factor) }
     }
 }

@@ -43,6 +43,9 @@ enum Scale {
     One(u64, Count),
 }
 
+/// Up to this many elements are cast one by one, on the portable level: in registers they would pass through memory.
+const FEW: usize = 4;
+
 /// Below this many elements, a factor gets a plan of its own only when it occurs a second time.
 const SMALL: usize = 1 << 5;
 
@@ -196,7 +199,7 @@ impl Plan {
     #[inline]
     pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
         let found = match key.variant() {
-            Some(variant) => Self::cached(key, variant).map(PlanRef::Cached),
+            Some(variant) => Self::cached(key, variant, Level::active()).map(PlanRef::Cached),
             None => Self::recent(key, count < SMALL),
         };
         if logs_casts() {
@@ -205,7 +208,8 @@ impl Plan {
         found
     }
 
-    /// Calls a function with the plan that [`Plan::find`] gives.
+    /// Calls a function with a plan for `count` elements: the one that [`Plan::find`] gives, or one with the same results
+    /// that is quicker for so few.
     ///
     /// # Errors
     /// As for [`Plan::find`].
@@ -214,7 +218,7 @@ impl Plan {
         // Without an owner of the plan, whose move would take as long as a small cast's loop.
         match key.variant() {
             _ if logs_casts() => {}
-            Some(variant) => return Self::cached(key, variant).map(call),
+            Some(variant) => return Self::cached(key, variant, Self::level_for(count)).map(call),
             None => {
                 let level = Level::active();
                 let call = |recent: &RecentPlans| recent.get(key, level).map(|plan| call(plan));
@@ -232,7 +236,7 @@ impl Plan {
     /// As for [`Plan::find`].
     #[inline]
     pub(crate) fn plain(source: Format, target: Format) -> Result<&'static Self, Error> {
-        let found = Self::cached(&PlanKey::plain(source, target), 0);
+        let found = Self::cached(&PlanKey::plain(source, target), 0, Level::active());
         if logs_casts() {
             log(found.as_deref());
         }
@@ -240,13 +244,18 @@ impl Plan {
     }
 
     /// Finds or makes a plan that is kept for good; `None` for keys with one factor.
-    pub(crate) fn shared(key: &PlanKey) -> Option<Result<&'static Self, Error>> {
-        key.variant().map(|variant| Self::cached(key, variant))
+    pub(crate) fn shared(key: &PlanKey, level: Level) -> Option<Result<&'static Self, Error>> {
+        key.variant().map(|variant| Self::cached(key, variant, level))
+    }
+
+    /// Returns the level on which `count` elements are cast soonest, without factors.
+    #[inline]
+    pub(crate) fn level_for(count: usize) -> Level {
+        if count <= FEW { Level::PORTABLE } else { Level::active() }
     }
 
     #[inline]
-    fn cached(key: &PlanKey, variant: usize) -> Result<&'static Self, Error> {
-        let level = Level::active();
+    fn cached(key: &PlanKey, variant: usize, level: Level) -> Result<&'static Self, Error> {
         let place =
             (level.set() as usize * Format::COUNT + key.source.index()) * Format::COUNT + key.target.index();
         let known = PLANS.get(place).and_then(|plans| plans.get(variant));
@@ -275,7 +284,7 @@ impl Plan {
             let RecentPlans { plans, next, seen } = recent;
             if is_small && seen.replace(*key) != Some(*key) {
                 let each = PlanKey { scale: Scale::Each, ..*key };
-                return Self::cached(&each, each.variant().unwrap_or_default()).map(PlanRef::Cached);
+                return Self::cached(&each, each.variant().unwrap_or_default(), level).map(PlanRef::Cached);
             }
             let plan = Rc::new(Self::new(key, level)?);
             plans[*next] = Some((*key, Rc::clone(&plan)));
