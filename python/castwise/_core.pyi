@@ -33,6 +33,8 @@ from castwise._options import (
 )
 
 __all__ = [
+    "BlockDecoder",
+    "BlockEncoder",
     "CastReport",
     "DelayedScaling",
     "DynamicLossScale",
@@ -627,7 +629,8 @@ def decode_blocks(
     code_map: NDArray[np.float32] | None = None,
     arithmetic: Literal["peer", "exact", "narrow"] = "peer",
     threads: int | None = None,
-) -> None:
+    shape: tuple[int, ...] | None = None,
+) -> BlockDecoder | None:
     """Decode packed codes with their scales into `out`, in one pass.
 
     The value of a code is `(element - offset - zero point) * scale + bias`, where "peer" takes
@@ -680,6 +683,13 @@ def decode_blocks(
         2**bits values, for element "map".
     arithmetic, threads
         As above; the most threads that may be used.
+    shape
+        Of the arrays that the result decodes into, if not that of `out`.
+
+    Returns
+    -------
+    BlockDecoder, optional
+        The same decoding of the same parts, for other arrays, if `out` is in C order.
 
     Raises
     ------
@@ -689,6 +699,17 @@ def decode_blocks(
         For a dtype that an argument cannot have.
 
     """
+
+@final
+class BlockDecoder:
+    """A decoding of the same parts, which are read again, as `decode_blocks` returns it."""
+
+    def decode(self, out: NDArray[Any], threads: int | None = None) -> bool:
+        """Decode into an array of the same dtype and shape in C order.
+
+        False, and nothing is done, where it is not, shares memory with a part, or the level of the
+        CPU has changed.
+        """
 
 def encode_blocks(
     x: NDArray[Any],
@@ -713,7 +734,8 @@ def encode_blocks(
     seed: int = 0,
     nonfinite: Literal["raise", "nan"] = "raise",
     threads: int | None = None,
-) -> None:
+    stored: Sequence[NDArray[Any]] | None = None,
+) -> BlockEncoder | None:
     """Quantise `x` into arrays that the caller has made: scales, codes and packing in one pass.
 
     Parameters
@@ -755,6 +777,14 @@ def encode_blocks(
         "raise", or "nan": a block with an infinity or NaN gets a NaN scale (E8M0 255).
     threads
         The most that may be used.
+    stored
+        `x`, `data`, `scale` and, if there is one, the global scale, as the caller of `quantize` has
+        them: the same bytes in C order, perhaps in other shapes.
+
+    Returns
+    -------
+    BlockEncoder, optional
+        The same encoding of other arrays, if `stored` is given and `x` is in C order.
 
     Raises
     ------
@@ -763,6 +793,17 @@ def encode_blocks(
         whose index is named.
 
     """
+
+@final
+class BlockEncoder:
+    """An encoding of arrays of one shape and dtype, as `encode_blocks` returns it."""
+
+    def encode(self, x: NDArray[Any], threads: int | None = None) -> list[NDArray[Any]] | None:
+        """Encode an array of the same dtype and shape in C order into new arrays like `stored`.
+
+        A global scale is found by the recipe. None where it is not, where an element is not finite,
+        or where the level of the CPU has changed.
+        """
 
 def block_amax(x: NDArray[Any], *, threads: int | None = None) -> float:
     """Return the largest magnitude of `x`; NaN if an element is NaN. 0.0 if there are none."""

@@ -1,5 +1,12 @@
 //! Weights in blocks: numpy arrays that the caller has made, to the core.
 
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::Mutex;
+
+use crate::array::{Array, Order, Plain};
+use crate::dtypes;
+use crate::error::to_python;
+use crate::runtime::parse_threads;
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::codec::options::{Named, Rounding};
@@ -7,35 +14,26 @@ use castwise_core::quantization::{
     self as core, Decoding, Direction, Element, Encoded, Encoding, FourOverSix, GlobalUse, Meaning, Packing,
     ScaleFormat, ScaleRule, Scheme, TABLE,
 };
-use numpy::{PyReadonlyArray1, PyUntypedArray};
+use numpy::npyffi::PY_ARRAY_API;
+use numpy::{
+    PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
-use crate::array::{Array, INLINE};
-use crate::dtypes;
-use crate::error::to_python;
-use crate::runtime::parse_threads;
-
-/// An array for the core, as numbers: pointers are not `Send`.
+/// An array for the core, and the addresses of its first byte and one past its last.
 struct Operand {
-    address: usize,
-    shape: SmallVec<[usize; INLINE]>,
-    strides: SmallVec<[isize; INLINE]>,
-    format: Format,
+    array: core::Array,
     extent: (usize, usize),
 }
 
 impl Operand {
     fn of(array: &Array<'_>) -> Self {
-        Self {
-            address: array.pointer().expose_provenance(),
-            shape: SmallVec::from_slice(array.shape()),
-            strides: SmallVec::from_slice(array.strides()),
-            format: array.format,
-            extent: array.extent(),
-        }
+        let (shape, strides) = (array.shape().into(), array.strides().into());
+        let extent = array.extent();
+        Self { array: core::Array { pointer: array.pointer(), shape, strides, format: array.format }, extent }
     }
 
     /// Reads an array that is read.
@@ -58,24 +56,15 @@ impl Operand {
     fn seen_as(mut self, argument: &str, name: Option<&str>) -> PyResult<Self> {
         if let Some(name) = name {
             let format = named("scale_format", name)?;
-            if format.item_size() != self.format.item_size() {
+            if format.item_size() != self.array.format.item_size() {
                 return Err(PyValueError::new_err(format!(
                     "scale_format={name:?} is not valid for {argument} of dtype {}; use a format of as many bytes.",
-                    self.format.name()
+                    self.array.format.name()
                 )));
             }
-            self.format = format;
+            self.array.format = format;
         }
         Ok(self)
-    }
-
-    fn get(&self) -> core::Array<'_> {
-        core::Array {
-            pointer: std::ptr::with_exposed_provenance_mut(self.address),
-            shape: &self.shape,
-            strides: &self.strides,
-            format: self.format,
-        }
     }
 }
 
@@ -107,9 +96,9 @@ fn named(argument: &str, name: &str) -> PyResult<Format> {
 
 /// Checks that no written array shares memory with another.
 fn apart<'a>(written: &[&Operand], read: impl Iterator<Item = &'a Operand>) -> PyResult<()> {
-    let meets = |a: &Operand, b: &Operand| a.extent.0 < b.extent.1 && b.extent.0 < a.extent.1;
-    let among = written.iter().enumerate().any(|(index, a)| written[..index].iter().any(|b| meets(a, b)));
-    if among || read.into_iter().any(|a| written.iter().any(|b| meets(a, b))) {
+    let meet = |a: &Operand, b: &Operand| meet(a.extent, b.extent);
+    let among = written.iter().enumerate().any(|(index, a)| written[..index].iter().any(|b| meet(a, b)));
+    if among || read.into_iter().any(|a| written.iter().any(|b| meet(a, b))) {
         return Err(PyValueError::new_err(
             "an array that is written shares memory with another argument; give one with memory of its own.",
         ));
@@ -117,12 +106,17 @@ fn apart<'a>(written: &[&Operand], read: impl Iterator<Item = &'a Operand>) -> P
     Ok(())
 }
 
-fn get(operand: Option<&Operand>) -> Option<core::Array<'_>> {
-    operand.map(Operand::get)
+/// Whether two extents have addresses in common.
+fn meet(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 < b.1 && b.0 < a.1
 }
 
-fn map_of(map: Option<PyReadonlyArray1<'_, f32>>) -> Option<Vec<f32>> {
-    map.map(|map| map.as_array().to_vec())
+fn get(operand: Option<Operand>) -> Option<core::Array> {
+    operand.map(|operand| operand.array)
+}
+
+fn map_of(map: Option<&Bound<'_, PyArray1<f32>>>) -> PyResult<Option<Vec<f32>>> {
+    map.map(|map| Ok(map.try_readonly()?.as_array().to_vec())).transpose()
 }
 
 /// Return the table of schemes.
@@ -157,7 +151,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 #[pyfunction]
 #[pyo3(signature = (data, scale, out, *, element, bits, block, layout="dense", high=None, scale_format=None,
     scale_divides=false, global_scale=None, global_use="multiply", offset=0, zero_point=None, bias=None,
-    group_index=None, divisor=None, code_map=None, arithmetic="peer", threads=None))]
+    group_index=None, divisor=None, code_map=None, arithmetic="peer", threads=None, shape=None))]
 #[expect(clippy::too_many_arguments, reason = "one call for a payload and all beside it")]
 pub(crate) fn decode_blocks(
     py: Python<'_>,
@@ -178,11 +172,15 @@ pub(crate) fn decode_blocks(
     bias: Option<&Bound<'_, PyAny>>,
     group_index: Option<&Bound<'_, PyAny>>,
     divisor: Option<&Bound<'_, PyAny>>,
-    code_map: Option<PyReadonlyArray1<'_, f32>>,
+    code_map: Option<&Bound<'_, PyArray1<f32>>>,
     arithmetic: &str,
     threads: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
+    shape: Option<Vec<usize>>,
+) -> PyResult<Option<BlockDecoder>> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let objects = [Some(data), scale, high, global_scale, zero_point, bias];
+    let parts = objects.into_iter().flatten().map(|part| part.clone().unbind()).collect();
+    let first = out;
     let out = Operand::target("out", out)?;
     let data = Operand::source("data", data)?;
     let scale = optional("scale", scale)?.map(|scale| scale.seen_as("scale", scale_format)).transpose()?;
@@ -202,43 +200,125 @@ pub(crate) fn decode_blocks(
     )?;
     let packing = Packing::parse(layout, bits).map_err(to_python)?;
     let format = (element != "map").then(|| named("element", element)).transpose()?;
-    let map = map_of(code_map);
+    let map = map_of(code_map)?;
     if format.is_none() != map.is_some() {
         return Err(PyValueError::new_err("element=\"map\" and code_map are given together, or neither."));
     }
     let read = [&scale, &high, &zero_point, &bias, &group_index, &divisor, &global_scale];
     apart(&[&out], read.into_iter().flatten().chain([&data]))?;
-    let call = || {
-        let decoding = Decoding {
-            data: data.get(),
-            high: get(high.as_ref()),
-            meaning: format.map_or(Meaning::Map(map.as_deref().unwrap_or_default()), Meaning::Format),
-            bits,
-            packing,
-            block,
-            scale: get(scale.as_ref()),
-            scale_divides,
-            global_scale: get(global_scale.as_ref()).map(|array| (array, global_use)),
-            offset,
-            zero_point: get(zero_point.as_ref()),
-            bias: get(bias.as_ref()),
-            group_index: get(group_index.as_ref()),
-            divisor: get(divisor.as_ref()),
-            exact,
-            narrow,
-        };
-        // SAFETY: numpy vouched for pointers, shapes and strides when they were copied, and the caller keeps the arrays
-        // alive. The target was checked to be writeable and to share memory with nothing. Another thread of the host may
-        // write to the same arrays meanwhile, as with any numpy function: which value is read is then open.
-        unsafe { core::decode(&decoding, out.get(), threads) }
+    let extents = read.into_iter().flatten().chain([&data]).map(|read| read.extent).collect();
+    let map = code_map.map(|array| array.clone().unbind()).zip(map);
+    let decoding = Decoding {
+        data: data.array,
+        high: get(high),
+        meaning: match (format, &map) {
+            (Some(format), _) => Meaning::Format(format),
+            (None, map) => Meaning::Map(map.as_ref().map_or_else(Vec::new, |map| map.1.clone())),
+        },
+        bits,
+        packing,
+        block,
+        scale: get(scale),
+        scale_divides,
+        global_scale: get(global_scale).map(|array| (array, global_use)),
+        offset,
+        zero_point: get(zero_point),
+        bias: get(bias),
+        group_index: get(group_index),
+        divisor: get(divisor),
+        exact,
+        narrow,
     };
-    py.detach(call).map_err(to_python)
+    // SAFETY: numpy vouched for pointers, shapes and strides when they were copied, and the caller keeps the arrays
+    // alive. The target was checked to be writeable and to share memory with nothing. Another thread of the host may
+    // write to the same arrays meanwhile, as with any numpy function: which value is read is then open.
+    let mut decoder = unsafe { core::BlockDecoder::new(decoding, &out.array) }.map_err(to_python)?;
+    let to = out.array.pointer.expose_provenance();
+    // SAFETY: as above.
+    py.detach(|| unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }).map_err(to_python)?;
+    let first = Plain::of(first)?.filter(|first| first.is_in_order(Order::C) && decoder.is_repeatable());
+    let shape = shape
+        .filter(|shape| first.as_ref().is_some_and(|first| shape.iter().product::<usize>() == first.count));
+    Ok(first.map(|first| BlockDecoder {
+        decoder: Mutex::new(decoder),
+        parts,
+        extents,
+        map,
+        shape: shape.unwrap_or_else(|| first.shape().to_vec()),
+        format: first.format,
+    }))
+}
+
+/// Bytes that are read and written up to which the interpreter is kept: letting it go takes a tenth of a small call.
+const KEEPS_INTERPRETER: usize = 1 << 18;
+
+/// A decoding of the same parts, which reads them again.
+#[pyclass(frozen, module = "castwise._core")]
+pub(crate) struct BlockDecoder {
+    decoder: Mutex<core::BlockDecoder>,
+    #[expect(dead_code, reason = "they live as long")]
+    parts: Vec<Py<PyAny>>,
+    extents: Vec<(usize, usize)>,
+    /// The code map, and its values as they were read.
+    map: Option<(Py<PyArray1<f32>>, Vec<f32>)>,
+    shape: Vec<usize>,
+    format: Format,
+}
+
+#[pymethods]
+impl BlockDecoder {
+    /// Decode into another array of the same dtype and shape, in C order; return False where that is another decoding.
+    #[pyo3(signature = (out, threads=None))]
+    fn decode(
+        &self,
+        py: Python<'_>,
+        out: &Bound<'_, PyAny>,
+        threads: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let Some(array) = steady(out, self.format, &self.shape)? else { return Ok(false) };
+        let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+        let extent = (array.pointer.addr(), array.pointer.addr() + array.size());
+        let changed = self.map.as_ref().is_some_and(|(map, known)| {
+            map.bind(py).try_readonly().is_ok_and(|map| map.as_slice().ok() != Some(known))
+        });
+        if changed || !array.is_writeable() || self.extents.iter().any(|&part| meet(part, extent)) {
+            return Ok(false);
+        }
+        let to = array.pointer.expose_provenance();
+        let call = || {
+            let Ok(mut decoder) = self.decoder.try_lock() else { return Ok(false) };
+            if !decoder.is_repeatable() {
+                return Ok(false);
+            }
+            // SAFETY: as for `decode_blocks`: this array was checked likewise, and the parts are held.
+            unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }.map(|()| true)
+        };
+        run(py, array.size(), call).map_err(to_python)
+    }
+}
+
+/// Reads an array, if it is plain, in C order, and of such a format and shape.
+fn steady<'a, 'py>(
+    object: &'a Bound<'py, PyAny>,
+    format: Format,
+    shape: &[usize],
+) -> PyResult<Option<Plain<'a, 'py>>> {
+    let is_like = |array: &Plain<'_, '_>| {
+        array.format == format && array.shape() == shape && array.is_in_order(Order::C)
+    };
+    Ok(Plain::of(object)?.filter(is_like))
+}
+
+/// Calls a function, without the interpreter if there are many bytes.
+fn run<T: Send>(py: Python<'_>, bytes: usize, call: impl FnOnce() -> T + Send) -> T {
+    if bytes <= KEEPS_INTERPRETER { call() } else { py.detach(call) }
 }
 
 /// Reads a float32 for each matrix of a stack.
 fn global(argument: &'static str, object: &Bound<'_, PyAny>, like: &Operand) -> PyResult<Operand> {
     let array = native(argument, object)?;
-    let stack = &like.shape[..like.shape.len().saturating_sub(2)];
+    let shape = &like.array.shape;
+    let stack = &shape[..shape.len().saturating_sub(2)];
     let broadcast = array.broadcast_to(stack).ok_or_else(|| {
         PyValueError::new_err(format!(
             "{argument} has shape {:?}, which does not broadcast to the stack {stack:?}.",
@@ -259,7 +339,7 @@ fn choose<T: Copy>(argument: &str, name: &str, values: &[(&str, T)]) -> PyResult
 #[pyfunction]
 #[pyo3(signature = (x, data, scale, *, scheme, recipe=None, block=None, layout="dense", offset=0, rule=None,
     scale_format=None, amax=None, global_scale=None, global_max=None, four_over_six=None, zero_point=None, bias=None,
-    code_map=None, rounding=None, seed=0, nonfinite="raise", threads=None))]
+    code_map=None, rounding=None, seed=0, nonfinite="raise", threads=None, stored=None))]
 #[expect(clippy::too_many_arguments, reason = "one call for a weight and all about it")]
 pub(crate) fn encode_blocks(
     py: Python<'_>,
@@ -279,14 +359,16 @@ pub(crate) fn encode_blocks(
     four_over_six: Option<&str>,
     zero_point: Option<&Bound<'_, PyAny>>,
     bias: Option<&Bound<'_, PyAny>>,
-    code_map: Option<PyReadonlyArray1<'_, f32>>,
+    code_map: Option<&Bound<'_, PyArray1<f32>>>,
     rounding: Option<&str>,
     seed: u64,
     nonfinite: &str,
     threads: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
+    stored: Option<Vec<Bound<'_, PyUntypedArray>>>,
+) -> PyResult<Option<BlockEncoder>> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let scheme = Scheme::find(scheme).map_err(to_python)?;
+    let objects: Vec<_> = [Some(x), Some(data), Some(scale), global_scale].into_iter().flatten().collect();
     let x = Operand::source("x", x)?;
     let data = Operand::target("data", data)?;
     let scale = Operand::target("scale", scale)?.seen_as("scale", scale_format)?;
@@ -298,40 +380,124 @@ pub(crate) fn encode_blocks(
     let four_over_six = four_over_six.map(FourOverSix::parse).transpose().map_err(to_python)?;
     let rounding = rounding.map(Rounding::parse).transpose().map_err(to_python)?;
     let nan_scales = choose("nonfinite", nonfinite, &[("raise", false), ("nan", true)])?;
-    let map = map_of(code_map);
+    let map = map_of(code_map)?;
     {
         let written: Vec<_> =
             [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()].into_iter().flatten().collect();
         apart(&written, [Some(&x), global_scale.as_ref()].into_iter().flatten())?;
     }
-    let call = || {
-        let encoding = Encoding {
-            x: x.get(),
-            scheme,
-            recipe,
-            block: block.unwrap_or(scheme.block),
-            packing,
-            offset,
-            rule,
-            amax,
-            global_scale: get(global_scale.as_ref()),
-            global_max,
-            four_over_six,
-            code_map: map.as_deref(),
-            rounding,
-            seed,
-            nan_scales,
-        };
-        let to = Encoded {
-            data: data.get(),
-            scale: scale.get(),
-            zero_point: get(zero_point.as_ref()),
-            bias: get(bias.as_ref()),
-        };
-        // SAFETY: as for `decode_blocks`; the targets were checked likewise.
-        unsafe { core::encode(&encoding, &to, threads) }
+    let encoding = Encoding {
+        x: x.array,
+        scheme,
+        recipe: recipe.map(str::to_owned),
+        block: block.unwrap_or(scheme.block),
+        packing,
+        offset,
+        rule,
+        amax,
+        global_scale: get(global_scale),
+        global_max,
+        four_over_six,
+        code_map: map,
+        rounding,
+        seed,
+        nan_scales,
     };
-    py.detach(call).map_err(to_python)
+    let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
+    let stored = match stored {
+        Some(stored) => alike(&stored, &objects)?.then_some(stored),
+        None => None,
+    };
+    // SAFETY: as for `decode_blocks`; the targets were checked likewise.
+    let encoder = stored.is_some().then(|| unsafe { core::BlockEncoder::new(encoding.clone(), &to) });
+    let format = encoding.x.format;
+    // SAFETY: as above.
+    py.detach(|| unsafe { core::encode(encoding, &to, threads) }).map_err(to_python)?;
+    let (Some(Ok(encoder)), Some(stored)) = (encoder, stored) else { return Ok(None) };
+    let of = |array: &Bound<'_, PyUntypedArray>| (array.shape().to_vec(), array.dtype().unbind());
+    let [x, made @ ..] = &stored[..] else { return Ok(None) };
+    let (shape, made) = (x.shape().to_vec(), made.iter().map(of).collect());
+    let is_repeatable = encoder.is_repeatable();
+    let encoder = BlockEncoder { encoder: Mutex::new(encoder), shape, format, made };
+    Ok(is_repeatable.then_some(encoder))
+}
+
+/// Whether arrays and others are as many, of as many bytes each, and in C order.
+fn alike(ones: &[Bound<'_, PyUntypedArray>], others: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
+    let size = |array: &Bound<'_, PyAny>| {
+        let plain = Plain::of(array)?.filter(|array| array.is_in_order(Order::C));
+        Ok::<_, PyErr>(plain.map(|array| array.size()))
+    };
+    let mut all = ones.len() == others.len();
+    for (one, other) in ones.iter().zip(others) {
+        let sizes = (size(one.as_any())?, size(other)?);
+        all &= sizes.0.is_some() && sizes.0 == sizes.1;
+    }
+    Ok(all)
+}
+
+/// An encoding of other arrays of the same dtype and shape.
+#[pyclass(frozen, module = "castwise._core")]
+pub(crate) struct BlockEncoder {
+    encoder: Mutex<core::BlockEncoder>,
+    shape: Vec<usize>,
+    format: Format,
+    /// Of the payload, the scales, and a global scale.
+    made: Vec<(Vec<usize>, Py<PyArrayDescr>)>,
+}
+
+#[pymethods]
+impl BlockEncoder {
+    /// Encode an array into new ones: the payload, the scales, and a global scale; return None where that is another
+    /// encoding, or fails.
+    #[pyo3(signature = (x, threads=None))]
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Bound<'py, PyAny>,
+        threads: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Vec<Bound<'py, PyUntypedArray>>>> {
+        let Some(array) = steady(x, self.format, &self.shape)? else { return Ok(None) };
+        let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+        let made = self.made.iter().map(|(shape, dtype)| empty(py, shape, dtype.bind(py)));
+        let made = made.collect::<PyResult<Vec<_>>>()?;
+        let places: SmallVec<[usize; 4]> = [array.pointer]
+            .into_iter()
+            .chain(made.iter().map(first))
+            .map(<*mut u8>::expose_provenance)
+            .collect();
+        let call = || {
+            let Ok(mut encoder) = self.encoder.try_lock() else { return false };
+            let place = |index: usize| with_exposed_provenance_mut(places[index]);
+            let global = places.get(3).map(|&place| with_exposed_provenance_mut(place));
+            let places = [place(0), place(1), place(2)];
+            // SAFETY: as for `encode_blocks`: the array was checked likewise, and the others are new, and as the first were.
+            unsafe { encoder.is_repeatable() && encoder.repeat(places, global, threads).is_ok() }
+        };
+        Ok(run(py, array.size(), call).then_some(made))
+    }
+}
+
+/// Makes an array in C order.
+fn empty<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+    dtype: &Bound<'py, PyArrayDescr>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let dtype = dtype.clone().into_dtype_ptr();
+    // SAFETY: the call reads the shape, takes over the reference to the dtype and returns a new array, or null with an
+    // exception set. numpy's lengths are as large as these, which were read of an array.
+    unsafe {
+        let lengths = shape.as_ptr().cast_mut().cast();
+        let new = PY_ARRAY_API.PyArray_Empty(py, shape.len() as i32, lengths, dtype, 0);
+        Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked())
+    }
+}
+
+/// Returns the address of an array's first element.
+fn first(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
+    // SAFETY: the object is an array and alive; this is a read of a field.
+    unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }
 
 /// Return the largest magnitude of an array.
@@ -343,9 +509,9 @@ pub(crate) fn block_amax(
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<f64> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let x = Operand::source("x", x)?;
+    let x = Operand::source("x", x)?.array;
     // SAFETY: as for `decode_blocks`; nothing is written.
-    py.detach(move || unsafe { core::block_amax(&x.get(), threads) }).map_err(to_python)
+    py.detach(move || unsafe { core::block_amax(&x, threads) }).map_err(to_python)
 }
 
 /// Return NVFP4's second-level scale for a largest magnitude.
@@ -365,10 +531,10 @@ pub(crate) fn global_scale(
 fn ends(
     (name, source): (&'static str, &Bound<'_, PyAny>),
     out: &Bound<'_, PyAny>,
-) -> PyResult<(Operand, Operand)> {
+) -> PyResult<(core::Array, core::Array)> {
     let (source, out) = (Operand::source(name, source)?, Operand::target("out", out)?);
     apart(&[&out], [&source].into_iter())?;
-    Ok((source, out))
+    Ok((source.array, out.array))
 }
 
 /// Pack codes into containers.
@@ -403,16 +569,15 @@ pub(crate) fn unpack_codes(
 
 fn repack(
     py: Python<'_>,
-    codes: Operand,
-    packed: Operand,
+    codes: core::Array,
+    packed: core::Array,
     (layout, bits): (&str, u32),
     direction: Direction,
 ) -> PyResult<()> {
     let packing = Packing::parse(layout, bits).map_err(to_python)?;
     let threads = num_threads();
     // SAFETY: as for `decode_blocks`.
-    let call =
-        move || unsafe { core::repack(&codes.get(), &packed.get(), (packing, bits), direction, threads) };
+    let call = move || unsafe { core::repack(&codes, &packed, (packing, bits), direction, threads) };
     py.detach(call).map_err(to_python)
 }
 
@@ -425,7 +590,7 @@ pub(crate) fn swizzle_scales(
 ) -> PyResult<()> {
     let (scales, out) = ends(("scales", scales), out)?;
     // SAFETY: as for `decode_blocks`.
-    py.detach(move || unsafe { core::swizzle(&scales.get(), &out.get(), false) }).map_err(to_python)
+    py.detach(move || unsafe { core::swizzle(&scales, &out, false) }).map_err(to_python)
 }
 
 /// Undo `swizzle_scales`.
@@ -437,5 +602,5 @@ pub(crate) fn unswizzle_scales(
 ) -> PyResult<()> {
     let (swizzled, out) = ends(("swizzled", swizzled), out)?;
     // SAFETY: as for `decode_blocks`.
-    py.detach(move || unsafe { core::swizzle(&out.get(), &swizzled.get(), true) }).map_err(to_python)
+    py.detach(move || unsafe { core::swizzle(&out, &swizzled, true) }).map_err(to_python)
 }

@@ -39,18 +39,17 @@ impl Owned {
         Self::new("float32", shape, |byte| value(byte / 4).to_ne_bytes()[byte % 4])
     }
 
-    fn get(&self) -> Array<'_> {
-        Array {
-            pointer: self.bytes.as_ptr().cast_mut(),
-            shape: &self.shape,
-            strides: &self.strides,
-            format: self.format,
-        }
+    fn get(&self) -> Array {
+        Array { pointer: self.bytes.as_ptr().cast_mut(), ..self.described() }
     }
 
-    fn target(&mut self) -> Array<'_> {
-        let pointer = self.bytes.as_mut_ptr();
-        Array { pointer, shape: &self.shape, strides: &self.strides, format: self.format }
+    fn described(&self) -> Array {
+        let (shape, strides) = (self.shape[..].into(), self.strides[..].into());
+        Array { pointer: std::ptr::null_mut(), shape, strides, format: self.format }
+    }
+
+    fn target(&mut self) -> Array {
+        Array { pointer: self.bytes.as_mut_ptr(), ..self.described() }
     }
 }
 
@@ -70,7 +69,7 @@ fn cast(values: &[u8], from: &str, to: Format) -> Vec<u8> {
     result
 }
 
-fn plain(data: Array<'_>, element: Format, bits: u32, width: usize) -> Decoding<'_> {
+fn plain(data: Array, element: Format, bits: u32, width: usize) -> Decoding {
     Decoding {
         data,
         high: None,
@@ -138,7 +137,7 @@ fn every_code_decodes_to_its_product() {
                         ..plain(data.get(), element, bits as u32, width)
                     };
                     // SAFETY: arrays of their own.
-                    unsafe { decode(&decoding, out.target(), 2) }.unwrap();
+                    unsafe { decode(decoding, &out.target(), 2) }.unwrap();
                     let expected = cast(values, from, target_format);
                     assert!(out.bytes == expected, "{name} {width} {target} {is_exact} {}", level.name());
                 }
@@ -229,16 +228,16 @@ fn scales_of(x: &Owned, block: (usize, usize)) -> Vec<f32> {
     let encoding = Encoding { block, ..encoding(x, Scheme::find("bnb_nf4").unwrap(), "bitsandbytes") };
     let to = Encoded { data: data.target(), scale: scale.target(), zero_point: None, bias: None };
     // SAFETY: arrays of their own.
-    unsafe { encode(&encoding, &to, 2) }.unwrap();
+    unsafe { encode(encoding, &to, 2) }.unwrap();
     scale.bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap())).collect()
 }
 
 /// An encoding without options.
-fn encoding<'a>(x: &'a Owned, scheme: &'static Scheme, recipe: &'a str) -> Encoding<'a> {
+fn encoding(x: &Owned, scheme: &'static Scheme, recipe: &str) -> Encoding {
     Encoding {
         x: x.get(),
         scheme,
-        recipe: Some(recipe),
+        recipe: Some(recipe.to_owned()),
         block: scheme.block,
         packing: Packing::parse("dense", scheme.bits).unwrap(),
         offset: 0,
@@ -285,7 +284,7 @@ fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
             bias: affine.then(|| bias.target()),
         };
         // SAFETY: arrays of their own.
-        unsafe { encode(&encoding, &to, 2) }.unwrap();
+        unsafe { encode(encoding, &to, 2) }.unwrap();
         let found = vec![data.bytes.clone(), scale.bytes.clone(), bias.bytes.clone()];
         assert!(
             first.get_or_insert_with(|| found.clone()) == &found,
@@ -317,7 +316,7 @@ fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
             ..plain(data.get(), element, scheme.bits, 1)
         };
         // SAFETY: as above.
-        unsafe { decode(&decoding, out.target(), 1) }.unwrap();
+        unsafe { decode(decoding, &out.target(), 1) }.unwrap();
         let decoded = out.bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
         let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
         // The step of the largest codes, of at least 2 bits with a sign; floor loses up to a quarter of the top binade.

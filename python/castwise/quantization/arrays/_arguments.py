@@ -57,26 +57,29 @@ def magnitude(amax: Any) -> float:
     return float(amax)
 
 
-def float_array(x: Any) -> NDArray[Any]:
-    """Return an array of a real float dtype, as numpy makes one of `x`.
+def plain_array(x: Any) -> NDArray[Any]:
+    """Return an array, as numpy makes one of `x`, or raise TypeError if a mask would be lost."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array, whose mask would be lost; give its `.filled(value)`.")
+    return np.asarray(x)
+
+
+def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse arrays that are not of a real float dtype, or have no axes.
 
     Raises
     ------
     TypeError
-        It has another dtype, or a mask, which would be lost.
+        They have another dtype.
     ValueError
-        It has no axes.
+        They have no axes.
 
     """
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("x is a masked array, whose mask would be lost; give its `.filled(value)`.")
-    array = np.asarray(x)
     try:
-        is_float = finfo(array.dtype).kind == "float"
+        is_float = finfo(dtype).kind == "float"
     except TypeError:
         is_float = False
     if not is_float:
-        raise TypeError(f"x has dtype {array.dtype}; give an array of a real float dtype.")
-    if array.ndim == 0:
+        raise TypeError(f"x has dtype {dtype}; give an array of a real float dtype.")
+    if not shape:
         raise ValueError("x has no axes; reshape it to (1,).")
-    return array

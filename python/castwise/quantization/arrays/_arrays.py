@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
@@ -108,17 +108,16 @@ class QuantizedArray:
         check(self)
 
     @classmethod
-    def _of_parts(cls, fields: Mapping[str, Any]) -> Self:
-        """Make an array of all fields, in their final form, whose parts are known to fit."""
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        """Make an array that owns a dict of all fields in their final form, whose parts fit."""
         made = object.__new__(cls)
         # At once: a call for each field would take longer than a small array.
-        made.__dict__.update(fields)
-        made.__dict__["_ready"] = {}
+        object.__setattr__(made, "__dict__", fields)
         return made
 
     def _with(self, **fields: Any) -> Self:
         """Make an array of cuts of parts that fit each other."""
-        return self._of_parts({name: getattr(self, name) for name in _FIELDS} | fields)
+        return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
 
     @property
     def dtype_of_codes(self) -> str:
@@ -259,9 +258,6 @@ class QuantizedArray:
         `start` is a multiple of `_row_step`, and `stop` is one or the end.
         """
         return decoded(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
-
-
-_FIELDS = tuple(one.name for one in fields(QuantizedArray) if one.init)
 
 
 def dequantize(

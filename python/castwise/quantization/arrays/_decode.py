@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -18,20 +18,12 @@ from castwise.quantization.producers._schemes import Scheme
 
 Arithmetic = Literal["peer", "exact"]
 _ARITHMETIC = get_args(Arithmetic)
-_DEFAULTS: dict[str, Any] = {
-    "layout": "dense",
-    "scale_format": None,
-    "scale_divides": False,
-    "global_use": "multiply",
-    "offset": 0,
-    "arithmetic": "peer",
-}
-"""Of the core, which takes longer to be told them than a small array."""
 _STEPS = frozenset(("factor", "float8 scale"))
 """Parts by which products are changed one by one."""
 
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
+_NAMES = (str, type, np.dtype)
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
@@ -46,22 +38,19 @@ def decoded(
     """Decode a quantised array, as `castwise.quantization.dequantize` does."""
     if arithmetic not in _ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
+    known = q._ready.get(arithmetic)
     if out is None:
-        key: Any = dtype if isinstance(dtype, str | type | np.dtype) else np.dtype(dtype)
+        key: Any = dtype if isinstance(dtype, _NAMES) else np.dtype(dtype)
         out = np.empty(q.shape, _target(key))
-    elif not isinstance(out, np.ndarray):
+    if known is not None and known.decode(out, threads):
+        return out
+    if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
     elif out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
     elif finfo(out.dtype).kind != "float":
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
-        return out
-    ready = q._ready.get(arithmetic)
-    if ready is not None and (ready.shape is None or out.flags.c_contiguous):
-        more: dict[str, Any] = {} if threads is None else {"threads": threads}
-        weight = out if ready.shape is None else out.reshape(ready.shape)
-        _core.decode_blocks(ready.data, ready.scale, weight, **ready.options, **more)
         return out
     several = q.global_scale is not None and q.global_scale.size > 1
     if several or not _STEPS.isdisjoint(q.extras):
@@ -78,21 +67,16 @@ def decoded(
     if views.storage.flat and not moved.flags.c_contiguous:
         target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
     weight = views.of_weight(target)
-    _core.decode_blocks(data, scale, weight, threads=threads, **options)
+    decoder = _core.decode_blocks(data, scale, weight, threads=threads, shape=q.shape, **options)
     if target is not out:
         out[...] = target
-    in_order = out.flags.c_contiguous and weight.flags.c_contiguous and target is out
-    if (
-        (weight is out or in_order)
+    elif (
+        decoder is not None
+        and out.flags.c_contiguous
         and not inner
         and _only_views(q, options | {"data": data, "scale": scale})
     ):
-        told = {
-            name: value
-            for name, value in options.items()
-            if name not in _DEFAULTS or value != _DEFAULTS[name]
-        }
-        q._ready[arithmetic] = _Ready(data, scale, None if weight is out else weight.shape, told)
+        q._ready[arithmetic] = decoder
     return out
 
 
@@ -164,17 +148,6 @@ def _target(dtype: Any) -> np.dtype[Any]:
     if info.kind != "float":
         raise TypeError(f"dtype={info.name!r} is not valid; use a real float dtype, as 'float32'.")
     return dtype_of(info.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """The core's arguments for an array that was decoded before; arrays are views of its parts."""
-
-    data: Array
-    scale: Array
-    shape: tuple[int, ...] | None
-    """Of the result as the core sees it, if not as it is; both are in C order."""
-    options: dict[str, Any]
 
 
 def _only_views(q: Any, given: dict[str, Any]) -> bool:

@@ -92,13 +92,16 @@ impl<'a, 'py> Plain<'a, 'py> {
     pub(crate) fn takes(&self, source: &Self) -> bool {
         let ((start, end), (other, others_end)) = (self.extent(), source.extent());
         let apart = start >= others_end || other >= end;
-        let writeable = self.flags & flags::NPY_ARRAY_WRITEABLE != 0;
-        writeable && apart && self.shape() == source.shape() && !self.overlaps_itself()
+        self.is_writeable() && apart && self.shape() == source.shape() && !self.overlaps_itself()
     }
 
     /// Returns whether its memory order is `order`.
     pub(crate) fn is_in_order(&self, order: Order) -> bool {
         order.flags().is_none_or(|flags| self.flags & flags != 0)
+    }
+
+    pub(crate) fn is_writeable(&self) -> bool {
+        self.flags & flags::NPY_ARRAY_WRITEABLE != 0
     }
 
     fn is_dense(&self) -> bool {

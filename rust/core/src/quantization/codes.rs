@@ -25,8 +25,8 @@ pub enum Direction {
 /// # Safety
 /// The elements of both are readable, those that are written to writable, and they do not overlap.
 pub unsafe fn repack(
-    codes: &Array<'_>,
-    packed: &Array<'_>,
+    codes: &Array,
+    packed: &Array,
     (packing, bits): (Packing, u32),
     direction: Direction,
     threads: usize,

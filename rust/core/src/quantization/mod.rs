@@ -29,9 +29,9 @@ mod turned;
 mod work;
 
 pub use codes::{Direction, repack};
-pub use decode::{Decoding, GlobalUse, Meaning, decode};
+pub use decode::{BlockDecoder, Decoding, GlobalUse, Meaning, decode};
 pub use element::Element;
-pub use encode::{Encoded, Encoding, FourOverSix, block_amax, encode, global_scale};
+pub use encode::{BlockEncoder, Encoded, Encoding, FourOverSix, block_amax, encode, global_scale};
 pub use packing::Packing;
 pub use recipe::Family;
 pub use rows::Array;

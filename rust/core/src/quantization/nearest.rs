@@ -115,6 +115,31 @@ pub(super) unsafe fn look_up<T: Real>(level: Level, map: &[f32; 256], codes: *co
     unsafe { T::run(level, Look { map, codes, tile, count, real: PhantomData }) };
 }
 
+struct Whole<'a>(&'a [u16], (f32, f32), u8, &'a mut [u8]);
+
+impl RawKernel for Whole<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        /// Added to a small float32, it leaves the nearest integer in the low bits.
+        const MAGIC: f32 = 1.5 / f32::EPSILON;
+        let Self(values, (low, high), added, codes) = self;
+        for (&bits, code) in values.iter().zip(codes) {
+            let value = f32::from_bits(u32::from(bits) << u16::BITS);
+            let value = if value > low { value } else { low };
+            let value = if value < high { value } else { high };
+            *code = ((value + MAGIC).to_bits() as u8).wrapping_add(added);
+        }
+    }
+}
+
+/// Rounds bf16 to the nearest integers, ties to even, between two of less than 2^15, and adds a number to the codes.
+pub(super) fn whole(level: Level, values: &[u16], limits: (f32, f32), added: u8, codes: &mut [u8]) {
+    // SAFETY: the kernel has no requirements.
+    unsafe { level.run_raw(Whole(values, limits, added, codes)) };
+}
+
 struct LimitCodes<'a, const SIGNED: bool>(&'a mut [u8], (u8, u8), u8);
 
 impl<const SIGNED: bool> RawKernel for LimitCodes<'_, SIGNED> {

@@ -8,21 +8,23 @@ use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 
 /// An array of a host in native byte order.
-#[derive(Clone, Copy, Debug)]
-pub struct Array<'a> {
+#[derive(Clone, Debug)]
+pub struct Array {
     /// Its first element.
     pub pointer: *mut u8,
     /// Elements per axis.
-    pub shape: &'a [usize],
+    pub shape: SmallVec<[usize; 4]>,
     /// Bytes between elements per axis.
-    pub strides: &'a [isize],
+    pub strides: SmallVec<[isize; 4]>,
     /// What its elements are.
     pub format: Format,
 }
 
 // SAFETY: the pointer is only followed where the caller of a function of this room promises that it may be, from any
 // thread.
-unsafe impl Sync for Array<'_> {}
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
 
 /// One axis: its length, and bytes between items.
 type Axis = (usize, isize);
@@ -39,11 +41,13 @@ pub(super) struct Rows {
 }
 
 // SAFETY: as for `Array`.
+unsafe impl Send for Rows {}
+// SAFETY: as for `Array`.
 unsafe impl Sync for Rows {}
 
 impl Rows {
     /// Takes the first `stack` axes as the stack and the next as rows.
-    pub(super) fn new(array: &Array<'_>, stack: usize) -> Self {
+    pub(super) fn new(array: &Array, stack: usize) -> Self {
         let mut axes = array.shape.iter().copied().zip(array.strides.iter().copied());
         let stack: SmallVec<[Axis; 2]> = axes.by_ref().take(stack).collect();
         let row_stride = axes.next().map_or(0, |axis| axis.1);
@@ -59,6 +63,11 @@ impl Rows {
         }
         let size = array.format.item_size();
         Self { pointer: array.pointer, stack, row_stride, inner, size }
+    }
+
+    /// Sees as many items elsewhere in memory, as far from each other.
+    pub(super) fn set_first(&mut self, pointer: *mut u8) {
+        self.pointer = pointer;
     }
 
     /// Bytes of an item.

@@ -16,7 +16,7 @@ const TILE_COLUMNS: usize = 4;
 ///
 /// # Safety
 /// The elements of both are readable, those that are written to writable, and they do not overlap.
-pub unsafe fn swizzle(plain: &Array<'_>, tiled: &Array<'_>, back: bool) -> Result<(), Error> {
+pub unsafe fn swizzle(plain: &Array, tiled: &Array, back: bool) -> Result<(), Error> {
     let extent = Extent::of("scales", plain, (0, 0))?;
     let (tall, wide) =
         (extent.rows.next_multiple_of(TILE_ROWS), extent.columns.next_multiple_of(TILE_COLUMNS));

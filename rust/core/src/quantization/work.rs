@@ -21,7 +21,7 @@ pub(super) struct Extent {
 
 impl Extent {
     /// Takes the extent of an array of single elements.
-    pub(super) fn of(argument: &str, array: &Array<'_>, block: (usize, usize)) -> Result<Self, Error> {
+    pub(super) fn of(argument: &str, array: &Array, block: (usize, usize)) -> Result<Self, Error> {
         let Some((&[rows, columns], stack)) = array.shape.split_last_chunk::<2>().map(|(a, b)| (b, a)) else {
             return Err(Error::InvalidOption {
                 message: format!("{argument} has {} axes; give it rows and columns.", array.shape.len()),
@@ -51,7 +51,7 @@ impl Extent {
     }
 
     /// Checks that an array has the axes of the stack and so many rows; returns the items of its rows.
-    pub(super) fn check(&self, argument: &str, array: &Array<'_>, rows: usize) -> Result<usize, Error> {
+    pub(super) fn check(&self, argument: &str, array: &Array, rows: usize) -> Result<usize, Error> {
         let stack = self.stack.len();
         if array.shape.len() < stack + 2
             || array.shape[..stack] != self.stack[..]
@@ -68,12 +68,13 @@ impl Extent {
         Ok(array.shape[stack + 1..].iter().product())
     }
 
-    /// Reads a float32 for each matrix.
+    /// Reads a float32 for each matrix, if there are any.
     ///
     /// # Safety
     /// The elements are readable.
-    pub(super) unsafe fn per_matrix(&self, array: &Array<'_>) -> Result<Vec<f32>, Error> {
-        let fits = array.shape == &self.stack[..];
+    pub(super) unsafe fn per_matrix(&self, array: Option<&Array>) -> Result<Vec<f32>, Error> {
+        let Some(array) = array else { return Ok(Vec::new()) };
+        let fits = array.shape[..] == self.stack[..];
         if array.format.name() != "float32" || !fits {
             return Err(Error::InvalidOption {
                 message: format!(
@@ -86,7 +87,7 @@ impl Extent {
         }
         let place = |mut index: usize| {
             let mut pointer = array.pointer.cast_const();
-            for (&length, &stride) in array.shape.iter().zip(array.strides).rev() {
+            for (&length, &stride) in array.shape.iter().zip(&array.strides).rev() {
                 pointer = pointer.wrapping_offset((index % length) as isize * stride);
                 index /= length;
             }

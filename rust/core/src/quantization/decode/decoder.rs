@@ -77,8 +77,8 @@ pub(super) type Room = Piece<u32>;
 pub(super) type OutRoom = Piece<u64>;
 
 /// A decoding with everything that is decided before an element is read.
-pub(super) struct Decoder<'a, T> {
-    pub(super) what: &'a Decoding<'a>,
+pub(super) struct Decoder<T> {
+    pub(super) what: Decoding,
     pub(super) extent: Extent,
     pub(super) data: Rows,
     pub(super) high: Option<Rows>,
@@ -121,16 +121,16 @@ pub(super) enum Way {
     Bytes,
 }
 
-impl<'a, T: Real> Decoder<'a, T> {
+impl<T: Real> Decoder<T> {
     /// # Safety
     /// As for [`decode`].
-    pub(super) unsafe fn new(what: &'a Decoding<'a>, out: Array<'_>) -> Result<Self, Error> {
+    pub(super) unsafe fn new(what: Decoding, out: &Array) -> Result<Self, Error> {
         if out.format.float().is_none() {
             return refuse(format!("out has dtype {}; use a real float.", out.format.name()));
         }
-        let extent = Extent::of("out", &out, what.block)?;
+        let extent = Extent::of("out", out, what.block)?;
         let stack = extent.stack.len();
-        let containers = |argument: &str, array: &Array<'_>, packing: Packing, bits| {
+        let containers = |argument: &str, array: &Array, packing: Packing, bits| {
             let size = array.format.item_size();
             if size != 1 && size != 4 {
                 let name = array.format.name();
@@ -150,10 +150,10 @@ impl<'a, T: Real> Decoder<'a, T> {
             Ok(Rows::new(array, stack))
         };
         let data = containers("data", &what.data, what.packing, what.bits)?;
-        let high = what.high.map(|high| containers("high", &high, Packing::Dense, 1)).transpose()?;
+        let high = what.high.as_ref().map(|high| containers("high", high, Packing::Dense, 1)).transpose()?;
         let bits = what.bits + u32::from(high.is_some());
-        let (elements, map) = match what.meaning {
-            Meaning::Format(format) if format.row().bits <= 8 && bits <= 8 => {
+        let (elements, map) = match &what.meaning {
+            &Meaning::Format(format) if format.row().bits <= 8 && bits <= 8 => {
                 (Some(Prepared::new(format, None, self::format::<T>())?), None)
             }
             Meaning::Map(map) if map.len() == 1 << bits => {
@@ -176,31 +176,30 @@ impl<'a, T: Real> Decoder<'a, T> {
             }
         };
         let grouped = what.group_index.is_some();
-        let per_block = |argument: &str, array: Option<Array<'_>>| {
-            array.map(|array| PerBlock::new(argument, &array, &extent, grouped)).transpose()
+        let per_block = |argument: &str, array: &Option<Array>| {
+            array.as_ref().map(|array| PerBlock::new(argument, array, &extent, grouped)).transpose()
         };
-        let scale = per_block("scale", what.scale)?;
-        let zero_point = per_block("zero_point", what.zero_point)?;
-        let bias = per_block("bias", what.bias)?;
+        let scale = per_block("scale", &what.scale)?;
+        let zero_point = per_block("zero_point", &what.zero_point)?;
+        let bias = per_block("bias", &what.bias)?;
         let widths =
             [&scale, &zero_point, &bias].map(|found| found.as_ref().map(|found| found.items.width()));
         // SAFETY: the caller's promise.
         let (global, groups, divisors) = unsafe {
             (
-                what.global_scale.map_or(Ok(Vec::new()), |(array, _)| extent.per_matrix(&array))?,
-                what.group_index.map(|array| group_index(&array, &extent, widths)).transpose()?,
-                what.divisor.map(|array| per_row(&array, &extent)).transpose()?,
+                extent.per_matrix(what.global_scale.as_ref().map(|(array, _)| array))?,
+                what.group_index.as_ref().map(|array| group_index(array, &extent, widths)).transpose()?,
+                what.divisor.as_ref().map(|array| per_row(array, &extent)).transpose()?,
             )
         };
         let results = Prepared::new(format::<T>(), None, out.format)?;
         let narrow = what.narrow && what.bias.is_some() && out.format != format::<T>();
         let back = narrow.then(|| Prepared::new(out.format, None, format::<T>())).transpose()?;
-        let out_rows = Rows::new(&out, stack);
+        let out_rows = Rows::new(out, stack);
         let unit = what.packing.unit(what.bits);
         let dense = data.is_dense() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_dense);
         let (widest, tall) = if dense { (widest(&extent), 1) } else { (NARROW, TALL) };
         Ok(Self {
-            what,
             data,
             high,
             scale,
@@ -211,7 +210,7 @@ impl<'a, T: Real> Decoder<'a, T> {
             divisors: divisors.map(|values| values.into_iter().map(T::from_f32).collect()),
             map,
             elements,
-            bf16_elements: bf16_elements(what, &extent)?,
+            bf16_elements: bf16_elements(&what, &extent)?,
             out_shape: out.format.float().and_then(|spec| shape_of(&spec)),
             results,
             back,
@@ -223,6 +222,7 @@ impl<'a, T: Real> Decoder<'a, T> {
             way: Way::Pieces,
             pattern: Vec::new(),
             extent,
+            what,
         }
         .with_way(out.format))
     }
@@ -255,7 +255,7 @@ impl<'a, T: Real> Decoder<'a, T> {
 
     /// Chooses the fastest way.
     fn with_way(mut self, out: Format) -> Self {
-        let (what, extent, level) = (self.what, &self.extent, self.level);
+        let (what, extent, level) = (&self.what, &self.extent, self.level);
         let dense = self.data.is_dense() && self.out.is_dense() && out.item_size() == 2;
         let nibbles = what.bits == 4 && what.packing == Packing::HighFirst;
         let plain = (what.packing == Packing::Dense || nibbles) && what.high.is_none();
@@ -305,17 +305,17 @@ fn widest(extent: &Extent) -> usize {
 
 /// Returns the cast of codes to bf16, if results are products of values that it holds and scales of blocks that are not
 /// short.
-fn bf16_elements(what: &Decoding<'_>, extent: &Extent) -> Result<Option<Prepared>, Error> {
-    let others = [what.zero_point, what.bias, what.group_index, what.divisor];
+fn bf16_elements(what: &Decoding, extent: &Extent) -> Result<Option<Prepared>, Error> {
+    let others = [&what.zero_point, &what.bias, &what.group_index, &what.divisor];
     let only_scales = what.scale.is_some()
-        && others.iter().all(Option::is_none)
+        && others.iter().all(|other| other.is_none())
         && what.offset == 0
         && !what.exact
         && !what.scale_divides
-        && what.global_scale.is_none_or(|(_, how)| how != GlobalUse::After)
+        && what.global_scale.as_ref().is_none_or(|(_, how)| *how != GlobalUse::After)
         && extent.block.1 >= LANES;
-    match what.meaning {
-        Meaning::Format(format) if only_scales && format.kind() != Kind::Bool => {
+    match &what.meaning {
+        &Meaning::Format(format) if only_scales && format.kind() != Kind::Bool => {
             Prepared::new(format, None, bf16()).map(Some)
         }
         _ => Ok(None),

@@ -9,12 +9,12 @@ use crate::quantization::rows::{Array, Rows};
 use crate::quantization::work::Extent;
 
 /// What codes mean.
-#[derive(Clone, Copy, Debug)]
-pub enum Meaning<'a> {
+#[derive(Clone, Debug)]
+pub enum Meaning {
     /// Values of a format.
     Format(Format),
     /// Indices into so many values.
-    Map(&'a [f32]),
+    Map(Vec<f32>),
 }
 
 /// What a scale of the whole array does.
@@ -29,14 +29,14 @@ pub enum GlobalUse {
 }
 
 /// The operands of a decoding. Each array has the axes of the stack, then rows, then those of a row's items.
-#[derive(Clone, Copy, Debug)]
-pub struct Decoding<'a> {
+#[derive(Clone, Debug)]
+pub struct Decoding {
     /// Containers of packed codes, of 1 or 4 bytes.
-    pub data: Array<'a>,
+    pub data: Array,
     /// A second stream, of one more bit for each code.
-    pub high: Option<Array<'a>>,
+    pub high: Option<Array>,
     /// What codes mean.
-    pub meaning: Meaning<'a>,
+    pub meaning: Meaning,
     /// Bits of a code in `data`.
     pub bits: u32,
     /// Where codes are in their containers.
@@ -44,21 +44,21 @@ pub struct Decoding<'a> {
     /// Rows and columns that share a scale; 0: a whole axis.
     pub block: (usize, usize),
     /// A scale for each block; without it they are 1.
-    pub scale: Option<Array<'a>>,
+    pub scale: Option<Array>,
     /// Codes are divided by their scales.
     pub scale_divides: bool,
     /// A float32 for each matrix of the stack.
-    pub global_scale: Option<(Array<'a>, GlobalUse)>,
+    pub global_scale: Option<(Array, GlobalUse)>,
     /// Subtracted from every code.
     pub offset: i32,
     /// Subtracted from the codes of each block.
-    pub zero_point: Option<Array<'a>>,
+    pub zero_point: Option<Array>,
     /// Added to the products of each block.
-    pub bias: Option<Array<'a>>,
+    pub bias: Option<Array>,
     /// The block of each column, int32 or int64.
-    pub group_index: Option<Array<'a>>,
+    pub group_index: Option<Array>,
     /// Divides the results of each row.
-    pub divisor: Option<Array<'a>>,
+    pub divisor: Option<Array>,
     /// The real value is rounded once; else every operation is rounded to float32.
     pub exact: bool,
     /// Products are rounded to the format of the results before a bias is added.
@@ -77,12 +77,7 @@ pub(super) struct PerBlock {
 }
 
 impl PerBlock {
-    pub(super) fn new(
-        argument: &str,
-        array: &Array<'_>,
-        extent: &Extent,
-        grouped: bool,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(argument: &str, array: &Array, extent: &Extent, grouped: bool) -> Result<Self, Error> {
         let real = match array.format.kind() {
             Kind::Float(_) => array.format.row().bits <= 32,
             Kind::Integer { .. } => array.format.row().bits <= 16,
@@ -113,13 +108,13 @@ impl PerBlock {
 /// # Safety
 /// The elements are readable.
 pub(super) unsafe fn group_index(
-    array: &Array<'_>,
+    array: &Array,
     extent: &Extent,
     widths: [Option<usize>; 3],
 ) -> Result<Vec<u32>, Error> {
     let size = array.format.item_size();
     let signed = array.format.kind() == Kind::Integer { signed: true };
-    if !signed || size < 4 || array.shape != [extent.columns] {
+    if !signed || size < 4 || array.shape[..] != [extent.columns] {
         return refuse(format!(
             "group_index has dtype {} and shape {:?}; give an int32 or int64 for each of {} columns.",
             array.format.name(),
@@ -152,8 +147,8 @@ pub(super) unsafe fn group_index(
 ///
 /// # Safety
 /// The elements are readable.
-pub(super) unsafe fn per_row(array: &Array<'_>, extent: &Extent) -> Result<Vec<f32>, Error> {
-    if array.format.float().is_none() || array.format.row().bits > 32 || array.shape != [extent.rows] {
+pub(super) unsafe fn per_row(array: &Array, extent: &Extent) -> Result<Vec<f32>, Error> {
+    if array.format.float().is_none() || array.format.row().bits > 32 || array.shape[..] != [extent.rows] {
         return refuse(format!(
             "divisor has dtype {} and shape {:?}; give a float of at most 32 bits for each of {} rows.",
             array.format.name(),

@@ -13,7 +13,7 @@ use crate::quantization::rows::Rows;
 use crate::quantization::scaled::{self, Float, MOST_EXPONENT, NO_EXPONENTS, Scaling};
 use crate::quantization::work::Item;
 
-impl<T: Real> Decoder<'_, T> {
+impl<T: Real> Decoder<T> {
     /// Decodes an item piece by piece.
     ///
     /// # Safety
@@ -58,7 +58,7 @@ impl<T: Real> Decoder<'_, T> {
         blocks: Blocks,
         (ends, buffers): (&mut Ends, &mut Buffers<T>),
     ) {
-        let (level, what) = (self.level, self.what);
+        let (level, what) = (self.level, &self.what);
         // SAFETY: the caller's promise; the rooms are large enough for a piece.
         unsafe {
             let containers = |rows_of: &Rows, (packing, bits): (Packing, u32), room: *mut u8| {
@@ -231,7 +231,7 @@ impl<T: Real> Decoder<'_, T> {
     }
 
     fn global_use(&self) -> Option<GlobalUse> {
-        self.what.global_scale.map(|(_, how)| how)
+        self.what.global_scale.as_ref().map(|(_, how)| *how)
     }
 
     /// Reads what the blocks of a row of blocks have for the columns of a piece, given the columns of a block. Without a

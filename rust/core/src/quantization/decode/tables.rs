@@ -11,7 +11,7 @@ use crate::quantization::work::Item;
 /// Blocks whose tables are made together.
 const TABLES: usize = PIECE / HALF;
 
-impl<T: Real> Decoder<'_, T> {
+impl<T: Real> Decoder<T> {
     /// Returns the item, the columns of a block, and the half groups of one as a power of two: as one row, if its rows follow
     /// each other without gaps in every array and share no scales.
     fn in_one_row(&self, item: &Item, shift: u32) -> (Item, usize, u32) {

@@ -14,10 +14,11 @@ use crate::quantization::largest::{Extremes, raise_largest, widen};
 use crate::quantization::real::Real;
 use crate::quantization::work::{Extent, ITEM, Item, run_items};
 
-impl<T: Real> Encoder<'_, T> {
+impl<T: Real> Encoder<T> {
     /// # Safety
     /// As for [`encode`].
-    pub(super) unsafe fn run(mut self, threads: usize) -> Result<(), Error> {
+    pub(super) unsafe fn run(&mut self, threads: usize) -> Result<(), Error> {
+        *self.failed.get_mut() = false;
         let bytes = self.source.x.size() * self.extent.columns + self.data.size() * self.data.width();
         let columns = self.extent.columns;
         // SAFETY: the caller's promise; items are apart.
@@ -25,10 +26,10 @@ impl<T: Real> Encoder<'_, T> {
             if is_large(&self.extent) {
                 self.grid = Some(self.find_grid(bytes, threads)?);
             }
-            let joins = self.joins();
-            run_items(&self.extent, (self.wide, self.tall), bytes, threads, |item| {
+            let (this, joins) = (&*self, self.joins());
+            run_items(&this.extent, (this.wide, this.tall), bytes, threads, |item| {
                 let columns = if joins { item.rows.len() * columns } else { columns };
-                self.source.with_item(item, |buffers| self.item(item, joins, columns, buffers));
+                this.source.with_item(item, |buffers| this.item(item, joins, columns, buffers));
                 Ok(())
             })?;
             if self.failed.load(Ordering::Relaxed) { self.first_not_finite() } else { Ok(()) }
@@ -118,7 +119,7 @@ impl<T: Real> Encoder<'_, T> {
     fn joins(&self) -> bool {
         let Extent { columns, block, .. } = self.extent;
         let across = self.extent.column_blocks();
-        let (what, size) = (self.what, self.data.size());
+        let (what, size) = (&self.what, self.data.size());
         let unit = if self.is_plain() { size } else { what.packing.unit(what.scheme.bits) };
         let blocks = [Some(&self.scale), self.zero_point.as_ref(), self.bias.as_ref().map(|bias| &bias.0)];
         block.0 == 1

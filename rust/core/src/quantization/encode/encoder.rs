@@ -33,8 +33,8 @@ pub(super) struct Limits<T> {
 }
 
 /// An encoding with everything that is decided before an element is read.
-pub(super) struct Encoder<'a, T> {
-    pub(super) what: &'a Encoding<'a>,
+pub(super) struct Encoder<T> {
+    pub(super) what: Encoding,
     pub(super) recipe: &'static Recipe,
     pub(super) extent: Extent,
     pub(super) source: Source<T>,
@@ -103,20 +103,20 @@ pub(super) fn is_large(extent: &Extent) -> bool {
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
-impl<'a, T: Real> Encoder<'a, T> {
+impl<T: Real> Encoder<T> {
     /// # Safety
     /// As for [`encode`].
     #[expect(clippy::too_many_lines, reason = "every choice")]
-    pub(super) unsafe fn new(what: &'a Encoding<'a>, to: &Encoded<'_>) -> Result<Self, Error> {
+    pub(super) unsafe fn new(what: Encoding, to: &Encoded) -> Result<Self, Error> {
         let scheme = what.scheme;
-        let recipe = Recipe::find(what.recipe, scheme.family, scheme.name)?;
+        let recipe = Recipe::find(what.recipe.as_deref(), scheme.family, scheme.name)?;
         let extent = Extent::of("x", &what.x, what.block)?;
         let stack = extent.stack.len();
-        check(what, to, recipe, &extent)?;
-        let per_block = |argument: &str, array: &Array<'_>| per_block(argument, array, &extent);
+        check(&what, to, recipe, &extent)?;
+        let per_block = |argument: &str, array: &Array| per_block(argument, array, &extent);
         let asymmetric = to.zero_point.is_some();
         // SAFETY: the caller's promise.
-        let global = unsafe { what.global_scale.map_or(Ok(Vec::new()), |array| extent.per_matrix(&array))? };
+        let global = unsafe { extent.per_matrix(what.global_scale.as_ref())? };
         let (element, limits, max, largest) = elements::<T>(scheme, recipe, asymmetric);
         let rounding = match recipe.ties {
             Ties::Away => Rounding::NearestAway,
@@ -125,7 +125,7 @@ impl<'a, T: Real> Encoder<'a, T> {
         let rounding = Some(what.rounding.unwrap_or(rounding));
         let options =
             Options { rounding, overflow: Overflow::Saturate, seed: what.seed, ..Options::default() };
-        let map = match (scheme.element, what.code_map) {
+        let map = match (scheme.element, &what.code_map) {
             (Element::Map(_), Some(map)) if map.len() == 1 << scheme.bits => Some(Bounds::new(map)),
             (Element::Map(map), None) => Some(Bounds::new(&map.map(f32::from_bits))),
             (_, None) => None,
@@ -155,7 +155,7 @@ impl<'a, T: Real> Encoder<'a, T> {
         } else if at_once
             && few_bits
             && size_of::<T>() == size_of::<f32>()
-            && ties_of(what, recipe, element) == Ties::Even
+            && ties_of(&what, recipe, element) == Ties::Even
         {
             Float::OddBf16
         } else {
@@ -184,9 +184,9 @@ impl<'a, T: Real> Encoder<'a, T> {
             source,
             data,
             scale: per_block("scale", &to.scale)?,
-            zero_point: to.zero_point.map(|array| per_block("zero_point", &array)).transpose()?,
-            bias: match to.bias {
-                Some(array) => Some((per_block("bias", &array)?, Rounded::new::<T>(array.format)?)),
+            zero_point: to.zero_point.as_ref().map(|array| per_block("zero_point", array)).transpose()?,
+            bias: match &to.bias {
+                Some(array) => Some((per_block("bias", array)?, Rounded::new::<T>(array.format)?)),
                 None => None,
             },
             stored: Rounded::new::<T>(to.scale.format)?,
@@ -213,8 +213,8 @@ impl<'a, T: Real> Encoder<'a, T> {
             level: Level::active(),
             failed: AtomicBool::new(false),
             grid: None,
-            what,
             extent,
+            what,
         })
     }
 
@@ -240,7 +240,7 @@ impl<'a, T: Real> Encoder<'a, T> {
 }
 
 /// Returns what becomes of ties in codes of a format.
-pub(super) fn ties_of(what: &Encoding<'_>, recipe: &Recipe, element: Format) -> Ties {
+pub(super) fn ties_of(what: &Encoding, recipe: &Recipe, element: Format) -> Ties {
     if what.rounding.is_none() && element.name() == E2M1 { recipe.ties } else { Ties::Even }
 }
 

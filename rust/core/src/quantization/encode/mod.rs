@@ -23,12 +23,12 @@ use operands::refuse;
 pub use operands::{Encoded, Encoding, FourOverSix};
 pub use rounded::global_scale;
 use rounded::single;
-use smallvec::SmallVec;
 pub use source::block_amax;
 
 use super::packing::Packing;
-use super::rows::Array;
+use super::real::Real;
 use crate::codec::options::Rounding;
+use crate::cpu::Level;
 use crate::error::Error;
 
 /// Encodes floats of any format and strides; those of more than 32 bits by float64's arithmetic.
@@ -40,83 +40,160 @@ use crate::error::Error;
 /// # Safety
 /// The elements of `x` and of the global scale are readable, those of the other arrays writable, and they overlap
 /// neither themselves nor each other.
-pub unsafe fn encode(encoding: &Encoding<'_>, to: &Encoded<'_>, threads: usize) -> Result<(), Error> {
+pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<(), Error> {
     // SAFETY: passed on.
     unsafe {
-        if let Some(done) = by_columns(encoding, to, threads)
-            && done.is_ok()
+        // An error would name other indices than the caller's.
+        if let Some((encoding, to)) = exchanged(&encoding, to)
+            && BlockEncoder::by_rows(encoding, &to).is_ok_and(|mut encoder| encoder.run(threads).is_ok())
         {
-            return done;
+            return Ok(());
         }
-        by_rows(encoding, to, threads)
+        BlockEncoder::by_rows(encoding, to)?.run(threads)
     }
 }
 
-/// Encodes with rows and columns exchanged, if blocks are parts of one column and that is the same: items are moved at
-/// once then. An error names other indices than the caller's.
-///
-/// # Safety
-/// As for [`encode`].
-unsafe fn by_columns(encoding: &Encoding<'_>, to: &Encoded<'_>, threads: usize) -> Option<Result<(), Error>> {
+/// Exchanges rows and columns, if blocks are parts of one column and that is the same: items are moved at once then.
+fn exchanged(encoding: &Encoding, to: &Encoded) -> Option<(Encoding, Encoded)> {
     let (tall, wide) = encoding.block;
     let is_plain = encoding.packing == Packing::Dense && encoding.scheme.bits == u8::BITS;
-    let arrays = [Some(encoding.x), Some(to.data), Some(to.scale), to.zero_point, to.bias];
-    let rank = encoding.x.shape.len();
-    let fits = |array: &Array<'_>| array.shape.len() == rank && rank >= 2;
-    if wide != 1
-        || tall == 1
-        || !is_plain
-        || encoding.rounding == Some(Rounding::Stochastic)
-        || !arrays.iter().flatten().all(fits)
-    {
+    if wide != 1 || tall == 1 || !is_plain || encoding.rounding == Some(Rounding::Stochastic) {
         return None;
     }
-    let exchanged = arrays.map(|array| array.map(|array| Exchanged::of(&array)));
-    let [Some(x), Some(data), Some(scale), zero_point, bias] =
-        exchanged.each_ref().map(|array| array.as_ref().map(Exchanged::get))
-    else {
+    let (mut encoding, mut to, rank) = (encoding.clone(), to.clone(), encoding.x.shape.len());
+    if rank < 2 || to.arrays().any(|array| array.shape.len() != rank) {
         return None;
-    };
-    let encoding = Encoding { x, block: (wide, tall), ..*encoding };
-    // SAFETY: the caller's promise, for the same elements.
-    Some(unsafe { by_rows(&encoding, &Encoded { data, scale, zero_point, bias }, threads) })
-}
-
-/// An array with rows and columns exchanged.
-struct Exchanged<'a> {
-    array: Array<'a>,
-    shape: SmallVec<[usize; 4]>,
-    strides: SmallVec<[isize; 4]>,
-}
-
-impl<'a> Exchanged<'a> {
-    fn of(array: &Array<'a>) -> Self {
-        let (mut shape, mut strides) =
-            (SmallVec::from_slice(array.shape), SmallVec::from_slice(array.strides));
-        let last = shape.len() - 1;
-        shape.swap(last - 1, last);
-        strides.swap(last - 1, last);
-        Self { array: *array, shape, strides }
     }
-
-    fn get(&self) -> Array<'_> {
-        Array { shape: &self.shape, strides: &self.strides, ..self.array }
+    for array in to.arrays().chain([&mut encoding.x]) {
+        array.shape.swap(rank - 2, rank - 1);
+        array.strides.swap(rank - 2, rank - 1);
     }
+    encoding.block = (wide, tall);
+    Some((encoding, to))
 }
 
-/// # Safety
-/// As for [`encode`].
-unsafe fn by_rows(encoding: &Encoding<'_>, to: &Encoded<'_>, threads: usize) -> Result<(), Error> {
-    let name = encoding.x.format.name();
-    let Some(spec) = encoding.x.format.float() else {
-        return refuse(format!("x has dtype {name}; use a real float."));
-    };
-    // SAFETY: passed on.
-    unsafe {
-        if spec.fits_in(&single()) {
-            Encoder::<f32>::new(encoding, to)?.run(threads)
-        } else {
-            Encoder::<f64>::new(encoding, to)?.run(threads)
+/// An encoding that is planned once, and run for any arrays of the same shapes, strides and formats.
+#[allow(missing_debug_implementations, reason = "casts are loops: there is nothing to show")]
+pub struct BlockEncoder(By);
+
+enum By {
+    F32(Box<Encoder<f32>>),
+    F64(Box<Encoder<f64>>),
+}
+
+/// Calls the encoder of either real.
+macro_rules! by_real {
+    ($by:expr, $encoder:ident => $call:expr) => {
+        match $by {
+            By::F32($encoder) => $call,
+            By::F64($encoder) => $call,
         }
+    };
+}
+
+impl BlockEncoder {
+    /// Plans an encoding, for arrays like these.
+    ///
+    /// # Errors
+    /// As for [`encode`].
+    ///
+    /// # Safety
+    /// As for [`encode`], of a global scale.
+    pub unsafe fn new(encoding: Encoding, to: &Encoded) -> Result<Self, Error> {
+        // SAFETY: passed on.
+        unsafe {
+            match exchanged(&encoding, to) {
+                Some((encoding, to)) => Self::by_rows(encoding, &to),
+                None => Self::by_rows(encoding, to),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`encode`], of a global scale.
+    unsafe fn by_rows(encoding: Encoding, to: &Encoded) -> Result<Self, Error> {
+        let name = encoding.x.format.name();
+        let Some(spec) = encoding.x.format.float() else {
+            return refuse(format!("x has dtype {name}; use a real float."));
+        };
+        // SAFETY: passed on.
+        Ok(Self(unsafe {
+            if spec.fits_in(&single()) {
+                By::F32(Box::new(Encoder::new(encoding, to)?))
+            } else {
+                By::F64(Box::new(Encoder::new(encoding, to)?))
+            }
+        }))
+    }
+
+    /// Whether it is for the active level of the CPU, and for any elements.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        by_real!(&self.0, encoder => encoder.is_repeatable())
+    }
+
+    /// # Safety
+    /// As for [`encode`].
+    unsafe fn run(&mut self, threads: usize) -> Result<(), Error> {
+        // SAFETY: passed on.
+        unsafe { by_real!(&mut self.0, encoder => encoder.run(threads)) }
+    }
+
+    /// Encodes other arrays, given the first elements of `x`, `data` and `scale`, and the place of one global scale, which is
+    /// found, if there is one.
+    ///
+    /// # Errors
+    /// As for [`encode`], which names the element that is not finite.
+    ///
+    /// # Safety
+    /// As for [`encode`]; there are no other arrays.
+    pub unsafe fn repeat(
+        &mut self,
+        places: [*mut u8; 3],
+        global: Option<*mut f32>,
+        threads: usize,
+    ) -> Result<(), Error> {
+        // SAFETY: passed on.
+        unsafe {
+            by_real!(&mut self.0, encoder => {
+                encoder.place(places, global, threads)?;
+                encoder.run(threads)
+            })
+        }
+    }
+}
+
+impl<T: Real> Encoder<T> {
+    fn is_repeatable(&self) -> bool {
+        let others = self.zero_point.is_some() || self.bias.is_some();
+        let is_own = self.what.amax.is_none() || !self.global.is_empty();
+        self.level == Level::active() && !others && is_own
+    }
+
+    /// Sees other arrays, and finds their global scale.
+    ///
+    /// # Safety
+    /// As for [`BlockEncoder::repeat`].
+    unsafe fn place(
+        &mut self,
+        [x, data, scale]: [*mut u8; 3],
+        global: Option<*mut f32>,
+        threads: usize,
+    ) -> Result<(), Error> {
+        self.source.x.set_first(x);
+        self.data.set_first(data);
+        self.scale.set_first(scale);
+        let Some(global) = global else { return Ok(()) };
+        self.what.x.pointer = x;
+        // SAFETY: the caller's promise.
+        let amax = unsafe { block_amax(&self.what.x, threads)? };
+        // The element that is not finite is found later.
+        let amax = if amax.is_finite() { amax } else { 1.0 };
+        let found = global_scale(amax as f32, self.recipe.name, self.what.x.format, self.what.global_max)?;
+        self.what.amax = Some(amax);
+        self.global.fill(T::from_f32(found));
+        // SAFETY: the caller's promise.
+        unsafe { global.write_unaligned(found) };
+        Ok(())
     }
 }

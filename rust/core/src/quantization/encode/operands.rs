@@ -28,14 +28,14 @@ impl Named for FourOverSix {
 }
 
 /// The operands of an encoding. Each array has the axes of the stack, then rows, then those of a row's items.
-#[derive(Clone, Copy, Debug)]
-pub struct Encoding<'a> {
+#[derive(Clone, Debug)]
+pub struct Encoding {
     /// The weight.
-    pub x: Array<'a>,
+    pub x: Array,
     /// What is stored.
     pub scheme: &'static Scheme,
     /// Whose arithmetic; `None`: the first of the scheme's.
-    pub recipe: Option<&'a str>,
+    pub recipe: Option<String>,
     /// Rows and columns that share a scale; 0: a whole axis.
     pub block: (usize, usize),
     /// Where codes go in their containers.
@@ -47,13 +47,13 @@ pub struct Encoding<'a> {
     /// In place of the largest magnitude of each block, or of the array where there is a scale for it.
     pub amax: Option<f64>,
     /// A float32 for each matrix, as [`global_scale`] returns it.
-    pub global_scale: Option<Array<'a>>,
+    pub global_scale: Option<Array>,
     /// The largest scale of blocks under it; `None`: 448.
     pub global_max: Option<f32>,
     /// Each block takes the better one of two scales.
     pub four_over_six: Option<FourOverSix>,
     /// In place of the scheme's.
-    pub code_map: Option<&'a [f32]>,
+    pub code_map: Option<Vec<f32>>,
     /// Of codes; `None`: the recipe's.
     pub rounding: Option<Rounding>,
     /// Of stochastic rounding.
@@ -63,28 +63,30 @@ pub struct Encoding<'a> {
 }
 
 /// What an encoding writes.
-#[derive(Clone, Copy, Debug)]
-pub struct Encoded<'a> {
+#[derive(Clone, Debug)]
+pub struct Encoded {
     /// Containers of packed codes, of 1 or 4 bytes.
-    pub data: Array<'a>,
+    pub data: Array,
     /// A scale for each block.
-    pub scale: Array<'a>,
+    pub scale: Array,
     /// A zero point for each block, of one byte.
-    pub zero_point: Option<Array<'a>>,
+    pub zero_point: Option<Array>,
     /// A bias for each block.
-    pub bias: Option<Array<'a>>,
+    pub bias: Option<Array>,
+}
+
+impl Encoded {
+    pub(super) fn arrays(&mut self) -> impl Iterator<Item = &mut Array> {
+        let Self { data, scale, zero_point, bias } = self;
+        [Some(data), Some(scale), zero_point.as_mut(), bias.as_mut()].into_iter().flatten()
+    }
 }
 
 /// Checks all that does not depend on elements, but for the arrays of blocks.
 ///
 /// # Errors
 /// As for [`encode`](super::encode).
-pub(super) fn check(
-    what: &Encoding<'_>,
-    to: &Encoded<'_>,
-    recipe: &Recipe,
-    extent: &Extent,
-) -> Result<(), Error> {
+pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Extent) -> Result<(), Error> {
     let scheme = what.scheme;
     let size = to.data.format.item_size();
     let found = extent.check("data", &to.data, extent.rows)?;
@@ -118,7 +120,7 @@ pub(super) fn check(
             if affine { "has biases and no zero points" } else { "has no biases, or no zero points" }
         ));
     }
-    if to.zero_point.is_some_and(|array| array.format.item_size() != 1) {
+    if to.zero_point.as_ref().is_some_and(|array| array.format.item_size() != 1) {
         return refuse("zero_point has items of more than a byte; use int8.".to_owned());
     }
     let two_level = scheme.global_scale && recipe.steps != Steps::SingleLevel;
@@ -141,7 +143,7 @@ pub(super) fn check(
 }
 
 /// Takes an array of an item for each block.
-pub(super) fn per_block(argument: &str, array: &Array<'_>, extent: &Extent) -> Result<Rows, Error> {
+pub(super) fn per_block(argument: &str, array: &Array, extent: &Extent) -> Result<Rows, Error> {
     let found = extent.check(argument, array, extent.row_blocks())?;
     if found != extent.column_blocks() {
         return refuse(format!(

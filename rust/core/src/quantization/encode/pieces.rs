@@ -1,21 +1,22 @@
 //! Pieces of rows: quotients, codes, packing.
 
-use super::encoder::{Encoder, ties_of};
+use super::encoder::{Encoder, Limits, ties_of};
 use super::operands::FourOverSix;
 use super::rounded::single;
 use super::source::Buffers;
 use crate::cast::{PlannedCast, cast_piece};
+use crate::codec::options::Rounding;
 use crate::codec::reference::worth;
 use crate::format::{Format, Kind};
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, by_block, limit};
-use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest};
+use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest, whole};
 use crate::quantization::packing::pack;
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
 use crate::quantization::scaled::{Float, MOST_EXPONENT, NO_EXPONENTS, Scaling, scale};
 
-impl<T: Real> Encoder<'_, T> {
+impl<T: Real> Encoder<T> {
     /// Finds two scales for each block of a band, with which its largest magnitude becomes 6 or 4, and takes the one with the
     /// smaller error, of two alike that of 6.
     ///
@@ -205,8 +206,8 @@ impl<T: Real> Encoder<'_, T> {
         let there = data.row(matrix, row).wrapping_add(from);
         // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
-            if direct && is_plain && self.casts_only() && self.cast(values, there, count) {
-                return;
+            if direct && is_plain {
+                return self.round(index, values, std::slice::from_raw_parts_mut(there, count));
             }
             self.round(index, values, codes);
             if direct {
@@ -219,12 +220,6 @@ impl<T: Real> Encoder<'_, T> {
             }
             data.write(self.level, data.row(matrix, row), (rows, from / size, items), room);
         }
-    }
-
-    /// Whether codes are what a cast of values makes.
-    fn casts_only(&self) -> bool {
-        let is_changed = self.code_limits.is_some() || self.what.offset != 0 || self.map.is_some();
-        !is_changed && ties_of(self.what, self.recipe, self.element) == Ties::Even
     }
 
     /// Casts values, or the bf16 that their memory begins with, to codes; returns whether it did.
@@ -248,6 +243,12 @@ impl<T: Real> Encoder<'_, T> {
     /// Rounds values, or the bf16 that their memory begins with, to codes, the first of which has this flat index, and adds the
     /// offset.
     fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
+        if let (Float::Bf16, Some(Limits { low, high }), true) = (float, self.limits, self.rounds_to_even()) {
+            // SAFETY: the memory begins with as many bf16.
+            let values = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), codes.len()) };
+            let limits = (low.to_f64() as f32, high.to_f64() as f32);
+            return whole(self.level, values, limits, self.what.offset as u8, codes);
+        }
         if let Some(bounds) = &self.map {
             nearest(self.level, values, bounds, codes);
         } else {
@@ -261,9 +262,13 @@ impl<T: Real> Encoder<'_, T> {
         }
     }
 
+    fn rounds_to_even(&self) -> bool {
+        self.settings.options.rounding == Some(Rounding::NearestEven)
+    }
+
     /// Rounds to codes of the element's format.
     fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
-        let ties = ties_of(self.what, self.recipe, self.element);
+        let ties = ties_of(&self.what, self.recipe, self.element);
         if ties != Ties::Even {
             e2m1_towards_zero(self.level, &values[..codes.len()], codes);
             let negative_zeros = ties == Ties::TowardsZeroNegative;

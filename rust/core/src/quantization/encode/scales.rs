@@ -17,100 +17,111 @@ use crate::quantization::scaled::reciprocals;
 /// What bitsandbytes divides by at least.
 const SMALLEST_AMAX: f32 = 1e-38;
 
-impl<T: Real> Encoder<'_, T> {
+impl<T: Real> Encoder<T> {
     /// Finds the scales of a band, and what codes are computed with: `factors`, and `shifts` for zero points and
     /// biases. `bytes` becomes the stored scales.
-    #[expect(clippy::too_many_lines, reason = "a line or two for each of the recipes' steps")]
     pub(super) fn scales(&self, matrix: usize, stretch: f32, buffers: &mut Buffers<T>) {
-        let recipe = self.recipe;
         let global = self.global.get(matrix).copied().unwrap_or(T::ONE);
-        let Buffers { amax, extremes, scale, factors, shifts, constant, bytes, rounded, .. } = buffers;
-        let found = &mut buffers.reciprocals;
-        let blocks = amax.len();
-        let mut to_weight = |values: &mut [T]| {
-            if let Some(weight) = &self.weight {
-                weight.round(values, rounded);
-            }
-        };
-        let with = |values: &mut [T], operation: u8, number: T| self.with(values, operation, number);
-        scale.clear();
-        scale.extend_from_slice(amax);
-        let six = T::from_f32(6.0);
         let encode_scale = T::from_f32(encode_scale(
             self.what.amax.unwrap_or(0.0) as f32,
             self.what.global_max.unwrap_or(GLOBAL_MAX) * 6.0,
         ));
-        match recipe.steps {
+        self.compute(global, encode_scale, buffers);
+        self.fit(stretch, &mut buffers.scale);
+        self.store(buffers);
+        self.find_factors(global, encode_scale, buffers);
+        if self.zero_point.is_some() {
+            self.find_shifts(buffers);
+        }
+        self.leave_out(buffers);
+        let Buffers { factors, amax, reciprocals: found, .. } = buffers;
+        if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {
+            let level = if self.is_usual() { self.level } else { Level::PORTABLE };
+            reciprocals(level, factors, amax, found);
+        }
+    }
+
+    /// Computes scales of the largest magnitudes, as the recipe does; some find factors first, or shifts with them.
+    fn compute(&self, global: T, encode_scale: T, buffers: &mut Buffers<T>) {
+        let Buffers { amax, extremes, scale, factors, shifts, constant, rounded, .. } = buffers;
+        let six = T::from_f32(6.0);
+        refill(scale, amax);
+        match self.recipe.steps {
             Steps::Quotient if self.zero_point.is_some() => {
                 for (scale, extremes) in scale.iter_mut().zip(extremes.iter()) {
                     let Extremes { low, high } = extremes.with_zero();
                     *scale = high.combine::<SUBTRACT, false>(low);
                 }
-                to_weight(scale);
-                with(scale, DIVIDE, self.max.combine::<ADD, false>(self.max));
-                to_weight(scale);
+                self.to_weight(scale, rounded);
+                self.with::<DIVIDE>(scale, self.max.combine::<ADD, false>(self.max));
+                self.to_weight(scale, rounded);
             }
             Steps::Quotient | Steps::ThenReciprocal => {
-                with(scale, DIVIDE, self.max);
-                to_weight(scale);
+                self.with::<DIVIDE>(scale, self.max);
+                self.to_weight(scale, rounded);
             }
             Steps::Reciprocal | Steps::Amax => {
-                factors.clear();
-                factors.resize(blocks, T::ONE);
-                self.combine(factors, DIVIDE, scale);
-                with(factors, MULTIPLY, self.max);
-                if recipe.steps == Steps::Reciprocal {
-                    scale.fill(T::ONE);
-                    self.combine(scale, DIVIDE, factors);
+                self.over(factors, T::ONE, scale);
+                self.with::<MULTIPLY>(factors, self.max);
+                if self.recipe.steps == Steps::Reciprocal {
+                    self.over(scale, T::ONE, factors);
                 }
             }
             Steps::Inverse => {
-                with(scale, ADD, T::from_f32(1e-7));
-                constant.clear();
-                constant.extend_from_slice(scale);
-                scale.fill(self.max);
-                self.combine(scale, DIVIDE, constant);
+                self.with::<ADD>(scale, T::from_f32(1e-7));
+                refill(constant, scale);
+                self.over(scale, self.max, constant);
             }
             Steps::Power => {
-                let rule = self.what.rule.or(recipe.rule).unwrap_or(ScaleRule::Floor);
+                let rule = self.what.rule.or(self.recipe.rule).unwrap_or(ScaleRule::Floor);
                 powers(self.level, scale, addend(rule, &self.largest), &self.largest);
             }
             Steps::DividedGlobal => {
-                with(scale, DIVIDE, six);
-                to_weight(scale);
-                with(scale, MULTIPLY, global);
+                self.with::<DIVIDE>(scale, six);
+                self.to_weight(scale, rounded);
+                self.with::<MULTIPLY>(scale, global);
             }
-            Steps::ProductWithSix => with(scale, DIVIDE, six.combine::<MULTIPLY, false>(global)),
+            Steps::ProductWithSix => self.with::<DIVIDE>(scale, six.combine::<MULTIPLY, false>(global)),
             Steps::ReciprocalGlobal | Steps::TwoQuotients => {
-                with(scale, DIVIDE, six);
-                with(scale, DIVIDE, global);
+                self.with::<DIVIDE>(scale, six);
+                self.with::<DIVIDE>(scale, global);
             }
             Steps::EncodeScale => {
                 let sixth = T::ONE.combine::<DIVIDE, false>(six);
-                with(scale, MULTIPLY, encode_scale.combine::<MULTIPLY, false>(sixth));
+                self.with::<MULTIPLY>(scale, encode_scale.combine::<MULTIPLY, false>(sixth));
             }
-            Steps::SingleLevel => with(scale, DIVIDE, six),
+            Steps::SingleLevel => self.with::<DIVIDE>(scale, six),
             Steps::Edge => self.edges(extremes, scale, shifts),
             Steps::Nearest => {}
         }
-        if recipe.family == Family::TwoLevel {
+    }
+
+    /// Brings scales into the range of their format, and rounds those up that it has only as powers of two.
+    fn fit(&self, stretch: f32, scale: &mut [T]) {
+        if self.recipe.family == Family::TwoLevel {
             if stretch != 1.0 {
-                with(scale, MULTIPLY, T::from_f32(stretch));
+                self.with::<MULTIPLY>(scale, T::from_f32(stretch));
             }
-            limit(self.level, scale, T::from_f32(recipe.least), T::from_f32(GLOBAL_MAX));
+            limit(self.level, scale, T::from_f32(self.recipe.least), T::from_f32(GLOBAL_MAX));
         }
-        let as_powers = self.stored.format.name() == E8M0;
-        if as_powers && recipe.steps != Steps::Power {
+        if self.has_powers() && self.recipe.steps != Steps::Power {
             let one = Largest { value: 1.0, mantissa_bits: 0, bits: 8 };
             powers(self.level, scale, addend(ScaleRule::Ceil, &one), &one);
         }
-        let zero = match recipe.zero {
-            ZeroScale::Value(code) if as_powers && recipe.steps == Steps::Power => power(code as i64) as f32,
+    }
+
+    /// Rounds scales to their format, and gives blocks of zeros theirs, and those that are not finite NaN. What codes are
+    /// computed with may be what scales were before.
+    fn store(&self, buffers: &mut Buffers<T>) {
+        let Buffers { amax, scale, factors, bytes, .. } = buffers;
+        let steps = self.recipe.steps;
+        let zero = T::from_f32(match self.recipe.zero {
+            ZeroScale::Value(code) if self.has_powers() && steps == Steps::Power => power(code as i64) as f32,
             ZeroScale::Value(value) => value,
             ZeroScale::Epsilon => self.epsilon(),
-        };
-        let has_zero = !matches!(recipe.steps, Steps::Edge | Steps::Inverse);
-        let (zero, nothing, nan) = (T::from_f32(zero), T::default(), T::from_f32(f32::NAN));
+        });
+        let has_zero = !matches!(steps, Steps::Edge | Steps::Inverse);
+        let (nothing, nan) = (T::default(), T::from_f32(f32::NAN));
         // Loops that own what they need, and take no branches, are vectorised.
         let numbers = scale.iter_mut().zip(amax.iter());
         on_level::<T>(self.level, move || {
@@ -120,14 +131,13 @@ impl<T: Real> Encoder<'_, T> {
                 *scale = if amax.is_finite() { finite } else { nan };
             }
         });
-        // Codes are computed with scales as they are stored, or as they were before.
-        constant.clear();
-        constant.extend_from_slice(scale);
-        self.stored.round(constant, bytes);
-        let replaces = matches!(recipe.steps, Steps::Quotient | Steps::DividedGlobal);
-        if replaces && zero != nothing {
+        if self.recipe.family == Family::Integer && matches!(steps, Steps::Edge | Steps::ThenReciprocal) {
+            refill(factors, scale);
+        }
+        self.stored.round(scale, bytes);
+        if zero != nothing && matches!(steps, Steps::Quotient | Steps::DividedGlobal) {
             let mut replaced = false;
-            let (numbers, found) = (constant.iter_mut(), &mut replaced);
+            let (numbers, found) = (scale.iter_mut(), &mut replaced);
             on_level::<T>(self.level, move || {
                 *found = numbers.fold(false, |found, scale| {
                     let (known, is_zero) = (*scale, *scale == nothing);
@@ -136,88 +146,68 @@ impl<T: Real> Encoder<'_, T> {
                 });
             });
             if replaced {
-                self.stored.round(constant, bytes);
+                self.stored.round(scale, bytes);
             }
         }
-        if recipe.family == Family::Integer && matches!(recipe.steps, Steps::Edge | Steps::ThenReciprocal) {
-            factors.clear();
-            factors.extend_from_slice(scale);
-        }
-        scale.clear();
-        scale.extend_from_slice(constant);
-        let with = |values: &mut Vec<T>, start: &[T], operation: u8, number: T| {
-            values.clear();
-            values.extend_from_slice(start);
-            self.with(values, operation, number);
-        };
-        match recipe.steps {
-            Steps::Quotient | Steps::SingleLevel | Steps::Inverse => {
-                factors.clear();
-                factors.extend_from_slice(scale);
-            }
+    }
+
+    /// Finds what codes are multiplied with, or divided by, of scales as they are stored.
+    fn find_factors(&self, global: T, encode_scale: T, buffers: &mut Buffers<T>) {
+        let Buffers { scale, factors, constant, rounded, .. } = buffers;
+        match self.recipe.steps {
+            Steps::Quotient | Steps::SingleLevel | Steps::Inverse => refill(factors, scale),
             // 64 over the smallest scales is beyond float32.
-            Steps::Power if !self.multiplies() => with(factors, scale, DIVIDE, T::from_f32(64.0)),
-            Steps::Reciprocal if !as_powers => {}
+            Steps::Power if !self.multiplies() => self.scaled::<DIVIDE>(factors, scale, T::from_f32(64.0)),
+            Steps::Reciprocal if !self.has_powers() => {}
             Steps::Amax | Steps::Edge => {}
-            Steps::Power | Steps::Reciprocal => {
-                factors.clear();
-                factors.resize(blocks, T::ONE);
-                self.combine(factors, DIVIDE, scale);
-            }
+            Steps::Power | Steps::Reciprocal => self.over(factors, T::ONE, scale),
             Steps::ThenReciprocal => {
-                let before = if recipe.family == Family::Integer { factors.clone() } else { scale.clone() };
-                factors.clear();
-                factors.resize(blocks, T::ONE);
-                self.combine(factors, DIVIDE, &before);
-                to_weight(factors);
+                refill(constant, if self.recipe.family == Family::Integer { &*factors } else { &*scale });
+                self.over(factors, T::ONE, constant);
+                self.to_weight(factors, rounded);
             }
             Steps::Nearest => {
-                constant.clear();
-                constant.extend(
-                    scale
-                        .iter()
-                        .map(|scale| scale.limited(T::from_f32(SMALLEST_AMAX), T::from_f32(f32::INFINITY))),
-                );
-                factors.clear();
-                factors.resize(blocks, T::ONE);
-                self.combine(factors, DIVIDE, constant);
+                refill(constant, scale);
+                limit(self.level, constant, T::from_f32(SMALLEST_AMAX), T::from_f32(f32::INFINITY));
+                self.over(factors, T::ONE, constant);
             }
-            Steps::DividedGlobal => with(factors, scale, DIVIDE, global),
-            Steps::ProductWithSix | Steps::TwoQuotients => with(factors, scale, MULTIPLY, global),
-            Steps::ReciprocalGlobal => {
-                factors.clear();
-                factors.resize(blocks, T::ONE.combine::<DIVIDE, false>(global));
-                self.combine(factors, DIVIDE, scale);
-            }
+            Steps::DividedGlobal => self.scaled::<DIVIDE>(factors, scale, global),
+            Steps::ProductWithSix | Steps::TwoQuotients => self.scaled::<MULTIPLY>(factors, scale, global),
+            Steps::ReciprocalGlobal => self.over(factors, T::ONE.combine::<DIVIDE, false>(global), scale),
             Steps::EncodeScale => {
-                with(factors, scale, MULTIPLY, T::ONE.combine::<DIVIDE, false>(encode_scale));
-                let product = factors.clone();
-                factors.fill(T::ONE);
-                self.combine(factors, DIVIDE, &product);
+                self.scaled::<MULTIPLY>(constant, scale, T::ONE.combine::<DIVIDE, false>(encode_scale));
+                self.over(factors, T::ONE, constant);
                 limit(self.level, factors, T::default(), T::from_f32(f32::MAX));
             }
         }
-        if self.zero_point.is_some() {
-            shifts.clear();
-            shifts.extend(extremes.iter().map(|extremes| extremes.with_zero().low));
-            self.combine(shifts, DIVIDE, scale);
-            to_weight(shifts);
-            let limits = self.limits.unwrap_or(Limits { low: T::default(), high: T::default() });
-            for shift in shifts.iter_mut() {
-                *shift = limits.low.combine::<SUBTRACT, false>(*shift);
-            }
-            to_weight(shifts);
-            for shift in shifts.iter_mut() {
-                *shift = T::from_f64(shift.limited(limits.low, limits.high).to_f64().round_ties_even());
-            }
-            // 0 / 0, which torch turns into the integer 0.
-            for (shift, _) in shifts.iter_mut().zip(amax.iter()).filter(|(_, amax)| amax.to_f64() == 0.0) {
-                *shift = T::default();
-            }
+    }
+
+    /// Finds zero points, of the smallest elements and scales.
+    fn find_shifts(&self, buffers: &mut Buffers<T>) {
+        let Buffers { amax, extremes, scale, shifts, rounded, .. } = buffers;
+        shifts.clear();
+        shifts.extend(extremes.iter().map(|extremes| extremes.with_zero().low));
+        apply::<T, DIVIDE>(self.level, shifts, scale, self.odd);
+        self.to_weight(shifts, rounded);
+        let limits = self.limits.unwrap_or(Limits { low: T::default(), high: T::default() });
+        for shift in shifts.iter_mut() {
+            *shift = limits.low.combine::<SUBTRACT, false>(*shift);
         }
-        // Where there is no scale, or none that is a number, codes are 0.
+        self.to_weight(shifts, rounded);
+        for (shift, amax) in shifts.iter_mut().zip(amax.iter()) {
+            let whole = T::from_f64(shift.limited(limits.low, limits.high).to_f64().round_ties_even());
+            // 0 / 0, which torch turns into the integer 0.
+            *shift = if amax.to_f64() == 0.0 { T::default() } else { whole };
+        }
+    }
+
+    /// Makes codes 0 where there is no scale, or none that is a number.
+    fn leave_out(&self, buffers: &mut Buffers<T>) {
+        let Buffers { amax, scale, factors, .. } = buffers;
+        let nothing = T::default();
         let none = if self.multiplies() { nothing } else { T::from_f32(f32::INFINITY) };
-        let (is_edge, needs_scale) = (recipe.steps == Steps::Edge, recipe.steps != Steps::EncodeScale);
+        let steps = self.recipe.steps;
+        let (is_edge, needs_scale) = (steps == Steps::Edge, steps != Steps::EncodeScale);
         let numbers = factors.iter_mut().zip(scale.iter().zip(amax.iter()));
         on_level::<T>(self.level, move || {
             for (factor, (&scale, &amax)) in numbers {
@@ -226,10 +216,25 @@ impl<T: Real> Encoder<'_, T> {
                 *factor = if is_zero | !amax.is_finite() { none } else { known };
             }
         });
-        if let (false, Some(factors), Some(amax)) = (self.multiplies(), T::f32s(factors), T::f32s(amax)) {
-            let level = if self.is_usual() { self.level } else { Level::PORTABLE };
-            reciprocals(level, factors, amax, found);
+    }
+
+    /// Whether scales are stored as powers of two.
+    fn has_powers(&self) -> bool {
+        self.stored.format.name() == E8M0
+    }
+
+    /// Rounds values to the dtype of the weight, if the recipe computes in it.
+    fn to_weight(&self, values: &mut [T], rounded: &mut Vec<u8>) {
+        if let Some(weight) = &self.weight {
+            weight.round(values, rounded);
         }
+    }
+
+    /// Fills quotients of one number and others.
+    fn over(&self, quotients: &mut Vec<T>, number: T, divisors: &[T]) {
+        quotients.clear();
+        quotients.resize(divisors.len(), number);
+        apply::<T, DIVIDE>(self.level, quotients, divisors, self.odd);
     }
 
     /// Whether the largest magnitudes are those of elements, and rounding does not tell from zero what underflows, as
@@ -240,14 +245,15 @@ impl<T: Real> Encoder<'_, T> {
         is_own && matches!(rounding, Some(Rounding::NearestEven | Rounding::NearestAway))
     }
 
-    /// Applies an operation to numbers and one other.
-    fn with(&self, values: &mut [T], operation: u8, number: T) {
-        match operation {
-            SUBTRACT => with_one::<T, SUBTRACT>(self.level, values, number, self.odd),
-            MULTIPLY => with_one::<T, MULTIPLY>(self.level, values, number, self.odd),
-            DIVIDE => with_one::<T, DIVIDE>(self.level, values, number, self.odd),
-            _ => with_one::<T, ADD>(self.level, values, number, self.odd),
-        }
+    /// Applies an operation to numbers and one other. Of float64, results are rounded to odd, for they are rounded again.
+    fn with<const OPERATION: u8>(&self, values: &mut [T], number: T) {
+        with_one::<T, OPERATION>(self.level, values, number, self.odd);
+    }
+
+    /// Fills in the results of an operation on numbers and one other.
+    fn scaled<const OPERATION: u8>(&self, to: &mut Vec<T>, values: &[T], number: T) {
+        refill(to, values);
+        self.with::<OPERATION>(to, number);
     }
 
     /// Whether codes are products with the factors; else they are quotients.
@@ -290,17 +296,12 @@ impl<T: Real> Encoder<'_, T> {
         let bits = self.stored.format.float().map_or(0, |spec| spec.mantissa_bits);
         2f32.powi(-(bits as i32))
     }
+}
 
-    /// Applies an operation that is known at run time. Of float64, results are rounded to odd, for they are rounded
-    /// again.
-    fn combine(&self, values: &mut [T], operation: u8, other: &[T]) {
-        match operation {
-            SUBTRACT => apply::<T, SUBTRACT>(self.level, values, other, self.odd),
-            MULTIPLY => apply::<T, MULTIPLY>(self.level, values, other, self.odd),
-            DIVIDE => apply::<T, DIVIDE>(self.level, values, other, self.odd),
-            _ => apply::<T, ADD>(self.level, values, other, self.odd),
-        }
-    }
+/// Copies values, in place of those that are there.
+fn refill<T: Copy>(to: &mut Vec<T>, from: &[T]) {
+    to.clear();
+    to.extend_from_slice(from);
 }
 
 /// Replaces magnitudes by the powers of two of their blocks.

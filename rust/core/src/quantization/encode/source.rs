@@ -25,7 +25,7 @@ use crate::quantization::work::{Extent, Item, run_items};
 ///
 /// # Safety
 /// The elements are readable.
-pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
+pub unsafe fn block_amax(x: &Array, threads: usize) -> Result<f64, Error> {
     if x.format.float().is_none() {
         return refuse(format!("x has dtype {}; use a real float.", x.format.name()));
     }
@@ -41,7 +41,7 @@ pub unsafe fn block_amax(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
 
 /// # Safety
 /// As for [`block_amax`].
-unsafe fn largest_of<T: Real>(x: &Array<'_>, threads: usize) -> Result<f64, Error> {
+unsafe fn largest_of<T: Real>(x: &Array, threads: usize) -> Result<f64, Error> {
     let extent = Extent::of("x", x, (0, 0))?;
     let source = Source::<T>::new(x, &extent)?;
     let whole = Mutex::new(T::default());
@@ -87,7 +87,7 @@ pub(super) struct Source<T> {
 }
 
 impl<T: Real> Source<T> {
-    pub(super) fn new(x: &Array<'_>, extent: &Extent) -> Result<Self, Error> {
+    pub(super) fn new(x: &Array, extent: &Extent) -> Result<Self, Error> {
         let rows = Rows::new(x, extent.stack.len());
         Ok(Self {
             cast: Prepared::new(x.format, None, format::<T>())?,
