@@ -195,9 +195,14 @@ unsafe impl Vector for Avx512 {
             let low = arch::_mm512_castps256_ps512(sticky_f32(source));
             arch::_mm512_insertf32x8::<1>(low, sticky_f32(source.add(Self::BYTES)))
         }
+        fn load_f64_nearest(source: *const u8) -> F32s {
+            let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
+            let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Self::BYTES).cast()));
+            arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
+        }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
-            let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
+            let (a, b) = (Self::load_f64_nearest(source), Self::load_f64_nearest(source.add(2 * Self::BYTES)));
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
             let doubtful = middle != 0 || Self::any_nan(a, b);
@@ -303,6 +308,19 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [F32s; 4] {
+        // SAFETY: the trait's contract; each register of integers becomes half a register. One instruction rounds them.
+        unsafe {
+            [
+                Self::load_integers::<8, SIGNED>(source),
+                Self::load_integers::<8, SIGNED>(source.add(2 * Self::BYTES)),
+                Self::load_integers::<8, SIGNED>(source.add(4 * Self::BYTES)),
+                Self::load_integers::<8, SIGNED>(source.add(6 * Self::BYTES)),
+            ]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
         // SAFETY: the trait's contract.
         unsafe {
@@ -332,20 +350,6 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
         let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
         let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
         arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
-    }
-}
-
-/// Converts two registers of float64 to float32, rounded to nearest.
-///
-/// # Safety
-/// AVX-512, and as many float64 at the pointer.
-#[inline(always)]
-unsafe fn nearest_f32(source: *const u8) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
-        let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
-        arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
     }
 }
 

@@ -143,6 +143,11 @@ unsafe impl Vector for Neon {
             // The machine rounds to odd itself.
             arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
         }
+        fn load_f64_nearest(source: *const u8) -> F32s {
+            let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
+            let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
+            arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
+        }
         fn product(a: F32s, b: F32s) -> F32s { arch::vmulq_f32(a, b) }
         fn quotient(a: F32s, b: F32s) -> F32s { arch::vdivq_f32(a, b) }
         fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::vfmaq_f32(c, a, b) }
