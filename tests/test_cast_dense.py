@@ -45,6 +45,8 @@ PAIRS = [
     ("float16", "int32"),
     ("float64", "complex128"),
     ("int16", "complex64"),
+    ("float64", "complex64"),
+    ("float8_e5m2", "complex64"),
     ("bfloat16", "complex128"),
     ("complex64", "complex128"),
 ]
@@ -100,7 +102,13 @@ def test_every_length_and_alignment(from_: str, to: str, level: str) -> None:
 @pytest.mark.parametrize("level", FAST)
 @pytest.mark.parametrize(
     ("from_", "to"),
-    [("float32", "int32"), ("int64", "float64"), ("int64", "complex64"), ("uint8", "int4")],
+    [
+        ("float32", "int32"),
+        ("int64", "float64"),
+        ("int64", "complex64"),
+        ("float64", "complex64"),
+        ("uint8", "int4"),
+    ],
 )
 def test_in_place(from_: str, to: str, level: str) -> None:
     x = source(from_, 5001)

@@ -144,6 +144,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// [`Vector::crosswise`].
     unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
 
+    /// Returns lanes of 4 or 8 bytes, each followed by a lane of zeros.
+    unsafe fn with_zeros<const SIZE: usize>(a: Self::Integers) -> [Self::Integers; 2];
+
     /// Returns the even 32-bit lanes of two registers.
     unsafe fn even32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Returns the even 64-bit lanes of two registers.

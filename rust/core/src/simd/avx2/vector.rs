@@ -287,6 +287,19 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (a, zero) = (Self::in_order(a), arch::_mm256_setzero_si256());
+            if SIZE == 4 {
+                [arch::_mm256_unpacklo_epi32(a, zero), arch::_mm256_unpackhi_epi32(a, zero)]
+            } else {
+                [arch::_mm256_unpacklo_epi64(a, zero), arch::_mm256_unpackhi_epi64(a, zero)]
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
         // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
         unsafe {

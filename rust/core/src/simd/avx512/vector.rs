@@ -283,6 +283,19 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let high = arch::_mm512_castsi256_si512(arch::_mm512_extracti64x4_epi64::<1>(a));
+            if SIZE == 4 {
+                [arch::_mm512_maskz_expand_epi32(0x5555, a), arch::_mm512_maskz_expand_epi32(0x5555, high)]
+            } else {
+                [arch::_mm512_maskz_expand_epi64(0x55, a), arch::_mm512_maskz_expand_epi64(0x55, high)]
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
         // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
         unsafe {

@@ -216,6 +216,22 @@ unsafe impl Vector for Neon {
     unsafe fn fence() {}
 
     #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the instructions are part of aarch64.
+        unsafe {
+            if SIZE == 4 {
+                let (a, zero) = (arch::vreinterpretq_u32_u8(a), arch::vdupq_n_u32(0));
+                let (low, high) = (arch::vzip1q_u32(a, zero), arch::vzip2q_u32(a, zero));
+                [arch::vreinterpretq_u8_u32(low), arch::vreinterpretq_u8_u32(high)]
+            } else {
+                let (a, zero) = (arch::vreinterpretq_u64_u8(a), arch::vdupq_n_u64(0));
+                let (low, high) = (arch::vzip1q_u64(a, zero), arch::vzip2q_u64(a, zero));
+                [arch::vreinterpretq_u8_u64(low), arch::vreinterpretq_u8_u64(high)]
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
         // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
         unsafe {
