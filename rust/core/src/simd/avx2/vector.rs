@@ -211,6 +211,10 @@ unsafe impl Vector for Avx2 {
             let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
             let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
             let near = arch::_mm256_cmpeq_epi32(there, zero);
+            // Zeros are told apart where that matters.
+            if !any(arch::_mm256_movemask_epi8(near)) {
+                return false;
+            }
             let is_zero = arch::_mm256_castps_si256(arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(
                 a,
                 arch::_mm256_setzero_ps(),
