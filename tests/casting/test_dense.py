@@ -19,6 +19,9 @@ PAIRS = [
     ("int4", "uint2"),
     ("int64", "int8"),
     ("int64", "bool"),
+    ("int64", "int32"),
+    ("int64", "float32"),
+    ("uint64", "float32"),
     ("bool", "float32"),
     ("uint2", "float64"),
     ("int32", "bfloat16"),
@@ -42,6 +45,8 @@ PAIRS = [
     ("float16", "int32"),
     ("float64", "complex128"),
     ("int16", "complex64"),
+    ("float64", "complex64"),
+    ("float8_e5m2", "complex64"),
     ("bfloat16", "complex128"),
     ("complex64", "complex128"),
 ]
@@ -76,14 +81,14 @@ def source(name: str, count: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("level", FAST)
 @pytest.mark.parametrize(("from_", "to"), PAIRS)
 def test_every_length_and_alignment(from_: str, to: str, level: str) -> None:
-    x = source(from_, 6000)
+    x = source(from_, 9000)
     size = dtype(to).itemsize
     with at_level("portable"):
         expected = [castwise.cast(x[i : i + 1], dtype(to)).tobytes() for i in range(1500)]
         expected += [castwise.cast(x[1500:], dtype(to)).tobytes()]
     whole = b"".join(expected)
     for first, skew in [(0, 0), (1, 1), (3, 2 * size), (7, 33), (5, 64 - size)]:
-        for count in (1, 255, 1025, 4095, 4096, 4097, 5900):
+        for count in (1, 255, 1025, 4095, 4096, 4097, 5900, 8900):
             memory = np.full(count * size + 256, 0xA5, np.uint8)
             start = 64 + skew - memory.ctypes.data % 64
             out = memory[start : start + count * size].view(dtype(to))
@@ -97,7 +102,13 @@ def test_every_length_and_alignment(from_: str, to: str, level: str) -> None:
 @pytest.mark.parametrize("level", FAST)
 @pytest.mark.parametrize(
     ("from_", "to"),
-    [("float32", "int32"), ("int64", "float64"), ("int64", "complex64"), ("uint8", "int4")],
+    [
+        ("float32", "int32"),
+        ("int64", "float64"),
+        ("int64", "complex64"),
+        ("float64", "complex64"),
+        ("uint8", "int4"),
+    ],
 )
 def test_in_place(from_: str, to: str, level: str) -> None:
     x = source(from_, 5001)

@@ -159,6 +159,26 @@ def test_nothing_but_seed_and_index_matters(source: str, target: str) -> None:
                 assert part.tobytes() == want.ravel()[:end].tobytes()
 
 
+@pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "int8", "uint8"])
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+def test_float32_of_every_kind_is_rounded_alike_on_all_levels(target: str, overflow: str) -> None:
+    """NaN, infinities, zeros, subnormals, and numbers about every power of two."""
+    rng = np.random.default_rng(6)
+    upper = np.repeat(np.arange(1 << 16, dtype=np.uint32), 8) << np.uint32(16)
+    x = (upper | rng.integers(0, 1 << 16, upper.size, np.uint32)).view(np.float32)
+    normal = rng.normal(size=x.size).astype(np.float32)
+    # Few enough of what is rare that the others keep their quick ways.
+    normal[::997] = x[::997]
+    with at_level("portable"):
+        want = [stochastic(values, target, overflow=overflow).tobytes() for values in (x, normal)]
+    for level in LEVELS:
+        with at_level(level):
+            got = [
+                stochastic(values, target, overflow=overflow).tobytes() for values in (x, normal)
+            ]
+            assert got == want
+
+
 def test_float32_and_float64_of_one_value_draw_alike() -> None:
     x = np.random.default_rng(4).normal(size=100_000).astype(np.float32)
     for target in ("bfloat16", "float16", "float8_e5m2"):

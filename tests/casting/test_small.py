@@ -150,3 +150,28 @@ def test_subclasses_become_plain_arrays_as_ever() -> None:
     assert type(castwise.cast(X.view(np.matrix), np.float16)) is np.ndarray
     with pytest.raises(TypeError, match="masked"):
         castwise.cast(np.ma.masked_invalid(X), np.float16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
+@pytest.mark.parametrize("size", [3, 700])
+def test_draws_go_by_places_in_c_order(dtype: str, size: int) -> None:
+    """Whatever the order in memory, and the same as of a larger array that begins alike."""
+    rng = np.random.default_rng(8)
+    x = (rng.normal(size=(size, 5)) * 1e4).astype(dtype)
+    target = "complex32" if dtype == "complex64" else "bfloat16"
+    options: dict[str, Any] = {"rounding": "stochastic", "seed": 2**64 - 1}
+    longer = castwise.cast(np.resize(x, (100_000, 5)), target, threads=1, **options)
+    want = longer[:size].tobytes()
+    for way in (np.ascontiguousarray, np.asfortranarray, lambda a: a[::-1][::-1]):
+        assert castwise.cast(way(x), target, **options).tobytes() == want
+        for order in "CF":
+            out = np.zeros_like(longer, shape=x.shape, order=order)
+            assert castwise.cast(way(x), out=out, **options).tobytes() == want
+    seed = np.uint64(2**64 - 1)
+    assert castwise.cast(x, target, rounding="stochastic", seed=seed).tobytes() == want
+
+
+@pytest.mark.parametrize("target", ["complex64", "float64"])
+def test_draws_that_nothing_needs_change_nothing(target: str) -> None:
+    got = castwise.cast(X, target, rounding="stochastic", seed=3)
+    assert got.tobytes() == X.astype(target).tobytes()

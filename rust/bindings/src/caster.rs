@@ -217,7 +217,8 @@ impl Caster {
         let found =
             ["rounding", "overflow", "nan", "scale", "order", "copy"].map(|name| options.get_item(name));
         let [rounding, overflow, nan, scale, order, copy] = found;
-        let found = [rounding?, overflow?, nan?, scale?, order?, copy?];
+        // Without a seed, each call draws one.
+        let found = [rounding?, overflow?, nan?, scale?, None, order?, copy?];
         let request = Request::read(found.each_ref().map(|value| value.as_ref().map(Bound::as_borrowed)));
         let request = request.filter(|_| sides == [true, true] && !report);
         request.map(|request| request.between((source.format, target.format))).transpose()

@@ -10,7 +10,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::ffi::PyCFunctionFastWithKeywords;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyFloat, PyString};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use crate::array::{Order, Place, Plain};
 use crate::cast::word_named;
@@ -37,13 +37,20 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads rounding, overflow, nan, scale, order and copy as given; `None` for invalid ones too.
+    /// Reads rounding, overflow, nan, scale, seed, order and copy as given; `None` for invalid ones too.
     #[inline]
-    pub(crate) fn read(given: [Option<Borrowed<'_, '_, PyAny>>; 6]) -> Option<Self> {
-        let [rounding, overflow, nan, scale, order, copy] = given;
-        let rounding = match unless_none(rounding) {
+    pub(crate) fn read(given: [Option<Borrowed<'_, '_, PyAny>>; 7]) -> Option<Self> {
+        let [rounding, overflow, nan, scale, seed, order, copy] = given;
+        let rounding: Option<Rounding> = match unless_none(rounding) {
             None => None,
-            Some(word) => Some(word_named(&word).filter(|&rounding| rounding != Rounding::Stochastic)?),
+            Some(word) => Some(word_named(&word)?),
+        };
+        let seed = match (unless_none(seed), rounding == Some(Rounding::Stochastic)) {
+            (None, false) => 0,
+            // One that does not fit makes an error that is dropped.
+            (Some(seed), true) => Python::attach(|_| seed.cast_exact::<PyInt>().ok()?.extract().ok())?,
+            // It is drawn, or refused.
+            _ => return None,
         };
         let factor = match unless_none(scale) {
             None => None,
@@ -54,13 +61,7 @@ impl Request {
         let nan = nan.map_or(Some(NanRule::Keep), |word| word_named(&word))?;
         let order = order.map_or(Some(Order::Keep), |word| Order::named(&word))?;
         let copy = copy.map_or(Some(true), |flag| Some(flag.cast::<PyBool>().ok()?.is_true()))?;
-        Some(Self {
-            order,
-            copy,
-            options: Options { rounding, overflow, nan, seed: 0 },
-            factor,
-            planned: None,
-        })
+        Some(Self { order, copy, options: Options { rounding, overflow, nan, seed }, factor, planned: None })
     }
 
     /// Returns it for casts between two formats only.
@@ -87,13 +88,14 @@ pub(crate) struct Cast;
 
 impl Function for Cast {
     fn short<'py>(arguments: &Arguments<'_, 'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        static NAMES: Names<9> =
-            Names::new(["x", "dtype", "out", "rounding", "overflow", "nan", "scale", "order", "copy"]);
+        static NAMES: Names<10> = Names::new([
+            "x", "dtype", "out", "rounding", "overflow", "nan", "scale", "seed", "order", "copy",
+        ]);
         let Some(values) = arguments.read(&NAMES, 2) else { return Ok(None) };
-        let [Some(x), dtype, out, rounding, overflow, nan, scale, order, copy] = values else {
+        let [Some(x), dtype, out, rounding, overflow, nan, scale, seed, order, copy] = values else {
             return Ok(None);
         };
-        let options = [rounding, overflow, nan, scale, order, copy];
+        let options = [rounding, overflow, nan, scale, seed, order, copy];
         let Some(request) = Request::read(options) else { return Ok(None) };
         match (unless_none(dtype), unless_none(out)) {
             (Some(dtype), None) => cast_to(&x, &dtype, &request),
@@ -178,7 +180,10 @@ pub(crate) fn cast_into<'py>(
 /// A request between two formats is one between theirs.
 #[inline]
 unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request) -> PyResult<bool> {
-    let (bytes, dense) = (source.size() + target.size(), target.is_dense_as(source));
+    let draws = request.options.rounding == Some(Rounding::Stochastic);
+    // Draws go by places in C order.
+    let dense = if draws { target.is_dense_in_order(source) } else { target.is_dense_as(source) };
+    let bytes = source.size() + target.size();
     if bytes > if dense { LARGEST } else { KEEPS_INTERPRETER } {
         return Ok(false);
     }

@@ -88,6 +88,11 @@ impl<'a, 'py> Plain<'a, 'py> {
         self.flags & other.flags & ORDERS != 0
     }
 
+    /// Returns whether it and another array of its shape are both dense in C order.
+    pub(crate) fn is_dense_in_order(&self, other: &Self) -> bool {
+        self.flags & other.flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0
+    }
+
     /// Returns whether another array may be cast into it, element by element in any order.
     pub(crate) fn takes(&self, source: &Self) -> bool {
         let ((start, end), (other, others_end)) = (self.extent(), source.extent());

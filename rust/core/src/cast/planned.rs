@@ -11,7 +11,8 @@ use crate::plan::{Plan, PlanKey, logs_casts};
 /// A cast of few dense elements in native byte order.
 pub struct PlannedCast {
     plan: Held,
-    factor: Option<f64>,
+    /// The factor, and the seed of draws.
+    given: (Option<f64>, u64),
 }
 
 enum Held {
@@ -23,7 +24,7 @@ enum Held {
 
 impl fmt::Debug for PlannedCast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PlannedCast").field("factor", &self.factor).finish_non_exhaustive()
+        f.debug_struct("PlannedCast").field("factor", &self.given.0).finish_non_exhaustive()
     }
 }
 
@@ -39,10 +40,10 @@ impl PlannedCast {
             (Some(plan), Some(few)) => Held::Shared(plan?, few?),
             _ => Held::Own(Box::new(Plan::new(&key, Level::active())?)),
         };
-        Ok(Self { plan, factor })
+        Ok(Self { plan, given: (factor, options.seed) })
     }
 
-    /// Casts `count` elements, unless they are many, may be refused, are drawn for, or the level is not in use any more;
+    /// Casts `count` elements, unless they are many, may be refused, or the level is not in use any more;
     /// returns whether it did.
     ///
     /// # Safety
@@ -58,6 +59,6 @@ impl PlannedCast {
         }
         let plan = if few.route.level == Plan::level_for(count) { few } else { plan };
         // SAFETY: the caller's promise.
-        unsafe { plan.cast_few(source, target, count, self.factor) }
+        unsafe { plan.cast_few(source, target, count, self.given) }
     }
 }

@@ -7,7 +7,7 @@
 //! | stochastic rounding | by a stage that draws in registers; else tile by tile, so that draws and lanes stay in the innermost cache |
 //! | one stage | over all elements; long targets from an aligned element on |
 //! | two stages | tile by tile, through lanes that stay in the innermost cache |
-//! | real to complex | results go to a tile, and are interleaved with zeros from there |
+//! | real to complex | by a stage that writes zeros as well; else results go to a tile, and are interleaved from there |
 //! | very long | results go to a tile, and are copied to memory past the caches from there |
 
 use super::draws;
@@ -153,6 +153,10 @@ impl Dense<'_> {
         let Self { route, source, target, count, .. } = *self;
         let (element, streams) = (self.element(), self.streams());
         let mut end = 0;
+        if let (true, None, Some(stage)) = (self.real_to_complex, &route.decode, &route.encode) {
+            // SAFETY: the caller's promise.
+            end = unsafe { stage.run_with_zeros(route.level, Span { source, target, count, ..Span::EMPTY }) };
+        }
         while end < count {
             let start = end;
             // The first tile ends where the targets of the others are aligned.

@@ -146,6 +146,11 @@ mod tests {
         numbers.flat_map(f32::to_ne_bytes).collect()
     }
 
+    /// Numbers from 32767 to 32768, whose sums in fixed point with 16 bits of fraction are near the largest.
+    fn near_the_largest() -> Vec<u8> {
+        (0..COUNT).flat_map(|index| (32767.0 + (index % 256) as f32 / 256.0).to_ne_bytes()).collect()
+    }
+
     #[test]
     fn what_draws_by_itself_gives_what_stages_do() {
         let named = |name| Format::named(name).unwrap();
@@ -163,22 +168,23 @@ mod tests {
                         }
                         found += 1;
                         let what = format!("{source:?} {target:?} {options:?} {level:?}");
-                        let edge = if source == named("float32") {
-                            on_the_edge(target, Stream::new(options.seed))
+                        let edges = if source == named("float32") {
+                            vec![on_the_edge(target, Stream::new(options.seed)), near_the_largest()]
                         } else {
                             // Small numbers of every kind.
-                            (0..COUNT)
-                                .flat_map(|index| ((index * 7) as u16 ^ (index as u16) << 15).to_ne_bytes())
-                                .collect()
+                            let codes = (0..COUNT).map(|index| (index * 7) as u16 ^ (index as u16) << 15);
+                            vec![codes.flat_map(u16::to_ne_bytes).collect()]
                         };
-                        for first in [0, (1 << 32) - 1000, (1 << 33) - 64] {
-                            let [results, expected] = both(&request, level, &edge, first);
-                            assert!(results == expected, "{what} {first}");
-                        }
-                        for count in [1, 15, 16, 31, 32, 63, 64, 65, 100, 128] {
-                            let [results, expected] =
-                                both(&request, level, &edge[..count * plan.source_size], 5);
-                            assert!(results == expected, "{what} {count}");
+                        for edge in edges {
+                            for first in [0, (1 << 32) - 1000, (1 << 33) - 64] {
+                                let [results, expected] = both(&request, level, &edge, first);
+                                assert!(results == expected, "{what} {first}");
+                            }
+                            for count in [1, 15, 16, 31, 32, 63, 64, 65, 100, 128] {
+                                let [results, expected] =
+                                    both(&request, level, &edge[..count * plan.source_size], 5);
+                                assert!(results == expected, "{what} {count}");
+                            }
                         }
                     }
                 }

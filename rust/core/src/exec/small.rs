@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use super::dense::{Dense, run_dense};
 use super::scratch::run_scaled;
 use crate::codec::options::Options;
+use crate::codec::random::Stream;
 use crate::error::Error;
 use crate::format::Format;
 use crate::layout::transfer::{Gaps, gather, scatter};
@@ -61,7 +62,7 @@ pub unsafe fn cast_few(
     let pair = (source_format, target_format);
     let key = PlanKey::new(pair, options, (factor.is_some(), factor), (false, count));
     // SAFETY: the caller's promise.
-    Plan::with(&key, count, |plan| unsafe { plan.cast_few(source, target, count, factor) })
+    Plan::with(&key, count, |plan| unsafe { plan.cast_few(source, target, count, (factor, options.seed)) })
 }
 
 /// An operand: its first element, and the bytes between elements per axis.
@@ -82,6 +83,19 @@ impl Plan {
         unsafe { run_dense(&dense) };
     }
 
+    /// Does the same by a plan with draws, which go by places in memory.
+    ///
+    /// # Safety
+    /// As for [`Plan::run`].
+    #[inline(never)]
+    unsafe fn run_drawn(&self, source: *const u8, target: *mut u8, count: usize, seed: u64) {
+        let (route, count) = (&self.route, count * self.parts.components);
+        let draws = Some((Stream::new(seed), 0));
+        let dense = Dense { route, source, target, count, real_to_complex: false, draws };
+        // SAFETY: the caller's promise.
+        unsafe { run_dense(&dense) };
+    }
+
     /// Casts elements in native byte order, if they are dense, or few and with few axes, and none is refused; returns
     /// whether it did.
     ///
@@ -95,7 +109,8 @@ impl Plan {
         target: Strided<'_, *mut u8>,
         factor: Option<f64>,
     ) -> bool {
-        let Some(run) = run(shape, source.1, target.1) else { return false };
+        // Draws go by places in C order.
+        let Some(run) = run(shape, source.1, target.1).filter(|_| !self.route.draws) else { return false };
         let dense = run.is_dense(SOURCE, self.source_size()) && run.is_dense(TARGET, self.target_size());
         if run.len() > self.most(dense) {
             return false;
@@ -104,14 +119,15 @@ impl Plan {
         run.len() == 0
             || unsafe {
                 if dense {
-                    self.cast_dense(source.0, target.0, run.len(), factor)
+                    self.cast_dense(source.0, target.0, run.len(), (factor, 0))
                 } else {
                     self.cast_strided(source.0, target.0, &run, factor)
                 }
             }
     }
 
-    /// Casts dense elements in native byte order, if they are few and none is refused; returns whether it did.
+    /// Casts dense elements in native byte order, if they are few and none is refused, with a factor and a seed where
+    /// the plan needs them; returns whether it did. Draws go by places in memory.
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
@@ -121,10 +137,10 @@ impl Plan {
         source: *const u8,
         target: *mut u8,
         count: usize,
-        factor: Option<f64>,
+        given: (Option<f64>, u64),
     ) -> bool {
         // SAFETY: the caller's promise; scaled elements are fewer than a tile.
-        count <= self.most(true) && (count == 0 || unsafe { self.cast_dense(source, target, count, factor) })
+        count <= self.most(true) && (count == 0 || unsafe { self.cast_dense(source, target, count, given) })
     }
 
     /// Returns how many elements a small cast has at most.
@@ -132,7 +148,11 @@ impl Plan {
     fn most(&self, dense: bool) -> usize {
         let Parts { components, real_to_complex, .. } = self.parts;
         match (self.route.scaled, dense) {
-            _ if self.route.draws || self.collector.is_some() => 0,
+            _ if self.collector.is_some() => 0,
+            _ if self.route.draws => {
+                let drawn = dense && !real_to_complex && Dense::suits(&self.route);
+                if drawn { usize::MAX } else { 0 }
+            }
             // Scaled complex numbers are left to the general cast.
             (true, _) if components == 1 && !real_to_complex => SMALL,
             (true, _) => 0,
@@ -150,7 +170,7 @@ impl Plan {
         source: *const u8,
         target: *mut u8,
         count: usize,
-        factor: Option<f64>,
+        (factor, seed): (Option<f64>, u64),
     ) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
@@ -161,6 +181,7 @@ impl Plan {
                 }
             }
             match factor.filter(|_| self.route.scaled) {
+                None if self.route.draws => self.run_drawn(source, target, count, seed),
                 None => self.run(source, target, count),
                 Some(factor) => run_scaled(&self.route, (source, target), count, factor),
             }
@@ -193,7 +214,7 @@ impl Plan {
                 gather(level, (source, Gaps::Read), SOURCE, &[*run], (size, false), from);
             }
             let from = if dense { source } else { from };
-            let done = self.cast_dense(from, to, run.len(), factor);
+            let done = self.cast_dense(from, to, run.len(), (factor, 0));
             if done && !to_dense {
                 scatter(level, to.cast_const(), target, TARGET, &[*run], (to_size, false));
             }

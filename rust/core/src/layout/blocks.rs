@@ -51,7 +51,12 @@ pub(crate) fn cut(layout: Layout) -> Parts {
 /// Returns the lengths of a block along both axes: a cache line of target elements, and as many times that as a tile
 /// holds; one is longer where the axis of the other is short.
 fn shape_of_block(layout: &Layout, across: usize, along: usize) -> (usize, usize) {
-    let whole = |length: usize| if length < 16 { length } else { length / 16 * 16 };
+    // Long rows fill the longest registers, so that none is padded.
+    let whole = |length: usize| match length {
+        0..16 => length,
+        16..64 => length / 16 * 16,
+        _ => length / 64 * 64,
+    };
     let line = (LINE / layout.axes[along].strides[TARGET].unsigned_abs().max(1)).clamp(32, 64);
     let columns = line.min(layout.axes[along].length);
     let rows = whole(TILE / columns).min(layout.axes[across].length);

@@ -38,6 +38,11 @@ pub(super) unsafe fn deinterleave(size: usize, groups: Groups) {
 }
 
 impl Groups {
+    /// Returns how many groups are readable as a whole.
+    pub(super) fn readable(&self) -> usize {
+        self.count.saturating_sub(usize::from(self.channels < self.elements))
+    }
+
     /// # Safety
     /// As for [`deinterleave`]; elements have this size.
     unsafe fn of_elements<T: Shuffle<N>, const N: usize>(self) {
@@ -59,7 +64,7 @@ impl Groups {
         let from = from.cast::<T>();
         let to = |channel: usize| to.wrapping_offset(channel as isize * to_stride).cast::<T>();
         // The last vectors overlap the ones before.
-        let readable = count.saturating_sub(usize::from(channels < K));
+        let readable = self.readable();
         let whole = if readable < N { 0 } else { readable };
         for group in (0..whole).step_by(N).map(|group| group.min(whole - N)) {
             // SAFETY: N groups from here on are among the caller's readable ones.

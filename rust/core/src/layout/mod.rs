@@ -8,6 +8,7 @@ mod row_places;
 mod rows;
 mod shuffle;
 pub(crate) mod streaming;
+mod thirds;
 pub(crate) mod transfer;
 mod transpose;
 

@@ -8,6 +8,7 @@ use super::channels::{CHANNELS, Groups, deinterleave};
 use super::row_places::Rows;
 pub(crate) use super::rows::Gaps;
 use super::rows::{self, strided};
+use super::thirds;
 use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Level, RawKernel};
@@ -36,7 +37,7 @@ pub(crate) unsafe fn gather(
         unsafe {
             let (first, to) = (base.offset(run.offsets[operand]), tile.add(done * size));
             if let Some(groups) = shape.groups((first, gaps), to, swapped) {
-                deinterleave(shape.size, groups);
+                deinterleave(shape.size, thirds::taken(level, shape.size, groups));
             } else if shape.is_crosswise(swapped) {
                 let lines = (shape.count, shape.rows);
                 transpose(level, shape.size, (first, shape.stride), lines, (to, shape.row_size()));

@@ -25,7 +25,7 @@ use crate::kernels::stages::{from_float, wrap};
 use crate::kernels::stages::{from_integer, integer};
 use crate::kernels::tables::lookup;
 use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
-use crate::kernels::vectors::{direct, low_bytes, native};
+use crate::kernels::vectors::{direct, native};
 
 /// The stages that a tile passes through.
 pub(crate) struct Route {
@@ -110,9 +110,7 @@ impl Route {
         if request.integer_ends() && !request.scaled {
             let wraps = options.overflow != Overflow::Saturate || target.kind() == Kind::Bool;
             if wraps && !request.tells {
-                let pair = (source, target);
-                self.encode =
-                    wrap::stage(source, target).map(|stage| low_bytes::stage(pair, self.level, stage));
+                self.encode = wrap::stage(source, target).map(|stage| self.in_registers(request, stage));
             }
             if self.encode.is_none() {
                 self.encode = integer::stage(source, target, options.overflow);
@@ -155,10 +153,10 @@ impl Route {
             return true;
         }
         self.encode = match source.float() {
-            None => from_integer::stage(source, target)
-                .map(|stage| low_bytes::stage((source, target), self.level, stage)),
+            None => from_integer::stage(source, target).map(|stage| self.in_registers(request, stage)),
             Some(spec) if spec == pivot_spec::<Binary64>() => {
                 from_float::from_float64(target, options.overflow)
+                    .map(|stage| self.in_registers(request, stage))
             }
             Some(spec) if spec == pivot_spec::<Binary32>() => {
                 from_float::from_float32(target, options.overflow)
@@ -179,6 +177,15 @@ impl Route {
             self.lane_size = size_of::<f32>();
         }
         self.encode.is_some()
+    }
+
+    /// Makes a stage for single elements one for registers, where that is faster.
+    fn in_registers(
+        &self,
+        &Request { source, target, .. }: &Request,
+        elements: Box<dyn Stage>,
+    ) -> Box<dyn Stage> {
+        native::in_registers((source, target), self.level, elements)
     }
 
     /// Fills in the stages of the pivot route.

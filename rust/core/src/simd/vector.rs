@@ -144,6 +144,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// [`Vector::crosswise`].
     unsafe fn interleave(planes: [Self::Integers; 4]) -> [Self::Integers; 4];
 
+    /// Returns lanes of 4 or 8 bytes, each followed by a lane of zeros.
+    unsafe fn with_zeros<const SIZE: usize>(a: Self::Integers) -> [Self::Integers; 2];
+
     /// Returns the even 32-bit lanes of two registers.
     unsafe fn even32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Returns the even 64-bit lanes of two registers.
@@ -198,6 +201,14 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn load_f64_midrange(source: *const u8) -> Self::F32s {
         // SAFETY: the trait's contract.
         unsafe { Self::load_f64(source) }
+    }
+    /// Loads two registers of float64 as float32 rounded to nearest; NaN keeps its sign.
+    unsafe fn load_f64_nearest(source: *const u8) -> Self::F32s;
+    /// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest.
+    #[inline(always)]
+    unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [Self::F32s; 4] {
+        // SAFETY: the trait's contract.
+        unsafe { nearest_one_by_one::<Self, SIGNED>(source) }
     }
     /// Converts two registers of float32 to float16, in one of the [`rounding`]s; NaN keeps the upper bits of its
     /// payload.
@@ -324,6 +335,29 @@ pub(crate) unsafe fn up_above_middle<V: Vector>(
     unsafe {
         let above = V::sub_saturated16(V::or_masked(low, high, one), V::splat16(1 << 15));
         V::add16(high, V::min16(above, one))
+    }
+}
+
+/// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest, one after the other.
+///
+/// # Safety
+/// The level's features, and as many integers at the pointer.
+#[inline(always)]
+pub(super) unsafe fn nearest_one_by_one<V: Vector, const SIGNED: bool>(source: *const u8) -> [V::F32s; 4] {
+    let mut numbers = [0f32; MOST_BYTES];
+    // SAFETY: the caller's promise; no register is longer than a quarter of the numbers.
+    unsafe {
+        for (i, number) in numbers[..V::BYTES].iter_mut().enumerate() {
+            let bits = source.cast::<u64>().add(i).read_unaligned();
+            *number = if SIGNED { bits as i64 as f32 } else { bits as f32 };
+        }
+        let registers = numbers.as_ptr().cast::<u8>();
+        [
+            V::from_bits(V::load(registers)),
+            V::from_bits(V::load(registers.add(V::BYTES))),
+            V::from_bits(V::load(registers.add(2 * V::BYTES))),
+            V::from_bits(V::load(registers.add(3 * V::BYTES))),
+        ]
     }
 }
 

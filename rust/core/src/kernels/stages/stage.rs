@@ -53,6 +53,14 @@ pub(crate) unsafe trait Stage: Send + Sync {
     /// the source itself, but they do not overlap otherwise.
     unsafe fn run(&self, level: Level, span: Span);
 
+    /// Runs it for the first elements, with a zero as wide as a result after each; returns how many it has written.
+    ///
+    /// # Safety
+    /// As for [`Stage::run`], with results of twice the size.
+    unsafe fn run_with_zeros(&self, _level: Level, _span: Span) -> usize {
+        0
+    }
+
     /// Returns whether it aligns its stores to long targets by itself.
     fn aligns(&self) -> bool {
         false

@@ -180,6 +180,25 @@ unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 2, STEPS> {
     }
 }
 
+/// To four bytes.
+// SAFETY: a step reads the elements that it converts, and no others.
+unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 4, STEPS> {
+    const FROM: usize = 1;
+    type Ready = Rows<V::Integers, 4, STEPS>;
+
+    #[inline(always)]
+    unsafe fn ready(&self) -> Self::Ready {
+        // SAFETY: the trait's contract.
+        unsafe { self.ready::<V>() }
+    }
+
+    #[inline(always)]
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe { V::interleave(Self::lookup::<V>(&ready, V::crosswise(V::load(source)))) }
+    }
+}
+
 /// Makes the stage for results of this size with at most so many classes.
 fn with_steps<V: Nibbles, const STEPS: usize>(
     vectors: V,
@@ -190,15 +209,18 @@ fn with_steps<V: Nibbles, const STEPS: usize>(
     Some(match size {
         1 => InSteps::<V, _, 1>::boxed(vectors, Rows::<Row, 1, STEPS>::of(&[a])?),
         2 => InSteps::<V, _, 2>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[a, b])?),
-        4 if table.sets_last_two(size) => {
-            InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?)
-        }
+        4 => InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?),
         _ => return None,
     })
 }
 
-/// Makes the stage for results of this size, if it is 1 or 2, or 4 and only the last two bytes are ever set.
+/// Makes the stage for results of this size, if it is 1 or 2, or 4 with only the last two bytes ever set or with few
+/// classes.
 pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
+    if size == size_of::<f32>() && !table.sets_last_two(size) {
+        let [a, b, c, d, ..] = table.planes;
+        return Some(InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?));
+    }
     with_steps::<V, 2>(vectors, table, size)
         .or_else(|| with_steps::<V, 3>(vectors, table, size))
         .or_else(|| with_steps::<V, 4>(vectors, table, size))

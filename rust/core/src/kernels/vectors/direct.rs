@@ -239,6 +239,16 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let source_spec = request.source.float().filter(|spec| spec.mantissa_bits < bits);
     let Some(equal) = source_spec.and_then(|spec| equal_factor(&spec, grid, factor)) else {
+        let in_one = match (shape, is_f32) {
+            (None, false) => product_to_byte(request, decided, vectors.level()),
+            (None, true) if is_exact(request.source.float()?, as_f32) => {
+                product_to_byte(request, Rounded { source, factor: as_f32 }, vectors.level())
+            }
+            _ => None,
+        };
+        if in_one.is_some() {
+            return in_one;
+        }
         // The error of subnormal products is below anything that the target keeps.
         return if is_f32 && shape != Some(Shape::Bf16) {
             through(vectors, request, Times::<F, false> { source, factor })
@@ -256,6 +266,13 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let factor = f64::from(equal);
     in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))
+}
+
+/// Returns whether float32 holds all products of a source and a factor, except subnormal ones.
+fn is_exact(source: FloatSpec, factor: f32) -> bool {
+    let implicit = 1 << Binary32::MANTISSA;
+    let bits = f32::MANTISSA_DIGITS - (factor.to_bits() | implicit).trailing_zeros();
+    source.mantissa_bits + 1 + bits <= f32::MANTISSA_DIGITS
 }
 
 /// Makes the stage to float32, with any options.

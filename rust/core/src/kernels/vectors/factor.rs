@@ -79,9 +79,9 @@ impl Ties {
     pub(super) const OF_BYTES: Self = Self { added: 0, clear: 0xffff };
 
     /// Widens the test for products with a rounded factor: factor and product are each off by half a unit in the last
-    /// place, together at most two units of the product's.
+    /// place, together by at most one unit and a half of the product's.
     pub(super) fn of_rounded_factor(self) -> Self {
-        const NEAR: u32 = 4;
+        const NEAR: u32 = 2;
         Self { added: self.added + NEAR, clear: self.clear & !(2 * NEAR - 1) }
     }
 }

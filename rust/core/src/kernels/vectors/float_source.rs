@@ -193,6 +193,21 @@ unsafe impl Floats for F16Source {
     }
 }
 
+/// float64 rounded to nearest in float32.
+#[derive(Clone, Copy)]
+pub(super) struct NearestF64Source;
+
+// SAFETY: every operation reads as many elements as it gives, of that size.
+unsafe impl Floats for NearestF64Source {
+    const SIZE: usize = 8;
+
+    #[inline(always)]
+    unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
+        // SAFETY: the trait's contract.
+        unsafe { V::load_f64_nearest(source) }
+    }
+}
+
 /// float64 rounded to odd in float32: rounding from there to two bits fewer is correct.
 #[derive(Clone, Copy)]
 pub(super) struct F64Source;

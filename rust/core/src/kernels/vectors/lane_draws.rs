@@ -53,12 +53,12 @@ impl<V: StochasticOps> Draws<V> {
         }
     }
 
-    /// Returns the draws of a register; unless `WHOLE`, only their upper 16 bits are valid.
+    /// Returns the draws of a register; unless `whole`, only their upper 16 bits are valid.
     ///
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    pub(super) unsafe fn of<const WHOLE: bool>(&self, register: usize) -> V::Integers {
+    pub(super) unsafe fn of(&self, register: usize, whole: bool) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
             let mut z = self.spread;
@@ -67,7 +67,7 @@ impl<V: StochasticOps> Draws<V> {
             }
             z = V::mul32(V::xor(z, V::shr32::<16>(z)), V::splat32(MULTIPLIERS[0]));
             z = V::mul32(V::xor(V::xor(z, V::shr32::<15>(z)), self.key), V::splat32(MULTIPLIERS[1]));
-            if WHOLE { V::xor(z, V::shr32::<16>(z)) } else { z }
+            if whole { V::xor(z, V::shr32::<16>(z)) } else { z }
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod equal_factor;
 pub(crate) mod error_free_product;
 pub(crate) mod factor;
 pub(crate) mod float_source;
+pub(crate) mod from_64_bits;
 pub(crate) mod integer_source;
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -35,6 +36,7 @@ pub(crate) mod piecewise_stage;
 pub(crate) mod shapes;
 pub(crate) mod stochastic_codes;
 pub(crate) mod stochastic_stage;
+pub(crate) mod then_elements;
 pub(crate) mod thresholds;
 pub(crate) mod through_f32;
 pub(crate) mod to_byte;

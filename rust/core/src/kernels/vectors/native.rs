@@ -1,10 +1,11 @@
-//! Conversions that machines have instructions for, under default options: floats to integers and to float64.
+//! Conversions that machines have instructions for, under default options: floats to integers and to float64, and those
+//! from 64 bits and to bytes that the compiler finds a loop for as well.
 
 #![deny(unsafe_code)]
 
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::shapes::{Shape, shape_of};
-use super::{through_f32, to_f64, to_integer};
+use super::{from_64_bits, low_bytes, through_f32, to_f64, to_integer};
 use crate::codec::options::Overflow;
 use crate::codec::pivot::Binary64;
 use crate::cpu::Level;
@@ -22,6 +23,14 @@ pub(crate) fn stage(
 ) -> Option<Box<dyn Stage>> {
     let spec = source.float()?;
     with_vectors!(level, vectors => on(vectors, &spec, (target, overflow)))?
+}
+
+/// Makes the stage for a pair around the one for single elements, which serves where there is no other.
+pub(crate) fn in_registers(pair: (Format, Format), level: Level, elements: Box<dyn Stage>) -> Box<dyn Stage> {
+    match low_bytes::registers(pair, level).or_else(|| from_64_bits::registers(pair, level)) {
+        Some(registers) => registers.then(elements),
+        None => elements,
+    }
 }
 
 fn on<V: Conversions>(vectors: V, source: &FloatSpec, target: (Format, Overflow)) -> Option<Box<dyn Stage>> {

@@ -1,5 +1,6 @@
-//! Codes from the sums of stochastic rounding (see [`super::stochastic_stage`]).
+//! Codes from the values and the sums of stochastic rounding (see [`super::stochastic_stage`]).
 
+use super::lane_draws::Draws;
 use super::shapes::Shape;
 use super::shapes::shape_of;
 use crate::codec::encode::SpecialCodes;
@@ -8,11 +9,14 @@ use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Kind, Specials};
 use crate::kernels::request::Request;
-use crate::simd::StochasticOps;
+use crate::simd::{StochasticOps, rarely, rounding};
 
 /// Whole numbers below 256, as floats: 128 is the smallest normal one, and its last place is 1.
 const WHOLE_NUMBERS: FloatSpec =
     FloatSpec { signed: true, exponent_bits: 0, mantissa_bits: 7, bias: -6, specials: Specials::Finite };
+
+/// The least that units of its last place times 2^23 are a float32 of.
+const LEAST: f32 = 1.0 / (1u128 << 103) as f32;
 
 /// The constants of one target.
 #[derive(Clone, Copy)]
@@ -57,8 +61,7 @@ impl Rule {
             && (limit == spec.max_code() || limit == spec.max_code() + 1)
             && (!is_f16 || has_room);
         let rule = Self::of(&spec, [limit as u32; 2], codes.zero[1] == 0)?;
-        (applies && (rule.smallest > f32::MIN_POSITIVE || shape_of(&spec) == Some(Shape::Bf16)))
-            .then_some(rule)
+        (applies && (rule.smallest >= LEAST || shape_of(&spec) == Some(Shape::Bf16))).then_some(rule)
     }
 
     fn of(spec: &FloatSpec, limit: [u32; 2], signless_zero: bool) -> Option<Self> {
@@ -79,23 +82,40 @@ impl Rule {
 
 const TOP: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
+const F16_INFINITY: u32 = 0x7c00;
+const BF16_INFINITY: u32 = f32::INFINITY.to_bits() >> 16;
 
-/// Makes results from sums.
+/// Makes results from values or from sums.
 ///
 /// # Safety
 /// The operation needs the level's features.
 pub(super) trait Results<V: StochasticOps, const SIZE: usize>: Send + Sync + 'static {
     /// Whether results have float32's exponents, so that signs need no separate handling.
     const SHIFTED: bool = false;
-    /// Whether draws for float16 are needed whole.
-    const WHOLE: bool = false;
-    /// Returns codes in memory order, from sums, and registers of 16-bit lanes with the signs on top.
-    unsafe fn results(
-        rule: &Rule,
-        sums: [V::Integers; 4],
-        signs: [V::Integers; 2],
-        paired: bool,
-    ) -> [V::Integers; SIZE];
+    /// Bits that are dropped at least, and at most.
+    const DROPPED: [u32; 2];
+    /// Whether some codes are computed from values, without sums.
+    const OF_VALUES: bool = false;
+    /// Returns codes of float32, none of them NaN, if they are computed from values.
+    #[inline(always)]
+    unsafe fn of_values(
+        _rule: &Rule,
+        _values: [V::F32s; 4],
+        _draws: Draws<V>,
+    ) -> Option<[V::Integers; SIZE]> {
+        None
+    }
+    /// Returns codes in memory order, from sums, and registers of 16-bit lanes with the signs on top, if they are
+    /// computed from these.
+    #[inline(always)]
+    unsafe fn of_sums(
+        _rule: &Rule,
+        _sums: [V::Integers; 4],
+        _signs: [V::Integers; 2],
+        _paired: bool,
+    ) -> Option<[V::Integers; SIZE]> {
+        None
+    }
 }
 
 /// Codes of 8 bits.
@@ -111,13 +131,15 @@ pub(super) struct U16Codes;
 pub(super) struct Bf16Codes;
 
 impl<V: StochasticOps> Results<V, 1> for ByteCodes {
+    const DROPPED: [u32; 2] = [16, 23];
+
     #[inline(always)]
-    unsafe fn results(
+    unsafe fn of_sums(
         rule: &Rule,
         sums: [V::Integers; 4],
         signs: [V::Integers; 2],
         paired: bool,
-    ) -> [V::Integers; 1] {
+    ) -> Option<[V::Integers; 1]> {
         // SAFETY: the trait's contract.
         unsafe {
             let [low, high] = upper_u16s::<V>(sums, paired);
@@ -128,32 +150,46 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
                 tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
             }
             code = V::or_masked(code, tops, V::splat8(TOP_BYTE));
-            [V::in_order(code)]
+            Some([V::in_order(code)])
         }
     }
 }
 
 impl<V: StochasticOps> Results<V, 1> for Integers {
-    const WHOLE: bool = true;
+    const DROPPED: [u32; 2] = [16; 2];
+    const OF_VALUES: bool = true;
 
     #[inline(always)]
-    unsafe fn results(
-        rule: &Rule,
-        sums: [V::Integers; 4],
-        signs: [V::Integers; 2],
-        paired: bool,
-    ) -> [V::Integers; 1] {
+    unsafe fn of_values(rule: &Rule, values: [V::F32s; 4], draws: Draws<V>) -> Option<[V::Integers; 1]> {
+        const PLACES: f32 = (1 << 16) as f32;
+        // Far above all limits, so that no sum overflows.
+        const MOST: f32 = (1 << 30) as f32;
         // SAFETY: the trait's contract.
         unsafe {
-            let [low, high] = upper_u16s::<V>(sums, paired);
-            let [positive, negative] = rule.limit.map(|limit| limit as u16);
-            let (positive, negative, zero) = (V::splat16(positive), V::splat16(negative), V::splat16(0));
-            let low_limit = V::choose16(V::above16(zero, signs[0]), negative, positive);
-            let high_limit = V::choose16(V::above16(zero, signs[1]), negative, positive);
-            let code = V::unzip8(code16::<V>(rule, low, low_limit), code16::<V>(rule, high, high_limit)).0;
-            let tops = V::unzip8(signs[0], signs[1]).1;
-            let negated = V::add8(V::xor(code, V::splat8(u8::MAX)), V::splat8(1));
-            [V::in_order(V::choose8(V::top8(tops), negated, code))]
+            let (places, most) =
+                (V::from_bits(V::splat32(PLACES.to_bits())), V::from_bits(V::splat32(MOST.to_bits())));
+            let mut sums = [V::splat32(0); 4];
+            for (sum, value) in sums.iter_mut().zip(values) {
+                // Below the range the machine gives the smallest integer.
+                *sum = V::truncated_quickly(V::smaller(V::product(value, places), most));
+            }
+            let mut magnitudes = sums;
+            for register in 0..4 {
+                let sign = V::signs32(sums[register]);
+                // The draw less its largest number is added to negative ones, and the quotient rounded up.
+                let draw = V::shr32::<16>(V::xor(draws.of(register, false), sign));
+                sums[register] = V::add32(sums[register], draw);
+                magnitudes[register] = V::xor(sums[register], sign);
+            }
+            if V::any_low_ones(magnitudes) {
+                return None;
+            }
+            let is_signed = rule.limit[1] > 0;
+            Some([if is_signed {
+                V::clamp_upper_to_8::<true>(sums)
+            } else {
+                V::clamp_upper_to_8::<false>(sums)
+            }])
         }
     }
 }
@@ -172,37 +208,76 @@ unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers, limit: V::In
 }
 
 impl<V: StochasticOps> Results<V, 2> for U16Codes {
+    const DROPPED: [u32; 2] = [13; 2];
+    const OF_VALUES: bool = true;
+
+    /// Converts sums without the bits that are dropped: float16 holds normal ones exactly.
     #[inline(always)]
-    unsafe fn results(
+    unsafe fn of_values(rule: &Rule, values: [V::F32s; 4], draws: Draws<V>) -> Option<[V::Integers; 2]> {
+        const NEAREST: i32 = rounding::NEAREST_EVEN;
+        let Rule { dropped, smallest, limit, .. } = *rule;
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [a, b, c, d] = values;
+            let given = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
+            let (mut kept, mask) = (given, V::splat32(u32::MAX << dropped));
+            for (register, kept) in kept.iter_mut().enumerate() {
+                let draw = V::shr32_by(draws.of(register, false), u32::BITS - dropped);
+                *kept = V::and(V::add32(*kept, draw), mask);
+            }
+            let [a, b, c, d] = kept;
+            let low = V::to_f16::<NEAREST>(V::from_bits(a), V::from_bits(b));
+            let high = V::to_f16::<NEAREST>(V::from_bits(c), V::from_bits(d));
+            let magnitude = V::splat16(!TOP);
+            let least = V::min16(V::and(low, magnitude), V::and(high, magnitude));
+            // Up to the smallest normal result; zeros are among them.
+            let bound = V::splat16((1 << (Binary32::MANTISSA - dropped)) + 1);
+            if rarely(V::any_below16(least, bound)) && any_below::<V>(given, smallest) {
+                return None;
+            }
+            if limit[0] == F16_INFINITY {
+                return Some([low, high]);
+            }
+            Some([limited::<V>(rule, low), limited::<V>(rule, high)])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn of_sums(
         rule: &Rule,
         sums: [V::Integers; 4],
         signs: [V::Integers; 2],
         _paired: bool,
-    ) -> [V::Integers; 2] {
+    ) -> Option<[V::Integers; 2]> {
         // SAFETY: the trait's contract.
         unsafe {
             let (a, b) = (code::<V>(rule, sums[0]), code::<V>(rule, sums[1]));
             let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
             let top = V::splat16(TOP);
-            [V::or_masked(V::unzip16(a, b).0, signs[0], top), V::or_masked(V::unzip16(c, d).0, signs[1], top)]
+            let (low, high) = (V::unzip16(a, b).0, V::unzip16(c, d).0);
+            Some([V::or_masked(low, signs[0], top), V::or_masked(high, signs[1], top)])
         }
     }
 }
 
 impl<V: StochasticOps> Results<V, 2> for Bf16Codes {
     const SHIFTED: bool = true;
+    const DROPPED: [u32; 2] = [16; 2];
 
     #[inline(always)]
-    unsafe fn results(
+    unsafe fn of_sums(
         rule: &Rule,
         sums: [V::Integers; 4],
         _signs: [V::Integers; 2],
         paired: bool,
-    ) -> [V::Integers; 2] {
+    ) -> Option<[V::Integers; 2]> {
         // SAFETY: the trait's contract.
         unsafe {
             let [low, high] = upper_u16s::<V>(sums, paired);
-            [limited::<V>(rule, low), limited::<V>(rule, high)]
+            if rule.limit[0] == BF16_INFINITY {
+                return Some([low, high]);
+            }
+            Some([limited::<V>(rule, low), limited::<V>(rule, high)])
         }
     }
 }
@@ -231,6 +306,24 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
     unsafe {
         let magnitude = V::and(codes, V::splat16(!TOP));
         V::or_masked(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(TOP))
+    }
+}
+
+/// Returns whether any float32 but zeros has a magnitude below a bound.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn any_below<V: StochasticOps>(values: [V::Integers; 4], bound: f32) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (magnitude, one) = (V::splat32(!(1 << 31)), V::splat32(1));
+        let mut least = V::splat32(u32::MAX);
+        for value in values {
+            // Zeros become the largest.
+            least = V::min32(least, V::sub32(V::and(value, magnitude), one));
+        }
+        !V::most32(V::xor(least, V::splat32(u32::MAX))) < bound.to_bits() - 1
     }
 }
 

@@ -14,8 +14,13 @@
 //! Registers with such elements, which are rare, are left to the general route.
 //!
 //! Sources of 16 bits have zeros in the lower half of a float32, which cause no carry: the top 16 bits of each draw are
-//! enough, and the last step of a draw does not change them. Tiny values, which have other bits there, need all 32
-//! bits.
+//! enough, and the last step of a draw does not change them. Tiny values, which have other bits there, need all the
+//! bits that are dropped, as float32 does; where those are at most 16, the last step is left out too.
+//!
+//! Two targets have quicker ways, from values with their signs:
+//! * float16, where all results are normal or zero: the bits to drop are cleared in the sum, and what remains is
+//!   converted exactly by the machine;
+//! * integers of 8 bits: sum and code are those of fixed-point numbers.
 
 use std::marker::PhantomData;
 
@@ -71,23 +76,30 @@ impl<V: StochasticOps> Ready<V> {
         }
     }
 
-    /// Converts as many elements as a register has bytes, unless one of them is undecided.
+    /// Whether registers hold the even and the odd elements of bf16 in turn.
+    const fn paired<F: Floats, R: Results<V, SIZE>, const SIZE: usize>() -> bool {
+        F::SHIFTED && !R::OF_VALUES
+    }
+
+    /// Converts as many elements as a register has bytes, unless one of them is undecided. With `CUTS`, bits may be cut
+    /// off.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
-    unsafe fn block<F: Floats, R: Results<V, SIZE>, const SIZE: usize, const WHOLE: bool>(
+    unsafe fn block<F: Floats, R: Results<V, SIZE>, const SIZE: usize, const CUTS: bool>(
         &self,
         floats: F,
         draws: Draws<V>,
         source: *const u8,
     ) -> Block<[V::Integers; SIZE]> {
         let not_drawn = u32::BITS - self.rule.dropped;
+        let [least, most] = R::DROPPED;
         // SAFETY: the caller's promise; each quarter of the elements lies in a quarter of their bytes.
         unsafe {
             // Of each element, the 16 bits with the sign on top.
             let (mut sums, signs);
-            if F::SHIFTED {
+            if Self::paired::<F, R, SIZE>() {
                 signs = [V::load(source), V::load(source.add(V::BYTES))];
                 let (low, high) = (V::and(signs[0], V::splat16(!TOP)), V::and(signs[1], V::splat16(!TOP)));
                 if V::any16(V::above16(V::max16(low, high), V::splat16(INFINITY))) {
@@ -96,8 +108,8 @@ impl<V: StochasticOps> Ready<V> {
                 // Subtracting one moves zeros behind all other magnitudes.
                 let less = V::splat16(u16::MAX);
                 let least = V::min16(V::add16(low, less), V::add16(high, less));
-                if !WHOLE && V::any_below16(least, V::splat16(self.rule.tiny)) {
-                    return Block::NeedsWholeDraws;
+                if !CUTS && V::any_below16(least, V::splat16(self.rule.tiny)) {
+                    return Block::Cuts;
                 }
                 let odd = V::splat32(u32::MAX << 16);
                 sums = [V::raised(low), V::and(low, odd), V::raised(high), V::and(high, odd)];
@@ -105,6 +117,11 @@ impl<V: StochasticOps> Ready<V> {
                 let [a, b, c, d] = four::<V, F>(floats, source);
                 if V::any_nan(a, b) | V::any_nan(c, d) {
                     return Block::General;
+                }
+                if R::OF_VALUES
+                    && let Some(codes) = R::of_values(&self.rule, [a, b, c, d], draws)
+                {
+                    return Block::Results(codes);
                 }
                 sums = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
                 signs = if F::SIZE == 2 {
@@ -114,19 +131,22 @@ impl<V: StochasticOps> Ready<V> {
                 };
             }
             for (register, sum) in sums.iter_mut().enumerate() {
-                let draw = V::shr32_by(draws.of::<WHOLE>(register), not_drawn);
+                let draw = V::shr32_by(draws.of(register, CUTS && most > u16::BITS), not_drawn);
                 if !R::SHIFTED {
-                    if !F::SHIFTED {
+                    if !Self::paired::<F, R, SIZE>() {
                         *sum = V::and(*sum, V::splat32(!SIGN));
                     }
                     *sum = V::fixed_below(*sum, self.smallest);
                 }
                 *sum = V::add32(*sum, draw);
             }
-            if WHOLE && V::any_have(sums, self.below_code) {
+            // Most often their lower halves, which take less to test, decide it.
+            let maybe = CUTS && (least < u16::BITS || V::any_low_ones(sums));
+            if maybe && V::any_have(sums, self.below_code) {
                 return Block::General;
             }
-            Block::Results(R::results(&self.rule, sums, signs, F::SHIFTED))
+            R::of_sums(&self.rule, sums, signs, Self::paired::<F, R, SIZE>())
+                .map_or(Block::General, Block::Results)
         }
     }
 }
@@ -134,8 +154,8 @@ impl<V: StochasticOps> Ready<V> {
 /// The outcome of a block.
 enum Block<T> {
     Results(T),
-    /// All 32 bits of each draw are needed.
-    NeedsWholeDraws,
+    /// Some values are so small that bits are cut off.
+    Cuts,
     /// The general route is needed.
     General,
 }
@@ -171,22 +191,23 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
         // SAFETY: `InBlocks` runs this on the level, and its caller vouches for `count` elements at the pointers.
         unsafe {
             let ready = Ready::<V>::new(rule);
-            let mut draws = Draws::<V>::new(keys, first, F::SHIFTED);
+            let paired = Ready::<V>::paired::<F, R, SIZE>();
+            let mut draws = Draws::<V>::new(keys, first, paired);
             let mut start = 0;
             while start < count {
                 if count - start < V::BYTES {
                     // The last block overlaps the one before it.
                     start = count - V::BYTES;
-                    draws = Draws::<V>::new(keys, first.wrapping_add(start as u32), F::SHIFTED);
+                    draws = Draws::<V>::new(keys, first.wrapping_add(start as u32), paired);
                 }
                 let from = source.add(start * F::SIZE);
-                let whole = !R::SHIFTED && (F::SIZE == F32Source::SIZE || (R::WHOLE && !F::SHIFTED));
-                let mut block = if whole {
+                let cuts = !R::SHIFTED && F::SIZE == F32Source::SIZE;
+                let mut block = if cuts {
                     ready.block::<F, R, SIZE, true>(floats, draws, from)
                 } else {
                     ready.block::<F, R, SIZE, false>(floats, draws, from)
                 };
-                if matches!(block, Block::NeedsWholeDraws) {
+                if matches!(block, Block::Cuts) {
                     block = ready.block::<F, R, SIZE, true>(floats, draws, from);
                 }
                 if let Block::Results(results) = block {

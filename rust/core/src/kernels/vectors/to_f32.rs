@@ -1,4 +1,4 @@
-//! Floats of 16 and 32 bits to float32.
+//! Floats of 16, 32 and 64 bits to float32.
 
 use super::float_source::Floats;
 use super::vector_loop::{InSteps, Step, quarters};
@@ -11,9 +11,15 @@ use crate::simd::Vector;
 
 /// Floats to float32 with canonical NaN.
 #[derive(Clone, Copy)]
-struct ToF32<F> {
+pub(super) struct ToF32<F> {
     source: F,
     nan: u32,
+}
+
+impl<F> ToF32<F> {
+    pub(super) fn new(source: F) -> Self {
+        Self { source, nan: Binary32::QUIET_NAN }
+    }
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
@@ -107,7 +113,7 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
 
 /// Makes the stage to float32 that changes NaN only.
 pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
-    InSteps::<V, _, 4>::boxed(vectors, ToF32 { source, nan: Binary32::QUIET_NAN })
+    InSteps::<V, _, 4>::boxed(vectors, ToF32::new(source))
 }
 
 /// Makes the stage to float32 that limits infinities and replaces NaN.

@@ -123,7 +123,7 @@ pub(super) fn rounded_stage<V: Vector>(
 fn boxed<V: Vector, F: Floats, H: U16Codes>(vectors: V, source: F, specials: Specials) -> Box<dyn Stage> {
     let halves = PhantomData;
     // One loop for those that are slow to load: to clamp them to infinity changes nothing.
-    let is_slow = F::MOST.is_some() || F::SIZE > F32Source::SIZE;
+    let is_slow = F::MOST.is_some();
     let overflows = F::MOST.is_none_or(|most| most > H::MOST);
     if overflows && (is_slow || specials.limits()) {
         InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, true> { source, specials, halves })

@@ -79,14 +79,31 @@ trait Steps: Send + Sync {
     /// # Safety
     /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
     unsafe fn run(&self, round: Round);
+    /// Does the same with a zero after each result, if these are float32 or float64; returns whether it did.
+    ///
+    /// # Safety
+    /// As for [`Steps::run`], with results of twice the size.
+    unsafe fn run_with_zeros(&self, round: Round) -> bool;
     fn name(&self) -> String;
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Steps for InSteps<V, S, SIZE> {
     unsafe fn run(&self, round: Round) {
+        let Self { step, vectors } = *self;
         // The vectors are those of the level that the stage was made for, whichever level is in use now.
         // SAFETY: the caller's promise.
-        unsafe { self.vectors.run(StepLoop { step: self.step, round, _vectors: self.vectors }) };
+        unsafe { vectors.run(StepLoop::<V, S, SIZE, false> { step, round, _vectors: vectors }) };
+    }
+
+    unsafe fn run_with_zeros(&self, round: Round) -> bool {
+        // Otherwise the loop is not compiled.
+        if const { SIZE == size_of::<f32>() || SIZE == size_of::<f64>() } {
+            let Self { step, vectors } = *self;
+            // SAFETY: the caller's promise.
+            unsafe { vectors.run(StepLoop::<V, S, SIZE, true> { step, round, _vectors: vectors }) };
+            return true;
+        }
+        false
     }
 
     fn name(&self) -> String {
@@ -100,14 +117,17 @@ fn name_of(vectors: &str, step: &str, size: usize) -> String {
     short_name(&format!("InSteps<{vectors}, {step}, {size}>"))
 }
 
-struct StepLoop<V, S, const SIZE: usize> {
+/// With `ZEROS`, a zero follows each result.
+struct StepLoop<V, S, const SIZE: usize, const ZEROS: bool> {
     step: S,
     round: Round,
     /// Their features are there.
     _vectors: V,
 }
 
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S, SIZE> {
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKernel
+    for StepLoop<V, S, SIZE, ZEROS>
+{
     type Output = ();
 
     #[inline(always)]
@@ -117,9 +137,17 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> RawKernel for StepLoop<V, S
         unsafe {
             let ready = step.ready();
             for i in 0..steps {
-                let target = target.add(i * V::BYTES * SIZE);
+                let target = target.add(i * V::BYTES * SIZE * if ZEROS { 2 } else { 1 });
                 let source = source.add(i * V::BYTES * S::FROM);
                 let codes = S::step(ready, source);
+                if ZEROS {
+                    for (part, codes) in codes.into_iter().enumerate() {
+                        let [low, high] = V::with_zeros::<SIZE>(codes);
+                        V::store(target.add(2 * part * V::BYTES), low);
+                        V::store(target.add((2 * part + 1) * V::BYTES), high);
+                    }
+                    continue;
+                }
                 // One test for both: to fetch ahead after the step is as good.
                 if rarely(streams) {
                     for line in (0..V::BYTES * S::FROM).step_by(LINE) {
@@ -249,6 +277,16 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
                 padded += 1;
             }
         }
+    }
+
+    unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
+        if count < V::BYTES {
+            return 0;
+        }
+        let round = Round { source, target, steps: count / V::BYTES, streams: false };
+        // SAFETY: the caller's promise, for whole registers.
+        let written = unsafe { self.steps.run_with_zeros(round) };
+        if written { round.steps * V::BYTES } else { 0 }
     }
 
     fn aligns(&self) -> bool {

@@ -74,17 +74,9 @@ impl Conversions for Avx2 {
                 arch::_mm256_castpd_si256(positive(a[2])),
                 arch::_mm256_castpd_si256(positive(a[3])),
             ];
-            if are_small(a) {
-                return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
-            }
-            any_four::<false>(a)
+            truncated_four::<false>(a)
         }
-        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
-            if are_small(a) {
-                return [truncated_small(a[0]), truncated_small(a[1]), truncated_small(a[2]), truncated_small(a[3])];
-            }
-            any_four::<true>(a)
-        }
+        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] { truncated_four::<true>(a) }
         fn to_f64(a: arch::__m256) -> [arch::__m256i; 2] {
             let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
             let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
@@ -189,21 +181,47 @@ unsafe fn larger(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
     }
 }
 
-/// Returns whether the magnitudes of all float64 are below [`HALF_WIDTH`].
+/// Returns whether the upper 32 bits of all float64 are below those of a bound, a power of two.
 ///
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn are_small(a: [arch::__m256i; 4]) -> bool {
+unsafe fn are_below(a: arch::__m256i, bound: f64) -> bool {
     const UPPER: i32 = 0b1010_1010;
     // SAFETY: the caller's promise.
     unsafe {
-        let (first, second) = (larger(a[0], a[1]), larger(a[2], a[3]));
-        let largest = arch::_mm256_max_epu32(first, second);
-        // Comparing the upper 32 bits is enough.
-        let bound = arch::_mm256_set1_epi32((HALF_WIDTH.to_bits() >> 32) as i32);
-        let small = arch::_mm256_castsi256_ps(arch::_mm256_cmpgt_epi32(bound, largest));
-        arch::_mm256_movemask_ps(small) & UPPER == UPPER
+        let bound = arch::_mm256_set1_epi32((bound.to_bits() >> 32) as i32);
+        let below = arch::_mm256_castsi256_ps(arch::_mm256_cmpgt_epi32(bound, a));
+        arch::_mm256_movemask_ps(below) & UPPER == UPPER
+    }
+}
+
+/// Truncates float64 to 64-bit integers, clamped; NaN gives 0. Those to be unsigned are not negative, and not NaN.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn truncated_four<const SIGNED: bool>(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+    // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
+    unsafe {
+        let largest = arch::_mm256_max_epu32(larger(a[0], a[1]), larger(a[2], a[3]));
+        if are_below(largest, HALF_WIDTH) {
+            return [
+                truncated_small(a[0]),
+                truncated_small(a[1]),
+                truncated_small(a[2]),
+                truncated_small(a[3]),
+            ];
+        }
+        if are_below(largest, if SIGNED { SIGN } else { 2.0 * SIGN }) {
+            return [
+                truncated_large(a[0]),
+                truncated_large(a[1]),
+                truncated_large(a[2]),
+                truncated_large(a[3]),
+            ];
+        }
+        any_four::<SIGNED>(a)
     }
 }
 
@@ -238,16 +256,11 @@ unsafe fn any_four<const SIGNED: bool>(mut a: [arch::__m256i; 4]) -> [arch::__m2
 /// AVX2.
 #[inline(always)]
 unsafe fn unsigned_any(a: arch::__m256i) -> arch::__m256i {
-    const HALF: f64 = -(i64::MIN as f64);
     // SAFETY: the caller's promise.
     unsafe {
-        let (number, half) = (arch::_mm256_castsi256_pd(a), arch::_mm256_set1_pd(HALF));
-        let upper = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, half);
-        let rest = arch::_mm256_sub_pd(number, arch::_mm256_and_pd(upper, half));
-        let lower = truncated_any(arch::_mm256_castpd_si256(rest));
-        let top = arch::_mm256_slli_epi64::<63>(arch::_mm256_castpd_si256(upper));
-        let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_pd(2.0 * HALF));
-        arch::_mm256_or_si256(arch::_mm256_or_si256(lower, top), arch::_mm256_castpd_si256(above))
+        let limit = arch::_mm256_set1_pd(2.0 * SIGN);
+        let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(arch::_mm256_castsi256_pd(a), limit);
+        arch::_mm256_or_si256(truncated_large(a), arch::_mm256_castpd_si256(above))
     }
 }
 
@@ -266,6 +279,9 @@ unsafe fn truncated_small(a: arch::__m256i) -> arch::__m256i {
     }
 }
 
+/// The value of a 64-bit integer's top bit.
+const SIGN: f64 = -(i64::MIN as f64);
+
 /// The middle to which the upper 32 bits of integers are added. Its own lower bits cancel those that [`MIDDLE`] adds
 /// with the lower 32 bits.
 const UPPER_MIDDLE: f64 = MIDDLE - (MIDDLE.to_bits() >> 32) as f64;
@@ -276,16 +292,29 @@ const UPPER_MIDDLE: f64 = MIDDLE - (MIDDLE.to_bits() >> 32) as f64;
 /// AVX2.
 #[inline(always)]
 unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
-    const HALF: f64 = (1u64 << 32) as f64;
-    const LEAST: f64 = i64::MIN as f64;
     // SAFETY: the caller's promise.
     unsafe {
         let a = arch::_mm256_castsi256_pd(a);
         let number = arch::_mm256_and_pd(a, arch::_mm256_cmp_pd::<{ arch::_CMP_ORD_Q }>(a, a));
-        let too_large = arch::_mm256_set1_pd(-LEAST);
+        let too_large = arch::_mm256_set1_pd(SIGN);
         let above = arch::_mm256_cmp_pd::<{ arch::_CMP_GE_OQ }>(number, too_large);
-        let number = arch::_mm256_max_pd(arch::_mm256_min_pd(number, too_large), arch::_mm256_set1_pd(LEAST));
-        let whole = arch::_mm256_round_pd::<TRUNCATE>(number);
+        let number = arch::_mm256_max_pd(arch::_mm256_min_pd(number, too_large), arch::_mm256_set1_pd(-SIGN));
+        let whole = truncated_large(arch::_mm256_castpd_si256(number));
+        // Too large values gave the smallest integer; inverted, the largest.
+        arch::_mm256_xor_si256(whole, arch::_mm256_castpd_si256(above))
+    }
+}
+
+/// Truncates float64 of magnitudes up to 2^64 to 64-bit integers, without those bits that they have beyond.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn truncated_large(a: arch::__m256i) -> arch::__m256i {
+    const HALF: f64 = (1u64 << 32) as f64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let whole = arch::_mm256_round_pd::<TRUNCATE>(arch::_mm256_castsi256_pd(a));
         // Splits into the nearest multiple of 2^32 and the remainder, which may be negative.
         let middle = arch::_mm256_set1_pd(UPPER_MIDDLE);
         let sum = arch::_mm256_fmadd_pd(whole, arch::_mm256_set1_pd(1.0 / HALF), middle);
@@ -293,8 +322,7 @@ unsafe fn truncated_any(a: arch::__m256i) -> arch::__m256i {
         let rest =
             arch::_mm256_fnmadd_pd(arch::_mm256_sub_pd(sum, middle), arch::_mm256_set1_pd(HALF), whole);
         let lower = arch::_mm256_castpd_si256(arch::_mm256_add_pd(rest, arch::_mm256_set1_pd(MIDDLE)));
-        // Too large values gave the smallest integer; inverted, the largest.
-        arch::_mm256_xor_si256(arch::_mm256_add_epi64(upper, lower), arch::_mm256_castpd_si256(above))
+        arch::_mm256_add_epi64(upper, lower)
     }
 }
 

@@ -16,6 +16,8 @@ impl StochasticOps for Avx2 {
         fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm256_sub_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu32(a, b) }
+        fn signs32(a: Integers) -> Integers { arch::_mm256_srai_epi32::<31>(a) }
+        fn upper_signed32(a: Integers) -> Integers { arch::_mm256_srai_epi32::<16>(a) }
         fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
         fn shr32_by(a: Integers, count: u32) -> Integers {
             arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
@@ -24,20 +26,26 @@ impl StochasticOps for Avx2 {
             arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
         }
         fn fixed_below(a: Integers, power: arch::__m256) -> Integers {
-            let single = arch::_mm256_castsi256_ps(a);
-            let below = arch::_mm256_cmpgt_epi32(arch::_mm256_castps_si256(power), a);
-            // The sum is rounded to nearest; where that was up, one is subtracted.
-            let sum = arch::_mm256_add_ps(single, power);
-            let up = arch::_mm256_cmp_ps::<{ arch::_CMP_GT_OQ }>(arch::_mm256_sub_ps(sum, power), single);
-            let cut = arch::_mm256_add_epi32(arch::_mm256_castps_si256(sum), arch::_mm256_castps_si256(up));
-            let fixed = arch::_mm256_sub_epi32(cut, Self::splat32(EXPONENT));
-            arch::_mm256_blendv_epi8(a, fixed, below)
+            // Units of the last place up to `power`, where they end at its own bits.
+            let units = arch::_mm256_div_ps(arch::_mm256_set1_ps(EXPONENT as f32), power);
+            let least = arch::_mm256_min_ps(arch::_mm256_castsi256_ps(a), power);
+            let cut = arch::_mm256_cvttps_epi32(arch::_mm256_mul_ps(least, units));
+            let start = arch::_mm256_sub_epi32(arch::_mm256_castps_si256(power), Self::splat32(EXPONENT));
+            arch::_mm256_max_epu32(a, arch::_mm256_add_epi32(cut, start))
         }
         fn any_have(all: [Integers; 4], bits: Integers) -> bool {
             let [a, b, c, d] = all;
             let low = arch::_mm256_or_si256(lacks_none(a, bits), lacks_none(b, bits));
             let high = arch::_mm256_or_si256(lacks_none(c, bits), lacks_none(d, bits));
             arch::_mm256_movemask_epi8(arch::_mm256_or_si256(low, high)) != 0
+        }
+        fn smaller(a: arch::__m256, b: arch::__m256) -> arch::__m256 { arch::_mm256_min_ps(a, b) }
+        fn any_low_ones(all: [Integers; 4]) -> bool {
+            let [a, b, c, d] = all;
+            let most = arch::_mm256_max_epu16(arch::_mm256_max_epu16(a, b), arch::_mm256_max_epu16(c, d));
+            let ones = arch::_mm256_cmpeq_epi16(most, arch::_mm256_set1_epi32(-1));
+            // Two bits of each four belong to a lower half.
+            arch::_mm256_movemask_epi8(ones) & 0x3333_3333 != 0
         }
         fn any_below16(a: Integers, bound: Integers) -> bool {
             let reaches = arch::_mm256_cmpeq_epi16(arch::_mm256_max_epu16(a, bound), a);

@@ -4,7 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{Nibbles, Vector, operations, rarely, up_above_middle};
+use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, rarely, up_above_middle};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +211,10 @@ unsafe impl Vector for Avx2 {
             let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
             let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
             let near = arch::_mm256_cmpeq_epi32(there, zero);
+            // Zeros are told apart where that matters.
+            if !any(arch::_mm256_movemask_epi8(near)) {
+                return false;
+            }
             let is_zero = arch::_mm256_castps_si256(arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(
                 a,
                 arch::_mm256_setzero_ps(),
@@ -247,9 +251,16 @@ unsafe impl Vector for Avx2 {
             let nan = Self::or_masked(nan, bits, mask);
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
+        fn load_f64_nearest(source: *const u8) -> F32s {
+            let low = arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.cast()));
+            arch::_mm256_set_m128(
+                arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast())),
+                low,
+            )
+        }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
-            let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
+            let (a, b) = (Self::load_f64_nearest(source), Self::load_f64_nearest(source.add(2 * Self::BYTES)));
             let (low, high) = Self::halves(Self::bits(a), Self::bits(b));
             let middle = arch::_mm256_cmpeq_epi16(low, Self::splat16(1 << 15));
             let nan = Self::bits(arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b));
@@ -280,6 +291,19 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (a, zero) = (Self::in_order(a), arch::_mm256_setzero_si256());
+            if SIZE == 4 {
+                [arch::_mm256_unpacklo_epi32(a, zero), arch::_mm256_unpackhi_epi32(a, zero)]
+            } else {
+                [arch::_mm256_unpacklo_epi64(a, zero), arch::_mm256_unpackhi_epi64(a, zero)]
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
         // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
         unsafe {
@@ -293,6 +317,29 @@ unsafe impl Vector for Avx2 {
                 _ => return load_64_bits::<SIGNED>(source),
             };
             arch::_mm256_cvtepi32_ps(wide)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [F32s; 4] {
+        // SAFETY: the trait's contract; eight registers of integers become four.
+        unsafe {
+            if SIGNED {
+                // There is an instruction for one.
+                return nearest_one_by_one::<Self, true>(source);
+            }
+            let (mut doubtful, mut numbers) = (arch::_mm256_setzero_si256(), [arch::_mm256_setzero_ps(); 4]);
+            for (part, numbers) in numbers.iter_mut().enumerate() {
+                let source = source.add(2 * part * Self::BYTES);
+                let (low, low_middles) = unsigned_to_f64(Self::load(source));
+                let (high, high_middles) = unsigned_to_f64(Self::load(source.add(Self::BYTES)));
+                *numbers = arch::_mm256_set_m128(arch::_mm256_cvtpd_ps(high), arch::_mm256_cvtpd_ps(low));
+                doubtful = Self::or(doubtful, Self::or(low_middles, high_middles));
+            }
+            if any(arch::_mm256_movemask_epi8(doubtful)) {
+                return nearest_one_by_one::<Self, false>(source);
+            }
+            numbers
         }
     }
 
@@ -385,6 +432,34 @@ unsafe fn load_64_bits<const SIGNED: bool>(source: *const u8) -> F32s {
     }
 }
 
+/// Converts unsigned 64-bit integers to float64, rounded to nearest, and marks those that rounding made the middle of two
+/// float32: to round them once more would be wrong.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn unsigned_to_f64(a: Integers) -> (arch::__m256d, Integers) {
+    const UPPER: i32 = 0b1010_1010;
+    // Combined with the bits of these, the lower and the upper 32 bits of integers are their sum.
+    const LOWER_PLACE: f64 = (1u64 << 52) as f64;
+    const UPPER_PLACE: f64 = LOWER_PLACE * (1u64 << 32) as f64;
+    // Float64 has 29 bits below those of float32.
+    const OTHERS: i32 = (u64::BITS - 29) as i32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(UPPER_PLACE));
+        let upper = arch::_mm256_castsi256_pd(Avx2::or(arch::_mm256_srli_epi64::<32>(a), place));
+        let upper = arch::_mm256_sub_pd(upper, arch::_mm256_set1_pd(UPPER_PLACE + LOWER_PLACE));
+        let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(LOWER_PLACE));
+        let lower = arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<UPPER>(a, place));
+        let sum = arch::_mm256_add_pd(upper, lower);
+        let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(arch::_mm256_sub_pd(sum, upper), lower);
+        let below = arch::_mm256_slli_epi64::<OTHERS>(arch::_mm256_castpd_si256(sum));
+        let middle = arch::_mm256_cmpeq_epi64(below, arch::_mm256_set1_epi64x(i64::MIN));
+        (sum, arch::_mm256_and_si256(middle, arch::_mm256_castpd_si256(inexact)))
+    }
+}
+
 /// Converts a register of float64 to float32. The lower 32 bits are first reduced to a sticky bit within float32's
 /// precision, so only subnormal and overflowing results are rounded.
 ///
@@ -419,22 +494,6 @@ pub(super) fn any(mut mask: i32) -> bool {
 pub(super) unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
     // SAFETY: the caller's promise.
     unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
-}
-
-/// Converts two registers of float64 to float32, rounded to nearest.
-///
-/// # Safety
-/// AVX2, and as many float64 at the pointer.
-#[inline(always)]
-unsafe fn nearest_f32(source: *const u8) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let low = arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.cast()));
-        arch::_mm256_set_m128(
-            arch::_mm256_cvtpd_ps(arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast())),
-            low,
-        )
-    }
 }
 
 /// Returns whether any float32 differs from its float64, or is NaN.

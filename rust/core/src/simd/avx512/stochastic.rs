@@ -16,6 +16,8 @@ impl StochasticOps for Avx512 {
         fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm512_sub_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu32(a, b) }
+        fn signs32(a: Integers) -> Integers { arch::_mm512_srai_epi32::<31>(a) }
+        fn upper_signed32(a: Integers) -> Integers { arch::_mm512_srai_epi32::<16>(a) }
         fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
         fn shr32_by(a: Integers, count: u32) -> Integers {
             arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
@@ -38,8 +40,29 @@ impl StochasticOps for Avx512 {
             let most = arch::_mm512_max_epu32(arch::_mm512_max_epu32(a, b), arch::_mm512_max_epu32(c, d));
             arch::_mm512_cmpeq_epi32_mask(most, arch::_mm512_set1_epi32(-1)) != 0
         }
+        fn smaller(a: arch::__m512, b: arch::__m512) -> arch::__m512 { arch::_mm512_min_ps(a, b) }
+        fn any_low_ones(all: [Integers; 4]) -> bool {
+            const LOWER: u32 = u32::MAX / 3;
+            let [a, b, c, d] = all;
+            let most = arch::_mm512_max_epu16(arch::_mm512_max_epu16(a, b), arch::_mm512_max_epu16(c, d));
+            arch::_mm512_mask_cmpeq_epi16_mask(LOWER, most, arch::_mm512_set1_epi16(-1)) != 0
+        }
         fn any_below16(a: Integers, bound: Integers) -> bool {
             arch::_mm512_cmplt_epu16_mask(a, bound) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp_upper_to_8<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (low, high) = (Self::unzip16(a, b).1, Self::unzip16(c, d).1);
+            let packed = if SIGNED {
+                arch::_mm512_packs_epi16(low, high)
+            } else {
+                arch::_mm512_packus_epi16(low, high)
+            };
+            arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
         }
     }
 

@@ -195,9 +195,14 @@ unsafe impl Vector for Avx512 {
             let low = arch::_mm512_castps256_ps512(sticky_f32(source));
             arch::_mm512_insertf32x8::<1>(low, sticky_f32(source.add(Self::BYTES)))
         }
+        fn load_f64_nearest(source: *const u8) -> F32s {
+            let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
+            let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Self::BYTES).cast()));
+            arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
+        }
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             // Rounded to nearest twice, which is wrong only if the first rounding produced a midpoint.
-            let (a, b) = (nearest_f32(source), nearest_f32(source.add(2 * Self::BYTES)));
+            let (a, b) = (Self::load_f64_nearest(source), Self::load_f64_nearest(source.add(2 * Self::BYTES)));
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
             let doubtful = middle != 0 || Self::any_nan(a, b);
@@ -241,7 +246,8 @@ unsafe impl Vector for Avx512 {
             let bits = arch::_mm512_castps_si512(a);
             let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
             let magnitude = arch::_mm512_set1_epi32(i32::MAX);
-            arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
+            // Zeros are told apart where that matters.
+            rarely(near != 0) && arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
         }
         fn any_subnormal(a: F32s) -> bool {
             const SUBNORMAL: i32 = 0x20;
@@ -278,6 +284,19 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let high = arch::_mm512_castsi256_si512(arch::_mm512_extracti64x4_epi64::<1>(a));
+            if SIZE == 4 {
+                [arch::_mm512_maskz_expand_epi32(0x5555, a), arch::_mm512_maskz_expand_epi32(0x5555, high)]
+            } else {
+                [arch::_mm512_maskz_expand_epi64(0x55, a), arch::_mm512_maskz_expand_epi64(0x55, high)]
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
         // SAFETY: the trait's contract; exactly as many bytes are loaded as the integers have.
         unsafe {
@@ -299,6 +318,19 @@ unsafe impl Vector for Avx512 {
                 }
             };
             arch::_mm512_cvtepi32_ps(wide)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [F32s; 4] {
+        // SAFETY: the trait's contract; each register of integers becomes half a register. One instruction rounds them.
+        unsafe {
+            [
+                Self::load_integers::<8, SIGNED>(source),
+                Self::load_integers::<8, SIGNED>(source.add(2 * Self::BYTES)),
+                Self::load_integers::<8, SIGNED>(source.add(4 * Self::BYTES)),
+                Self::load_integers::<8, SIGNED>(source.add(6 * Self::BYTES)),
+            ]
         }
     }
 
@@ -332,20 +364,6 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
         let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
         let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
         arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
-    }
-}
-
-/// Converts two registers of float64 to float32, rounded to nearest.
-///
-/// # Safety
-/// AVX-512, and as many float64 at the pointer.
-#[inline(always)]
-unsafe fn nearest_f32(source: *const u8) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let low = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.cast()));
-        let high = arch::_mm512_cvtpd_ps(arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
-        arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
     }
 }
 

@@ -17,6 +17,12 @@ impl StochasticOps for Neon {
         fn sub32(a: Integers, b: Integers) -> Integers { bytes(arch::vsubq_u32(lanes(a), lanes(b))) }
         fn mul32(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u32(lanes(a), lanes(b))) }
         fn min32(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u32(lanes(a), lanes(b))) }
+        fn signs32(a: Integers) -> Integers {
+            arch::vreinterpretq_u8_s32(arch::vshrq_n_s32::<31>(arch::vreinterpretq_s32_u8(a)))
+        }
+        fn upper_signed32(a: Integers) -> Integers {
+            arch::vreinterpretq_u8_s32(arch::vshrq_n_s32::<16>(arch::vreinterpretq_s32_u8(a)))
+        }
         fn raised(a: Integers) -> Integers { bytes(arch::vshlq_n_u32::<16>(lanes(a))) }
         fn shr32_by(a: Integers, count: u32) -> Integers {
             bytes(arch::vshlq_u32(lanes(a), arch::vdupq_n_s32(-(count as i32))))
@@ -43,6 +49,12 @@ impl StochasticOps for Neon {
             let low = arch::vorrq_u32(arch::vceqq_u32(a, bits), arch::vceqq_u32(b, bits));
             let high = arch::vorrq_u32(arch::vceqq_u32(c, bits), arch::vceqq_u32(d, bits));
             arch::vmaxvq_u32(arch::vorrq_u32(low, high)) != 0
+        }
+        fn smaller(a: arch::float32x4_t, b: arch::float32x4_t) -> arch::float32x4_t { arch::vminq_f32(a, b) }
+        fn any_low_ones(all: [Integers; 4]) -> bool {
+            let [a, b, c, d] = all;
+            let most = Self::max16(Self::max16(a, b), Self::max16(c, d));
+            arch::vmaxvq_u32(arch::vshlq_n_u32::<16>(lanes(most))) == u32::MAX << 16
         }
         fn any_below16(a: Integers, bound: Integers) -> bool {
             let (a, bound) = (arch::vreinterpretq_u16_u8(a), arch::vreinterpretq_u16_u8(bound));

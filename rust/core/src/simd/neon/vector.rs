@@ -143,6 +143,11 @@ unsafe impl Vector for Neon {
             // The machine rounds to odd itself.
             arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
         }
+        fn load_f64_nearest(source: *const u8) -> F32s {
+            let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
+            let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
+            arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
+        }
         fn product(a: F32s, b: F32s) -> F32s { arch::vmulq_f32(a, b) }
         fn quotient(a: F32s, b: F32s) -> F32s { arch::vdivq_f32(a, b) }
         fn product_sum(a: F32s, b: F32s, c: F32s) -> F32s { arch::vfmaq_f32(c, a, b) }
@@ -209,6 +214,22 @@ unsafe impl Vector for Neon {
 
     #[inline(always)]
     unsafe fn fence() {}
+
+    #[inline(always)]
+    unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
+        // SAFETY: the instructions are part of aarch64.
+        unsafe {
+            if SIZE == 4 {
+                let (a, zero) = (arch::vreinterpretq_u32_u8(a), arch::vdupq_n_u32(0));
+                let (low, high) = (arch::vzip1q_u32(a, zero), arch::vzip2q_u32(a, zero));
+                [arch::vreinterpretq_u8_u32(low), arch::vreinterpretq_u8_u32(high)]
+            } else {
+                let (a, zero) = (arch::vreinterpretq_u64_u8(a), arch::vdupq_n_u64(0));
+                let (low, high) = (arch::vzip1q_u64(a, zero), arch::vzip2q_u64(a, zero));
+                [arch::vreinterpretq_u8_u64(low), arch::vreinterpretq_u8_u64(high)]
+            }
+        }
+    }
 
     #[inline(always)]
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> F32s {
