@@ -62,10 +62,10 @@ def rustc() -> str:
     return done.stdout.strip()
 
 
-def count(executable: Path, pair: str, times: int) -> int:
+def count(executable: Path, pair: str, times: int, elements: int = ELEMENTS) -> int:
     """Instructions of a whole run."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    command += [str(executable), *pair.split(":"), str(ELEMENTS), str(times)]
+    command += [str(executable), *pair.split(":"), str(elements), str(times)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", done.stderr)
     if not found:

@@ -8,7 +8,7 @@ use std::arch::aarch64 as arch;
 use std::arch::asm;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rounding};
+use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely, rounding};
 
 /// Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,12 @@ unsafe impl Vector for Neon {
             arch::vbslq_u8(bytes(mask), yes, no)
         }
         fn any_nan(a: F32s, b: F32s) -> bool {
-            arch::vminvq_u32(arch::vandq_u32(arch::vceqq_f32(a, a), arch::vceqq_f32(b, b))) == 0
+            // The maximum is NaN if any number is.
+            arch::vmaxvq_f32(arch::vmaxq_f32(a, b)).is_nan()
+        }
+        fn any_nan_of_four(all: [F32s; 4]) -> bool {
+            let [a, b, c, d] = all;
+            rarely(Self::any_nan(arch::vmaxq_f32(a, b), arch::vmaxq_f32(c, d)))
         }
         fn any_differ(a: F32s, b: F32s) -> bool {
             arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
@@ -237,13 +242,17 @@ unsafe impl Vector for Neon {
         unsafe {
             let u16s = match SIZE {
                 1 => {
-                    let four = arch::vcreate_u8(source.cast::<u32>().read_unaligned().into());
-                    let signed = arch::vmovl_s8(arch::vreinterpret_s8_u8(four));
-                    arch::vget_low_u16(if SIGNED {
-                        arch::vreinterpretq_u16_s16(signed)
+                    // Each byte moves to the top of a lane: fixed point, with 24 fraction bits. Other entries are 0.
+                    const TOPS: [u32; 4] = [0x00ff_ffff, 0x01ff_ffff, 0x02ff_ffff, 0x03ff_ffff];
+                    let four = source.cast::<u32>().read_unaligned();
+                    let four =
+                        arch::vreinterpretq_u8_u32(arch::vsetq_lane_u32::<0>(four, arch::vdupq_n_u32(0)));
+                    let fixed = arch::vqtbl1q_u8(four, Self::load(TOPS.as_ptr().cast()));
+                    return if SIGNED {
+                        arch::vcvtq_n_f32_s32::<24>(arch::vreinterpretq_s32_u8(fixed))
                     } else {
-                        arch::vmovl_u8(four)
-                    })
+                        arch::vcvtq_n_f32_u32::<24>(arch::vreinterpretq_u32_u8(fixed))
+                    };
                 }
                 2 => arch::vreinterpret_u16_u8(arch::vld1_u8(source)),
                 4 => {
