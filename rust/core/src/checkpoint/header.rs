@@ -70,7 +70,7 @@ pub fn parse(header: &[u8], data_len: u64) -> Result<Header, HeaderError> {
     let raw: RawHeader = serde_json::from_str(text).map_err(|error| HeaderError::Json(error.to_string()))?;
     let RawHeader { metadata, mut tensors } = raw;
     // Stable, so that empty tensors, which share an offset, keep the order of the file.
-    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    tensors.sort_by_cached_key(|(_, info)| info.data_offsets);
     judge(&tensors)?;
     let declared = tensors.last().map_or(0, |(_, info)| info.data_offsets.1) as u64;
     if declared != data_len {
@@ -100,7 +100,7 @@ pub fn build(
         let dtype = dtype_of(&code).map_err(|error| wrong(&name, &error.to_string()))?;
         sorted.push((position, (name, TensorInfo { dtype, shape, data_offsets: (0, 0) })));
     }
-    sorted.sort_by(|(_, (left_name, left)), (_, (right_name, right))| {
+    sorted.sort_unstable_by(|(_, (left_name, left)), (_, (right_name, right))| {
         right.dtype.cmp(&left.dtype).then_with(|| left_name.cmp(right_name))
     });
     let (positions, mut placed): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();

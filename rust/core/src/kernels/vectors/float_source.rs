@@ -19,6 +19,8 @@ pub(super) struct OddBf16<I> {
 pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
     /// Bytes of an element.
     const SIZE: usize;
+    /// Whether elements are loaded as they are, without a factor.
+    const PLAIN: bool = false;
     /// Whether a shift makes them float32.
     const SHIFTED: bool = false;
     /// Whether NaN exists.
@@ -140,6 +142,7 @@ pub(super) struct F32Source;
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for F32Source {
     const SIZE: usize = 4;
+    const PLAIN: bool = true;
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
@@ -161,6 +164,7 @@ pub(super) struct Bf16Source;
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for Bf16Source {
     const SIZE: usize = 2;
+    const PLAIN: bool = true;
     const SHIFTED: bool = true;
 
     #[inline(always)]
@@ -184,6 +188,7 @@ pub(super) struct F16Source;
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for F16Source {
     const SIZE: usize = 2;
+    const PLAIN: bool = true;
     const TINY: bool = false;
 
     #[inline(always)]
@@ -200,6 +205,7 @@ pub(super) struct NearestF64Source;
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for NearestF64Source {
     const SIZE: usize = 8;
+    const PLAIN: bool = true;
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
@@ -215,6 +221,7 @@ pub(super) struct F64Source;
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for F64Source {
     const SIZE: usize = 8;
+    const PLAIN: bool = true;
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {

@@ -16,6 +16,7 @@ struct NearestF32<const SIGNED: bool>;
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, const SIGNED: bool> Step<V, 4> for NearestF32<SIGNED> {
     const FROM: usize = size_of::<u64>();
+    const ZEROS: bool = true;
     type Ready = ();
 
     #[inline(always)]

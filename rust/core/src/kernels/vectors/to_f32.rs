@@ -25,6 +25,7 @@ impl<F> ToF32<F> {
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
     const FROM: usize = F::SIZE;
+    const ZEROS: bool = F::PLAIN;
     type Ready = (F, V::Integers);
 
     #[inline(always)]

@@ -14,6 +14,7 @@ struct ToF64<F>(F);
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
     const FROM: usize = F::SIZE;
+    const ZEROS: bool = F::PLAIN;
     type Ready = (F, V::Integers);
 
     #[inline(always)]

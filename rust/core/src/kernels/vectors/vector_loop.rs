@@ -44,6 +44,8 @@ pub(crate) unsafe trait Step<V: Vector, const SIZE: usize>:
 {
     /// Bytes of a source element.
     const FROM: usize;
+    /// Whether there is a loop with a zero after each result, for complex targets.
+    const ZEROS: bool = false;
     /// What the loop keeps in registers.
     type Ready: Copy;
     unsafe fn ready(&self) -> Self::Ready;
@@ -60,7 +62,9 @@ pub(crate) struct InSteps<V, S, const SIZE: usize> {
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
     pub(crate) fn boxed(vectors: V, step: S) -> Box<dyn Stage> {
         const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
-        Box::new(InRounds { steps: Box::new(Self { step, vectors }), from: S::FROM, to: SIZE, vectors })
+        let steps = Box::new(Self { step, vectors });
+        let name = type_name::<S>();
+        Box::new(InRounds { steps, name, from: S::FROM, to: SIZE, zeros: S::ZEROS, vectors })
     }
 }
 
@@ -72,67 +76,49 @@ struct Round {
     steps: usize,
     /// Whether results go past the caches; the target is aligned then.
     streams: bool,
+    /// Whether a zero as wide follows each result, and not past the caches.
+    zeros: bool,
 }
 
-/// What the compiler makes for each step and level: the loop over whole registers, and its name.
+/// What the compiler makes for each step and level: the loop over whole registers.
 trait Steps: Send + Sync {
     /// # Safety
-    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
+    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it. Zeros are asked for
+    /// only where [`Step::ZEROS`].
     unsafe fn run(&self, round: Round);
-    /// Does the same with a zero after each result, if these are float32 or float64; returns whether it did.
-    ///
-    /// # Safety
-    /// As for [`Steps::run`], with results of twice the size.
-    unsafe fn run_with_zeros(&self, round: Round) -> bool;
-    fn name(&self) -> String;
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Steps for InSteps<V, S, SIZE> {
     unsafe fn run(&self, round: Round) {
-        let Self { step, vectors } = *self;
+        let Self { step, vectors } = self;
         // The vectors are those of the level that the stage was made for, whichever level is in use now.
         // SAFETY: the caller's promise.
-        unsafe { vectors.run(StepLoop::<V, S, SIZE, false> { step, round, _vectors: vectors }) };
-    }
-
-    unsafe fn run_with_zeros(&self, round: Round) -> bool {
-        // Otherwise the loop is not compiled.
-        if const { SIZE == size_of::<f32>() || SIZE == size_of::<f64>() } {
-            let Self { step, vectors } = *self;
-            // SAFETY: the caller's promise.
-            unsafe { vectors.run(StepLoop::<V, S, SIZE, true> { step, round, _vectors: vectors }) };
-            return true;
+        unsafe {
+            if S::ZEROS && round.zeros {
+                vectors.run(StepLoop::<V, S, SIZE, true> { step, round, _vectors: *vectors });
+            } else {
+                vectors.run(StepLoop::<V, S, SIZE, false> { step, round, _vectors: *vectors });
+            }
         }
-        false
     }
-
-    fn name(&self) -> String {
-        // The name of the whole type would be in the library once per level.
-        name_of(type_name::<V>(), type_name::<S>(), SIZE)
-    }
-}
-
-#[inline(never)]
-fn name_of(vectors: &str, step: &str, size: usize) -> String {
-    short_name(&format!("InSteps<{vectors}, {step}, {size}>"))
 }
 
 /// With `ZEROS`, a zero follows each result.
-struct StepLoop<V, S, const SIZE: usize, const ZEROS: bool> {
-    step: S,
+struct StepLoop<'a, V, S, const SIZE: usize, const ZEROS: bool> {
+    step: &'a S,
     round: Round,
     /// Their features are there.
     _vectors: V,
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKernel
-    for StepLoop<V, S, SIZE, ZEROS>
+    for StepLoop<'_, V, S, SIZE, ZEROS>
 {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { step, round: Round { source, target, steps, streams }, .. } = self;
+        let Self { step, round: Round { source, target, steps, streams, .. }, .. } = self;
         // SAFETY: the vectors are there, so the level's features are; the caller vouches for the elements of all steps.
         unsafe {
             let ready = step.ready();
@@ -217,9 +203,13 @@ impl<V: Vector> RawKernel for Unpad<V> {
 /// What the loops of all steps of a level share: elements that do not fill registers, and the choice of stores.
 struct InRounds<V> {
     steps: Box<dyn Steps>,
+    /// Of the step.
+    name: &'static str,
     /// Bytes of a source element and of a result.
     from: usize,
     to: usize,
+    /// [`Step::ZEROS`].
+    zeros: bool,
     vectors: V,
 }
 
@@ -264,12 +254,14 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
             }
             if whole > head {
                 let steps = (whole - head) / V::BYTES;
-                self.steps.run(Round { source: first, target: aligned, steps, streams });
+                self.steps.run(Round { source: first, target: aligned, steps, streams, zeros: false });
             }
             if padded == 0 {
                 return;
             }
-            self.steps.run(Round { source: elements, target: results, steps: padded, streams: false });
+            let round =
+                Round { source: elements, target: results, steps: padded, streams: false, zeros: false };
+            self.steps.run(round);
             padded = 0;
             for (start, count) in parts.into_iter().filter(|part| part.1 > 0) {
                 let room = results.add(padded * V::BYTES * to).cast_const();
@@ -280,13 +272,12 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     }
 
     unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
-        if count < V::BYTES {
-            return 0;
+        let steps = if self.zeros { count / V::BYTES } else { 0 };
+        if steps > 0 {
+            // SAFETY: the caller's promise, for whole registers.
+            unsafe { self.steps.run(Round { source, target, steps, streams: false, zeros: true }) };
         }
-        let round = Round { source, target, steps: count / V::BYTES, streams: false };
-        // SAFETY: the caller's promise, for whole registers.
-        let written = unsafe { self.steps.run_with_zeros(round) };
-        if written { round.steps * V::BYTES } else { 0 }
+        steps * V::BYTES
     }
 
     fn aligns(&self) -> bool {
@@ -294,6 +285,7 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     }
 
     fn name(&self) -> String {
-        self.steps.name()
+        // The name of the whole type would be in the library once per level.
+        short_name(&format!("InSteps<{}, {}, {}>", type_name::<V>(), self.name, self.to))
     }
 }
