@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,6 +263,15 @@ Of an `attention_factor` versions of llama.cpp compute different things, none of
 transformers, so that a model with one is refused.
 """
 _OF_QWEN = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
+_LLAMA = Architecture(
+    "llama",
+    "LlamaForCausalLM",
+    _table(_ALL, _NORM, _GATED),
+    _KEYS_OF_LLAMA,
+    {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    rotated=True,
+    factors="rope_freqs.weight",
+)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(
         "gpt-oss",
@@ -292,22 +301,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         (*_KEYS, *_experts("num_experts", "moe_intermediate_size")),
         {**_OF_QWEN, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     ),
-    "llama": Architecture(
-        "llama",
-        "LlamaForCausalLM",
-        _table(_ALL, _NORM, _GATED),
-        _KEYS_OF_LLAMA,
-        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-        rotated=True,
-        factors="rope_freqs.weight",
-    ),
-    "mistral": Architecture(
-        "llama",
-        "MistralForCausalLM",
-        _table(_ALL, _NORM, _GATED),
-        _KEYS_OF_LLAMA,
-        {"hidden_act": "silu", "sliding_window": None},
-        rotated=True,
+    "llama": _LLAMA,
+    "mistral": replace(
+        _LLAMA,
+        model="MistralForCausalLM",
+        computes={"hidden_act": "silu", "sliding_window": None},
+        factors=None,
     ),
 }
 """By the `model_type` of a configuration; of two of one name the first is what a file becomes."""
