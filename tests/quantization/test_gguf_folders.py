@@ -560,6 +560,15 @@ def test_rope_of_llama3(tmp_path: Path) -> None:
     other = changed(file, tensors={"rope_freqs.weight": (0, factors * np.float32(1.01))})
     with pytest.raises(CheckpointError, match=r"factors are not those of low_freq_factor 1\.0, hi"):
         checkpoint.dequantize_file(other, tmp_path / "other")
+    for array, said in (
+        (factors[:0], r"shape \(0,\), and heads of 32 \(head_dim\) need"),
+        (factors[:-1], r"shape \(15,\)"),
+        (factors * 0, "are not those"),
+        (np.array(8, np.float32), r"shape \(\)"),
+    ):
+        other = changed(file, tensors={"rope_freqs.weight": (0, array)})
+        with pytest.raises(CheckpointError, match=rf"its rotary factors .*{said}"):
+            checkpoint.dequantize_file(other, tmp_path / "other")
     scaled = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
     with pytest.raises(CheckpointError, match="a scaled rotary embedding, and has rotary factors"):
         checkpoint.dequantize_file(changed(file, scaled), tmp_path / "other")
@@ -585,11 +594,15 @@ def test_rope_of_llama3_elsewhere(tmp_path: Path) -> None:
 
 
 def test_rope_that_is_not_scaled(tmp_path: Path) -> None:
-    """Another spelling of no scaling is taken as such."""
+    """What is left out is stated, as transformers takes it as YaRN; so is another spelling."""
     file = gguf_of(tmp_path)
     begin = "gpt-oss.rope.scaling."
     keys = ("factor", "original_context_length", "yarn_beta_fast")
-    none = {f"{begin}type": "none", **{begin + key: None for key in keys}}
-    checkpoint.dequantize_file(changed(file, none), tmp_path / "back")
-    assert "rope_scaling" not in config_of(tmp_path / "back")
-    assert CONFIG["rope_theta"] == config_of(tmp_path / "back")["rope_theta"]
+    for spelling in ("none", None):
+        none = {f"{begin}type": spelling, **{begin + key: None for key in keys}}
+        out = tmp_path / str(spelling)
+        checkpoint.transcode_file(changed(file, none), out, "gpt-oss")
+        assert config_of(out)["rope_scaling"] == {"rope_type": "default"}
+        assert config_of(out)["rope_theta"] == CONFIG["rope_theta"]
+        checkpoint.transcode_file(out, tmp_path / "again.gguf", "gguf", overwrite=True)
+        assert not [key for key in parsed(tmp_path / "again.gguf")[0] if "scaling" in key]

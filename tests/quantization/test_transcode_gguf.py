@@ -359,6 +359,7 @@ QWEN: dict[str, Any] = {
     "num_hidden_layers": 1,
     "moe_intermediate_size": INNER,
     "norm_topk_prob": True,
+    "tie_word_embeddings": True,
 }
 
 
@@ -459,6 +460,25 @@ def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> No
             "the rotary embedding {'rope_type': 'dynamic'",
         ),
         ({"rope_scaling": {"full_attention": {}}}, "the rotary embedding {'full_attention'"),
+        *(
+            ({"rope_scaling": one}, "neither rope_parameters nor .* as yarn for gpt-oss; state rop")
+            for one in (None, {})
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default"}},
+            r"rope_parameters \{'rope_type': 'default'\} and rope_scaling \{.*'yarn'.* differ; rem",
+        ),
+        (
+            {"original_max_position_embeddings": 32},
+            "states original_max_position_embeddings 32, and 64 in its rotary embedding; remove",
+        ),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear"},
+                "factor": 2.0,
+            },
+            "states factor None, and GGUF needs rope.scaling.factor of it",
+        ),
         ({"rope_scaling": CONFIG["rope_scaling"] | {"mscale": 2.0}}, "'mscale': 2.0"),
         ({"rope_scaling": CONFIG["rope_scaling"] | {"attention_factor": 1.5}}, "'attention_factor"),
         *(({"rope_scaling": one}, f"rotary embedding {one!r}, and") for one in ("", False, 0)),
@@ -612,6 +632,28 @@ def test_experts_that_there_are_none_of(tmp_path: Path, stated: Any) -> None:
     source, out = dense(tmp_path / "model", {}, num_experts=stated), tmp_path / "out.gguf"
     checkpoint.transcode_file(source, out, "gguf")
     assert not [key for key in parsed(out)[0] if "expert" in key]
+
+
+def test_truncate_of_others(tmp_path: Path) -> None:
+    """GGUF has no key for it: of all but gpt-oss it is true, as llama.cpp computes."""
+    yarn = CONFIG["rope_scaling"]
+    source = dense(tmp_path / "model", {}, rope_scaling=yarn)
+    refused(source, "states truncate False of its .* computes qwen3 as if it were true; state true")
+    config = json.loads((source / "config.json").read_text())
+    config["rope_scaling"]["truncate"] = True
+    (source / "config.json").write_text(json.dumps(config))
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    assert parsed(tmp_path / "out.gguf")[0]["qwen3.rope.scaling.type"] == "yarn"
+
+
+@pytest.mark.parametrize("stated", [{}, {"tie_word_embeddings": False}])
+def test_embeddings_that_are_not_tied(tmp_path: Path, stated: dict[str, Any]) -> None:
+    """Left out, they are not: so transformers takes it for all of these models."""
+    source = dense(tmp_path / "model", {})
+    config = json.loads((source / "config.json").read_text())
+    assert config.pop("tie_word_embeddings") is True
+    (source / "config.json").write_text(json.dumps(config | stated))
+    refused(source, "lacks what becomes 'output.weight' of qwen3: 'lm_head.weight'; .*tie_word_em")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "gpt-oss",
     ),
     "gpt-oss, of compressed-tensors": ("GptOss", {**EXPERTS, "num_local_experts": 4}, "gpt-oss"),
+    "gpt-oss that is not scaled": (
+        "GptOss",
+        {**EXPERTS, "num_local_experts": 4, "rope_parameters": {"rope_type": "default"}},
+        "gpt-oss",
+    ),
     "qwen3": ("Qwen3", {}, "compressed-tensors"),
     "qwen3moe": (
         "Qwen3Moe",

@@ -132,7 +132,7 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
         f"{path} does not state {key} of its rotary embedding, and llama.cpp does not compute it; "
         f"config.json says {value!r}, as models of {row.name} have it: check it"
         for key, value in row.scaled.items()
-        if "rope_scaling" in config
+        if key in config["rope_scaling"]
     ]
     files = generation(values, config["vocab_size"])
     try:

@@ -123,12 +123,12 @@ class GgufModel:
         for tensor in tensors(row, config):
             found = homes.pop(tensor.name.removesuffix(WEIGHT), [])
             new = tensor.places[0].name
-            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings", True):
+            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings"):
                 continue
             if not found:
                 raise CheckpointError(
                     f"it lacks what becomes {new!r} of {row.name}: {tensor.name!r}; add it, or "
-                    "mend num_hidden_layers or the number of experts"
+                    "mend num_hidden_layers, the number of experts or tie_word_embeddings"
                 )
             if len(found) > 1:
                 raise CheckpointError(
