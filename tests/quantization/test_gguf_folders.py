@@ -272,6 +272,9 @@ def test_ends_of_texts(tmp_path: Path) -> None:
     assert found == [ids, ids | {"eos_token_id": [257, 5]}]
 
 
+TEMPLATES = "chat_templates"
+
+
 def test_other_splits(tmp_path: Path) -> None:
     """Qwen's tokenizers normalise, those of Llama 3 take whole tokens and begin texts."""
     file = gguf_of(tmp_path)
@@ -315,12 +318,14 @@ def test_other_splits(tmp_path: Path) -> None:
         ({"merges": None}, "it merges None"),
         ({"eos_token_id": 261}, "its eos token is 261, which is not a token"),
         ({"bos_token_id": None}, "it adds a bos token, and states none"),
+        ({"pre": ["gpt-4o"]}, r"its model is 'gpt2' and its split \['gpt-4o'\]"),
+        *(({TEMPLATES: one}, f"its chat_templates are {one}, which is not a") for one in (3, True)),
     ],
 )
 def test_tokenizers_that_are_left_out(
     tmp_path: Path, stated: dict[str, Any], match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = {f"tokenizer.ggml.{key}": one for key, one in stated.items()}
+    own = {f"tokenizer.ggml.{key}".replace("ggml.chat", "chat"): stated[key] for key in stated}
     checkpoint.transcode_file(changed(gguf_of(tmp_path), own), tmp_path / "back", "gpt-oss")
     assert not [*(tmp_path / "back").glob("tokenizer*")]
     assert re.search(rf"the tokenizer is left out, as {match}", caplog.text)
