@@ -434,6 +434,20 @@ KEY = "gpt-oss.attention.key_length"
             {},
             r"has the shape \(262, 64\), and the .* state \(300, 64\)",
         ),
+        *(
+            ({}, {name: (26, np.ones(shape, "i4"))}, f"'{name}' is int32, and llama.*; castwise c")
+            for name, shape in (("blk.0.attn_q.weight", (64, 64)), ("token_embd.weight", (262, 64)))
+        ),
+        ({}, {"output_norm.weight": (28, np.ones(64))}, "'output_norm.weight' is float64, and ll"),
+        *(
+            (
+                {},
+                {"token_embd.weight": (30, np.ones(shape, BF16))},
+                rf"'token_embd.weight' has the shape \({said}\), and needs a row for each token",
+            )
+            for shape, said in (((), ""), ((0, 64), "0, 64"))
+        ),
+        ({}, {"token_embd.weight": (30, np.ones(262, BF16))}, r"shape \(262,\), and .*\(262, 64\)"),
         (
             {},
             {"blk.1.attn_sinks.weight": None},

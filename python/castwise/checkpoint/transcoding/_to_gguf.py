@@ -16,7 +16,7 @@ from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.gguf import COMPUTED
+from castwise.checkpoint.containers.gguf import check_computed
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
 from castwise.checkpoint.encoding._encoding import KIND
@@ -159,11 +159,8 @@ class GgufModel:
                 f"tensor {name!r} has the shape {shape}, and config.json states {tensor.shape}: "
                 f"{', '.join(tensor.axes)}; mend the one that is wrong"
             )
-        if weight is None and info.format not in COMPUTED:
-            raise CheckpointError(
-                f"tensor {name!r} is {info.format}, and llama.cpp computes with "
-                f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
-            )
+        if weight is None:
+            check_computed(info)
 
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
