@@ -311,6 +311,7 @@ def test_other_splits(tmp_path: Path) -> None:
         ({"merges": None}, "it merges None"),
         ({"eos_token_id": 261}, "its eos token is 261, which is not a token"),
         ({"bos_token_id": None}, "it adds a bos token, and states none"),
+        ({"add_eos_token": "no"}, "its add_eos_token is 'no', which is neither true nor false"),
         ({"pre": ["gpt-4o"]}, r"its model is 'gpt2' and its split \['gpt-4o'\]"),
         *(({TEMPLATES: one}, f"its chat_templates are {one}, which is not a") for one in (3, True)),
     ],
@@ -519,6 +520,7 @@ def test_plain_files(tmp_path: Path, kind: int, dtype: str) -> None:
     assert_same_folders(tmp_path / "cast", tmp_path / "plain")
     assert config_of(tmp_path / "plain")["torch_dtype"] == dtype
     assert summary.rows
+    assert checkpoint.verify(file, tmp_path / "plain").equal
     checkpoint.dequantize_file(file, tmp_path / "plain.safetensors")
     assert checkpoint.load(tmp_path / "plain.safetensors")["blk.0.attn_q.weight"].dtype == to
     with pytest.raises(CheckpointError, match=r"castwise dequantize makes a folder or a \.saf"):

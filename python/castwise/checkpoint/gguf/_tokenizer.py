@@ -74,16 +74,18 @@ def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
         name: stated.get(f"{_OF}add_{name}_token", default)
         for name, default in (("bos", SPLITS[_split(stated)].adds_bos), ("eos", False))
     }
-    missing = [name for name, one in is_added.items() if one and named[name] is None]
-    if missing:
-        raise Unstated(f"it adds a {missing[0]} token, and states none")
+    for name, one in is_added.items():
+        if not isinstance(one, bool):
+            raise Unstated(f"its add_{name}_token is {one!r}, which is neither true nor false")
+        if one and named[name] is None:
+            raise Unstated(f"it adds a {name} token, and states none")
     around = {
         name: (special[f"{name}_token"], named[name]) for name, one in is_added.items() if one
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: text for name, text in special.items() if name != "seperator_token"},
-        **{f"add_{name}_token": bool(one) for name, one in is_added.items()},
+        **{f"add_{name}_token": one for name, one in is_added.items()},
         **_templates(stated),
         "clean_up_tokenization_spaces": False,
     }
