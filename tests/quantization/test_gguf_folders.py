@@ -110,19 +110,15 @@ def without_norms(folder: Path) -> Path:
 
 def models(name: str, tmp_path: Path) -> tuple[Path, str]:
     """Write a model in MXFP4; return its folder, and the producer."""
-    if name in ("gpt-oss", "compressed-tensors"):
-        source = model(tmp_path / "model")
-        if name == "gpt-oss":
-            return source, name
-        checkpoint.transcode_file(source, tmp_path / "other", name)
-        return tmp_path / "other", name
+    if name == "gpt-oss":
+        return model(tmp_path / "model"), name
     if name == "qwen3_moe":
         return of_experts(tmp_path / "model", Q)[1], "compressed-tensors"
     folder = dense(tmp_path / "model", {}, **(LLAMA if name == "llama" else {}))
     return folder if name == "qwen3" else without_norms(folder), "compressed-tensors"
 
 
-NAMES = ["gpt-oss", "compressed-tensors", "qwen3", "qwen3_moe", "llama"]
+NAMES = ["gpt-oss", "qwen3", "qwen3_moe", "llama"]
 
 
 @pytest.mark.parametrize("elements", [1, 1 << 20])
@@ -151,15 +147,12 @@ def test_there_and_back(
     (stated, tensors), (other, others) = parsed(file), parsed(again)
     assert stated | {"general.name": "back"} == other
     assert all(np.array_equal(tensors[n][1].view("u1"), others[n][1].view("u1")) for n in tensors)
-    old = source
-    if name == "compressed-tensors":  # of which stacked experts stay (out, in)
-        old = tmp_path / "model"
-    checkpoint.dequantize_file(old, tmp_path / "plain")
+    checkpoint.dequantize_file(source, tmp_path / "plain")
     summary = checkpoint.dequantize_file(file, tmp_path / "decoded")
     assert_same_folders(tmp_path / "plain", tmp_path / "decoded")
-    assert checkpoint.verify(file, old).equal
+    assert checkpoint.verify(file, source).equal
     assert checkpoint.verify(tmp_path / "decoded", file).equal
-    assert checkpoint.verify(back, tmp_path / "decoded").equal or name == "compressed-tensors"
+    assert checkpoint.verify(back, tmp_path / "decoded").equal
     assert {row.name for row in summary.rows} == checkpoint.load(tmp_path / "plain").keys()
     assert "quantization_config" not in config_of(tmp_path / "decoded")
 
@@ -186,7 +179,7 @@ def test_configurations(tmp_path: Path, name: str) -> None:
     assert section["quant_method"] == wanted
     assert {key: new.get(key) for key in old} == old
     assert new["torch_dtype"] == "bfloat16"
-    assert new["tie_word_embeddings"] is (name not in ("gpt-oss", "compressed-tensors"))
+    assert new["tie_word_embeddings"] is (name != "gpt-oss")
     (one,) = new["architectures"]
     assert one.removesuffix("ForCausalLM").lower() == old["model_type"].replace("_", "")
 
@@ -272,6 +265,9 @@ def test_ends_of_texts(tmp_path: Path) -> None:
     assert found == [ids, ids | {"eos_token_id": [257, 5]}]
 
 
+TEMPLATES = "chat_templates"
+
+
 def test_other_splits(tmp_path: Path) -> None:
     """Qwen's tokenizers normalise, those of Llama 3 take whole tokens and begin texts."""
     file = gguf_of(tmp_path)
@@ -315,12 +311,15 @@ def test_other_splits(tmp_path: Path) -> None:
         ({"merges": None}, "it merges None"),
         ({"eos_token_id": 261}, "its eos token is 261, which is not a token"),
         ({"bos_token_id": None}, "it adds a bos token, and states none"),
+        ({"add_eos_token": "no"}, "its add_eos_token is 'no', which is neither true nor false"),
+        ({"pre": ["gpt-4o"]}, r"its model is 'gpt2' and its split \['gpt-4o'\]"),
+        *(({TEMPLATES: one}, f"its chat_templates are {one}, which is not a") for one in (3, True)),
     ],
 )
 def test_tokenizers_that_are_left_out(
     tmp_path: Path, stated: dict[str, Any], match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = {f"tokenizer.ggml.{key}": one for key, one in stated.items()}
+    own = {f"tokenizer.ggml.{key}".replace("ggml.chat", "chat"): stated[key] for key in stated}
     checkpoint.transcode_file(changed(gguf_of(tmp_path), own), tmp_path / "back", "gpt-oss")
     assert not [*(tmp_path / "back").glob("tokenizer*")]
     assert re.search(rf"the tokenizer is left out, as {match}", caplog.text)
@@ -429,6 +428,20 @@ KEY = "gpt-oss.attention.key_length"
             {},
             r"has the shape \(262, 64\), and the .* state \(300, 64\)",
         ),
+        *(
+            ({}, {name: (26, np.ones(shape, "i4"))}, f"'{name}' is int32, and llama.*; castwise c")
+            for name, shape in (("blk.0.attn_q.weight", (64, 64)), ("token_embd.weight", (262, 64)))
+        ),
+        ({}, {"output_norm.weight": (28, np.ones(64))}, "'output_norm.weight' is float64, and ll"),
+        *(
+            (
+                {},
+                {"token_embd.weight": (30, np.ones(shape, BF16))},
+                rf"'token_embd.weight' has the shape \({said}\), and needs a row for each token",
+            )
+            for shape, said in (((), ""), ((0, 64), "0, 64"))
+        ),
+        ({}, {"token_embd.weight": (30, np.ones(262, BF16))}, r"shape \(262,\), and .*\(262, 64\)"),
         (
             {},
             {"blk.1.attn_sinks.weight": None},
@@ -486,6 +499,53 @@ def test_a_quantised_embedding(tmp_path: Path) -> None:
     found = checkpoint.load(tmp_path / "plain")["model.embed_tokens.weight"]
     assert_same(found, checkpoint.load(tmp_path / "plain.safetensors")["token_embd.weight"])
     assert config_of(tmp_path / "plain")["vocab_size"] == len(found)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(0, "float32"), (1, "float16"), (30, "bfloat16")])
+def test_plain_files(tmp_path: Path, kind: int, dtype: str) -> None:
+    """One without quantised weights is a folder whose tensors are as they were, but vectors."""
+    source, _ = models("llama", tmp_path)
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    checkpoint.dequantize_file(tmp_path / "out.gguf", tmp_path / "wanted", "float32")
+    checkpoint.cast_file(tmp_path / "wanted", tmp_path / "cast", dtype)
+    to = {0: np.float32, 1: np.float16, 30: BF16}[kind]
+    checkpoint.dequantize_file(tmp_path / "out.gguf", tmp_path / "out.safetensors", "float32")
+    loaded = checkpoint.load(tmp_path / "out.safetensors")
+    arrays = {
+        name: (kind, one.astype(to)) if one.ndim > 1 else (0, one.astype(to).astype(np.float32))
+        for name, one in loaded.items()
+    }
+    file = changed(tmp_path / "out.gguf", tensors=arrays)
+    summary = checkpoint.dequantize_file(file, tmp_path / "plain")
+    assert_same_folders(tmp_path / "cast", tmp_path / "plain")
+    assert config_of(tmp_path / "plain")["torch_dtype"] == dtype
+    assert summary.rows
+    assert checkpoint.verify(file, tmp_path / "plain").equal
+    checkpoint.dequantize_file(file, tmp_path / "plain.safetensors")
+    assert checkpoint.load(tmp_path / "plain.safetensors")["blk.0.attn_q.weight"].dtype == to
+    with pytest.raises(CheckpointError, match=r"castwise dequantize makes a folder or a \.saf"):
+        checkpoint.cast_file(file, tmp_path / "other", "float16")
+    assert main(["dequantize", str(file), str(tmp_path / "command")]) == 0
+
+
+def test_experts_that_transformers_does_not_load(tmp_path: Path) -> None:
+    """Those of gpt-oss are of gpt-oss in a folder."""
+    with pytest.raises(CheckpointError, match=r"folder of compressed-tensors: .*--to gpt-oss"):
+        checkpoint.transcode_file(gguf_of(tmp_path), tmp_path / "back", "compressed-tensors")
+
+
+def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+    file = gguf_of(tmp_path)
+    for key in ("gpt-oss.block_count", "tokenizer.ggml.merges"):
+        raw = file.read_bytes()
+        at = raw.index(text(key))
+        end = at + len(text(key))
+        pair = raw[at:end] + struct.pack("<II", 4, 2)
+        (count,) = struct.unpack_from("<Q", raw, 16)
+        head = raw[:16] + struct.pack("<Q", count + 1) + pair + raw[24:]
+        (tmp_path / "twice.gguf").write_bytes(head)
+        with pytest.raises(CheckpointError, match=f"key '{key}' is there twice in its header"):
+            checkpoint.dequantize_file(tmp_path / "twice.gguf", tmp_path / "back")
 
 
 def test_only_some_weights(tmp_path: Path) -> None:
@@ -560,6 +620,15 @@ def test_rope_of_llama3(tmp_path: Path) -> None:
     other = changed(file, tensors={"rope_freqs.weight": (0, factors * np.float32(1.01))})
     with pytest.raises(CheckpointError, match=r"factors are not those of low_freq_factor 1\.0, hi"):
         checkpoint.dequantize_file(other, tmp_path / "other")
+    for array, said in (
+        (factors[:0], r"shape \(0,\), and heads of 32 \(head_dim\) need"),
+        (factors[:-1], r"shape \(15,\)"),
+        (factors * 0, "are not those"),
+        (np.array(8, np.float32), r"shape \(\)"),
+    ):
+        other = changed(file, tensors={"rope_freqs.weight": (0, array)})
+        with pytest.raises(CheckpointError, match=rf"its rotary factors .*{said}"):
+            checkpoint.dequantize_file(other, tmp_path / "other")
     scaled = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
     with pytest.raises(CheckpointError, match="a scaled rotary embedding, and has rotary factors"):
         checkpoint.dequantize_file(changed(file, scaled), tmp_path / "other")
@@ -585,11 +654,15 @@ def test_rope_of_llama3_elsewhere(tmp_path: Path) -> None:
 
 
 def test_rope_that_is_not_scaled(tmp_path: Path) -> None:
-    """Another spelling of no scaling is taken as such."""
+    """What is left out is stated, as transformers takes it as YaRN; so is another spelling."""
     file = gguf_of(tmp_path)
     begin = "gpt-oss.rope.scaling."
     keys = ("factor", "original_context_length", "yarn_beta_fast")
-    none = {f"{begin}type": "none", **{begin + key: None for key in keys}}
-    checkpoint.dequantize_file(changed(file, none), tmp_path / "back")
-    assert "rope_scaling" not in config_of(tmp_path / "back")
-    assert CONFIG["rope_theta"] == config_of(tmp_path / "back")["rope_theta"]
+    for spelling in ("none", None):
+        none = {f"{begin}type": spelling, **{begin + key: None for key in keys}}
+        out = tmp_path / str(spelling)
+        checkpoint.transcode_file(changed(file, none), out, "gpt-oss")
+        assert config_of(out)["rope_scaling"] == {"rope_type": "default"}
+        assert config_of(out)["rope_theta"] == CONFIG["rope_theta"]
+        checkpoint.transcode_file(out, tmp_path / "again.gguf", "gguf", overwrite=True)
+        assert not [key for key in parsed(tmp_path / "again.gguf")[0] if "scaling" in key]

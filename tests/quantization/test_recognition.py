@@ -280,7 +280,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ("{", "Expecting"),
         ("[" * 100_000, "recursion"),
         (" " * 10**7 + "{}", "more"),
-        (f'{{"a": {{"b": [{"9" * 5000}]}}}}', "'b' is a whole number of 5,000 digits"),
+        (f'{{"a": {{"b": [{"9" * 5000}]}}}}', "999999999... is a whole number of 5,000 digits"),
+        (f"[[[{'9' * 5000}]]]", "999999999... is a whole number of 5,000 digits"),
     ):
         (folder / "config.json").write_text(text)
         found = checkpoint.inspect(folder).quantization

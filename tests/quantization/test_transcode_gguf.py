@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.gguf._tokens import SPLITS
 from castwise.checkpoint.transcoding import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
@@ -46,7 +47,10 @@ TOKENIZER: dict[str, Any] = {
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
         ],
     },
-    "post_processor": {"type": "ByteLevel"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|startoftext|>"}}, {"Sequence": {"id": "A"}}],
+    },
     "model": {
         "type": "BPE",
         "vocab": {**{chr(0x100 + n): n for n in range(256)}, A + B: 259, A + B + C: 260},
@@ -359,6 +363,7 @@ QWEN: dict[str, Any] = {
     "num_hidden_layers": 1,
     "moe_intermediate_size": INNER,
     "norm_topk_prob": True,
+    "tie_word_embeddings": True,
 }
 
 
@@ -459,6 +464,25 @@ def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> No
             "the rotary embedding {'rope_type': 'dynamic'",
         ),
         ({"rope_scaling": {"full_attention": {}}}, "the rotary embedding {'full_attention'"),
+        *(
+            ({"rope_scaling": one}, "neither rope_parameters nor .* as yarn for gpt-oss; state rop")
+            for one in (None, {})
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default"}},
+            r"rope_parameters \{'rope_type': 'default'\} and rope_scaling \{.*'yarn'.* differ; rem",
+        ),
+        (
+            {"original_max_position_embeddings": 32},
+            "states original_max_position_embeddings 32, and 64 in its rotary embedding; remove",
+        ),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear"},
+                "factor": 2.0,
+            },
+            "states factor None, and GGUF needs rope.scaling.factor of it",
+        ),
         ({"rope_scaling": CONFIG["rope_scaling"] | {"mscale": 2.0}}, "'mscale': 2.0"),
         ({"rope_scaling": CONFIG["rope_scaling"] | {"attention_factor": 1.5}}, "'attention_factor"),
         *(({"rope_scaling": one}, f"rotary embedding {one!r}, and") for one in ("", False, 0)),
@@ -503,7 +527,23 @@ SPLIT, BYTES = TOKENIZER["pre_tokenizer"]["pretokenizers"]
     ("key", "value", "match"),
     [
         ("model", {"type": "Unigram", "vocab": {}}, "is of the type 'Unigram'"),
-        ("normalizer", {"type": "Lowercase"}, "after 'Lowercase'"),
+        *(
+            ("normalizer", {"type": one}, f"the normalizer '{one}', and .* gpt-4o have None in .*s")
+            for one in ("Lowercase", "NFC")
+        ),
+        (
+            "model",
+            TOKENIZER["model"] | {"merges": [[A, B]], "ignore_merges": True},
+            f"ignore_merges True, and llama.cpp does the other for gpt-4o.* the token '{A}{B}{C}'",
+        ),
+        *(
+            (
+                "added_tokens",
+                [{"id": 261, "content": "x", one: True}],
+                f"{one} True of .* 'x', .*fa",
+            )
+            for one in ("lstrip", "rstrip", "single_word")
+        ),
         ("pre_tokenizer", {"type": "Whitespace"}, "splits text by {'type': 'Whitespace'}"),
         ("post_processor", {"type": "BertProcessing"}, "a post-processor of the type 'BertPro"),
         ("added_tokens", [{"id": 262, "content": "a"}], "from 0 to 262, and the embedding has 262"),
@@ -614,6 +654,28 @@ def test_experts_that_there_are_none_of(tmp_path: Path, stated: Any) -> None:
     assert not [key for key in parsed(out)[0] if "expert" in key]
 
 
+def test_truncate_of_others(tmp_path: Path) -> None:
+    """GGUF has no key for it: of all but gpt-oss it is true, as llama.cpp computes."""
+    yarn = CONFIG["rope_scaling"]
+    source = dense(tmp_path / "model", {}, rope_scaling=yarn)
+    refused(source, "states truncate False of its .* computes qwen3 as if it were true; state true")
+    config = json.loads((source / "config.json").read_text())
+    config["rope_scaling"]["truncate"] = True
+    (source / "config.json").write_text(json.dumps(config))
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    assert parsed(tmp_path / "out.gguf")[0]["qwen3.rope.scaling.type"] == "yarn"
+
+
+@pytest.mark.parametrize("stated", [{}, {"tie_word_embeddings": False}])
+def test_embeddings_that_are_not_tied(tmp_path: Path, stated: dict[str, Any]) -> None:
+    """Left out, they are not: so transformers takes it for all of these models."""
+    source = dense(tmp_path / "model", {})
+    config = json.loads((source / "config.json").read_text())
+    assert config.pop("tie_word_embeddings") is True
+    (source / "config.json").write_text(json.dumps(config | stated))
+    refused(source, "lacks what becomes 'output.weight' of qwen3: 'lm_head.weight'; .*tie_word_em")
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -644,6 +706,57 @@ def test_template_of_tokens(tmp_path: Path, *, begins: bool) -> None:
         return
     checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
     assert parsed(tmp_path / "out.gguf")[0]["tokenizer.ggml.add_bos_token"] is True
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("end", ["bos", "eos"])
+def test_tokens_that_are_added_and_are_not(tmp_path: Path, end: str, *, adds: bool) -> None:
+    """Of the two files that say it transformers reads one, or the other, by its version."""
+    source = model(tmp_path / "model")
+    token = [{"SpecialToken": {"id": "<|call|>"}}] * adds
+    single = [*token, {"Sequence": {}}] if end == "bos" else [{"Sequence": {}}, *token]
+    post = {"type": "TemplateProcessing", "single": single}
+    (source / "tokenizer.json").write_text(json.dumps(TOKENIZER | {"post_processor": post}))
+    stated = {f"{end}_token": "<|call|>", f"add_{end}_token": not adds}
+    (source / "tokenizer_config.json").write_text(json.dumps(stated))
+    refused(source, rf"add_{end}_token {not adds}, and .* other with '<\|call\|>'; mend the one")
+
+
+def with_split(folder: Path, name: str, **more: Any) -> Path:
+    """Write a model whose tokenizer splits as those that llama.cpp gives a name."""
+    source, found = model(folder), json.loads(json.dumps(TOKENIZER))
+    found["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = SPLITS[name].expressions[0]
+    found["model"] |= {key: one for key, one in more.items() if key != "normalizer"}
+    found["normalizer"] = more.get("normalizer")
+    (source / "tokenizer.json").write_text(json.dumps(found))
+    return source
+
+
+NFC = {"type": "NFC"}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "match"),
+    [
+        ("qwen2", {"normalizer": NFC}, None),
+        ("qwen2", {}, "the normalizer None, and all that .* as qwen2 have 'NFC' in GGUF; state"),
+        ("llama-bpe", {"ignore_merges": True, "merges": []}, None),
+        ("llama-bpe", {"ignore_merges": True, "normalizer": NFC}, "the normalizer 'NFC', .* None"),
+        ("llama-bpe", {"merges": [[A, B]]}, "ignore_merges False.* make the .*; state True if th"),
+        ("llama-bpe", {}, None),
+        ("gpt-4o", {"ignore_merges": True}, None),
+    ],
+)
+def test_what_the_name_of_a_split_states(
+    tmp_path: Path, name: str, more: dict[str, Any], match: str | None
+) -> None:
+    """A tokenizer does what others of its split do, or what makes no difference to its tokens."""
+    source = with_split(tmp_path / "model", name, **more)
+    if match is not None:
+        refused(source, match)
+        return
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    assert parsed(tmp_path / "out.gguf")[0]["tokenizer.ggml.pre"] == name
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def transcode_file(
     - MXFP4 of both to a GGUF file, which llama.cpp runs, if the model is gpt-oss, Qwen3,
       Qwen3-MoE, Llama or Mistral: a folder with its configuration and tokenizer, whose names,
       hyperparameters and tokens become llama.cpp's, and whose norms, biases and routers float32;
-      a folder that such a file becomes has all that again, and a .safetensors file its own names,
+      a folder that such a file becomes has all that again (that of gpt-oss as "gpt-oss" alone),
+      and a .safetensors file its own names,
     - integers of AWQ ("gemm") and of GPTQ (v1 and v2) to compressed-tensors, of 4 and 8 bits, with
       their zero points unless all are in the middle, and with the index of groups if columns are
       reordered.

@@ -28,8 +28,9 @@ through memory in slabs of whole blocks; their scales may be in other shards.
 Read are FP8 of DeepSeek, AutoFP8, fbgemm and Mistral, compressed-tensors, ModelOpt,
 gpt-oss, DeepSeek-V4, ComfyUI, AWQ, GPTQ, bitsandbytes, MLX, Quark, torchao, Keras and
 GGUF, as far as the documentation says. Nothing is guessed: what is incomplete or
-contradicts itself is refused. A GGUF file becomes a folder that transformers loads, if
-castwise knows its architecture, or a .safetensors file with the names of llama.cpp.
+contradicts itself is refused. A GGUF file, also a plain one, becomes a folder that
+transformers loads, if castwise knows its architecture, or a .safetensors file with the
+names of llama.cpp.
 """
 _EXIT_CODES = """\
 exit codes:

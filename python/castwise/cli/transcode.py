@@ -23,8 +23,9 @@ ModelOpt, compressed-tensors and ComfyUI, from one to another; MXFP4 of gpt-oss 
 compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-tensors.
 --to gguf makes the file that llama.cpp runs of a folder of gpt-oss, Qwen3, Qwen3-MoE,
 Llama or Mistral in MXFP4: with its names, hyperparameters and tokens, and norms and
-biases in float32. Such a file becomes a folder that transformers loads, or a file that
-ends with .safetensors, with the names of llama.cpp.
+biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss if
+it is of that, else --to compressed-tensors), or a file that ends with .safetensors,
+with the names of llama.cpp.
 Names, shapes and what states the quantisation change; a global scale that divides in
 one of them becomes its reciprocal, one with which every value decodes to the same in
 bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.

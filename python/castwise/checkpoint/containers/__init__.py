@@ -168,9 +168,9 @@ def open_source(
     check_store(path)
     if container.only_decoded and not decodes:
         raise CheckpointError(
-            f"{path}: the tensors of {path.suffix} are decoded: castwise dequantize makes "
-            ".safetensors of it, checkpoint.dequantize_file; llama-quantize of llama.cpp changes "
-            "its types"
+            f"{path}: castwise dequantize makes a folder or a .safetensors file of {path.suffix}, "
+            "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
+            "changes its types"
         )
     return container.reader(path, assume) if container.assumes else container.reader(path)
 

@@ -147,6 +147,8 @@ class GgufReader(PlacedReader[SourceFile]):
         for _ in range(pairs):
             key, kind = cursor.text(), cursor.number("I")
             begin, value = cursor.at, cursor.value(kind)
+            if key in self.metadata or key in self._arrays:
+                raise CheckpointError(f"key {key!r} is there twice in its header")
             if value is None:
                 self.others.append(key)
                 self._arrays[key] = begin
@@ -358,3 +360,12 @@ def _described(plan: Planned) -> bytes:
         )
     axes = struct.pack(f"<I{len(shape)}QI", len(shape), *shape[::-1], kind)
     return text_of(info.name) + axes
+
+
+def check_computed(info: TensorInfo) -> None:
+    """Refuse a plain tensor of a format that llama.cpp does not compute with."""
+    if info.format not in COMPUTED:
+        raise CheckpointError(
+            f"tensor {info.name!r} is {info.format or info.stored}, and llama.cpp computes with "
+            f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
+        )

@@ -18,6 +18,7 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.decoding._decode import FORMATS, Decode
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
@@ -105,7 +106,8 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
 
     """
     plans = [_Plain(source, one, how) for one in components_of(source)]
-    if not (how.may_be_plain or any(one.names or one.left_out for one in plans)):
+    may_be_plain = how.may_be_plain or isinstance(source, GgufReader)  # no other command reads one
+    if not (may_be_plain or any(one.names or one.left_out for one in plans)):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )

@@ -172,29 +172,14 @@ def _parsed(path: Path) -> Any:
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
     text = path.read_bytes().decode("utf-8-sig")
-    return json.loads(text, parse_int=_integer, object_pairs_hook=_read)
+    return json.loads(text, parse_int=_integer)
 
 
-class _TooLong(str):
-    """A whole number that Python refuses to convert, as it would take too long."""
-
-    __slots__ = ()
-
-
-def _integer(digits: str) -> int | _TooLong:
+def _integer(digits: str) -> int:
     try:
         return int(digits)
-    except ValueError:
-        return _TooLong(digits)
-
-
-def _read(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON without numbers that are too long."""
-    for key, value in pairs:
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, _TooLong):
-                raise ValueError(  # noqa: TRY004  (it is a value)
-                    f"{key!r} is a whole number of {len(one):,} digits, which nothing means; "
-                    "remove it or mend it"
-                )
-    return dict(pairs)
+    except ValueError as error:  # it would take too long
+        raise ValueError(
+            f"{digits[:9]}... is a whole number of {len(digits):,} digits, which nothing means; "
+            "remove it or mend it"
+        ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +125,8 @@ class Architecture:
         True if llama.cpp has the rows of queries and keys of the two halves of each head, which
         rotate together, in turn; and if what is left out of heads follows from other sizes.
     scaled
-        What configurations state of a scaled rotary embedding that GGUF has no key for.
+        What models state of YaRN that GGUF has no key for. If anything, transformers takes YaRN for
+        a rotary embedding that is left out.
     factors
         The tensor of factors of a rotary embedding of the kind "llama3", if it can have that.
 
@@ -243,13 +244,17 @@ _SCALED = (
     Key("rope.scaling.type", TEXT, "rope_type"),
     Key("rope.scaling.factor", FLOAT, "factor"),
 )
+CONTEXT = "original_max_position_embeddings"
+"""What states the context of a rotary embedding before it was scaled, in it or beside it."""
+
+UNSCALED, YARN = "default", "yarn"
 ROPE: Mapping[str, Sequence[Key]] = {
-    "default": (),
+    UNSCALED: (),
     "llama3": (),
     "linear": _SCALED,
-    "yarn": (
+    YARN: (
         *_SCALED,
-        Key("rope.scaling.original_context_length", COUNT, "original_max_position_embeddings"),
+        Key("rope.scaling.original_context_length", COUNT, CONTEXT),
         Key("rope.scaling.yarn_beta_fast", FLOAT, "beta_fast", required=False),
         Key("rope.scaling.yarn_beta_slow", FLOAT, "beta_slow", required=False),
     ),
@@ -257,12 +262,21 @@ ROPE: Mapping[str, Sequence[Key]] = {
 """The keys of each kind of rotary embedding."""
 
 ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
-"""What else is stated of it; llama.cpp, and its converter, take no note of `truncate`.
+"""What else is stated of it; llama.cpp computes as if `truncate` were true.
 
 Of an `attention_factor` versions of llama.cpp compute different things, none of them that of
 transformers, so that a model with one is refused.
 """
 _OF_QWEN = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
+_LLAMA = Architecture(
+    "llama",
+    "LlamaForCausalLM",
+    _table(_ALL, _NORM, _GATED),
+    _KEYS_OF_LLAMA,
+    {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    rotated=True,
+    factors="rope_freqs.weight",
+)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(
         "gpt-oss",
@@ -292,22 +306,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         (*_KEYS, *_experts("num_experts", "moe_intermediate_size")),
         {**_OF_QWEN, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     ),
-    "llama": Architecture(
-        "llama",
-        "LlamaForCausalLM",
-        _table(_ALL, _NORM, _GATED),
-        _KEYS_OF_LLAMA,
-        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-        rotated=True,
-        factors="rope_freqs.weight",
-    ),
-    "mistral": Architecture(
-        "llama",
-        "MistralForCausalLM",
-        _table(_ALL, _NORM, _GATED),
-        _KEYS_OF_LLAMA,
-        {"hidden_act": "silu", "sliding_window": None},
-        rotated=True,
+    "llama": _LLAMA,
+    "mistral": replace(
+        _LLAMA,
+        model="MistralForCausalLM",
+        computes={"hidden_act": "silu", "sliding_window": None},
+        factors=None,
     ),
 }
 """By the `model_type` of a configuration; of two of one name the first is what a file becomes."""

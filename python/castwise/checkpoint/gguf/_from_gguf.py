@@ -17,7 +17,13 @@ from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.gguf import COMPUTED, Gathered, GgufReader, Source
+from castwise.checkpoint.containers.gguf import (
+    COMPUTED,
+    Gathered,
+    GgufReader,
+    Source,
+    check_computed,
+)
 from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
@@ -80,7 +86,7 @@ class Model:
 def model_of(source: object, dtype: str | None, *, is_file: bool) -> Model:
     """Let a GGUF file that becomes a folder have the tensors of transformers.
 
-    `dtype` is what weights are decoded to; without it they have that of the embedding.
+    `dtype` is what weights are decoded to; if none is, they have that of the embedding.
 
     Raises
     ------
@@ -107,10 +113,16 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
         what = f"one of {count} files; llama-gguf-split --merge joins them" if count else kind
         raise CheckpointError(f"it is not a model but {what}")
     row, config = configuration(values)
-    if EMBEDDING in reader.tensors:
-        config = {"vocab_size": reader.logical_shape(EMBEDDING)[0], **config}
-        stored = reader.tensors[EMBEDDING]
-        if dtype is None and stored.format not in COMPUTED:
+    if not any(_is_blocks(one) for one in reader.tensors.values()):
+        dtype = None
+    if (stored := reader.tensors.get(EMBEDDING)) is not None:
+        shape = reader.logical_shape(EMBEDDING)
+        if not shape or not shape[0]:
+            raise CheckpointError(
+                f"tensor {EMBEDDING!r} has the shape {shape}, and needs a row for each token"
+            )
+        config = {"vocab_size": shape[0], **config}
+        if dtype is None and _is_blocks(stored):
             raise CheckpointError(
                 f"tensor {EMBEDDING!r} is {stored.stored}, and transformers has no quantised "
                 "embedding; castwise dequantize decodes it"
@@ -132,7 +144,7 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
         f"{path} does not state {key} of its rotary embedding, and llama.cpp does not compute it; "
         f"config.json says {value!r}, as models of {row.name} have it: check it"
         for key, value in row.scaled.items()
-        if "rope_scaling" in config
+        if key in config["rope_scaling"]
     ]
     files = generation(values, config["vocab_size"])
     try:
@@ -187,7 +199,8 @@ def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[st
 def _info(reader: GgufReader, tensor: Tensor, sources: list[Source]) -> TensorInfo:
     """Describe a tensor that is made of others."""
     first = reader.tensors[sources[0].name]
-    is_blocks = reader.logical_shape(first.name) != first.shape
+    if not (is_blocks := _is_blocks(first)):
+        check_computed(first)
     others = (reader.tensors[one.name] for one in sources)
     other = next((one for one in others if one.stored != first.stored), None)
     if other is not None:
@@ -206,6 +219,10 @@ def _info(reader: GgufReader, tensor: Tensor, sources: list[Source]) -> TensorIn
         shape = (*shape[:-1], shape[-1] // width, first.shape[-1])
     nbytes = math.prod(shape) * numpy_dtype(first.format or "").itemsize
     return first._replace(name=tensor.name, shape=shape, nbytes=nbytes)
+
+
+def _is_blocks(info: TensorInfo) -> bool:
+    return info.stored != info.format
 
 
 def _is_exact(reader: GgufReader, name: str, dtype: str | None) -> bool:

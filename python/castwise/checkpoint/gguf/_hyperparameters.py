@@ -14,10 +14,13 @@ from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT, type
 from castwise.checkpoint.containers.gguf import ARCHITECTURE
 from castwise.checkpoint.gguf._architectures import (
     ARCHITECTURES,
+    CONTEXT,
     LEFT_OUT,
     READ,
     ROPE,
     ROPE_TOO,
+    UNSCALED,
+    YARN,
     Architecture,
     Key,
     stated_key,
@@ -29,14 +32,14 @@ _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 _SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
-_LLAMA3 = (
-    *("factor", "low_freq_factor", "high_freq_factor"),
-    "original_max_position_embeddings",
-)
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", CONTEXT)
 _OF_LLAMA3 = (1.0, 4.0, 8192)
 """The last three of all models of Llama 3, where factors do not tell them apart from others."""
 
 _SCALING = "rope.scaling.type"
+_NOT_SCALED = {"rope_type": UNSCALED}
+"""What a configuration states where nothing is scaled: left out, it is YaRN of some models."""
+
 _HEADS = ("head_dim", "num_key_value_heads")
 
 
@@ -99,7 +102,8 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
 
     """
     kind, rope = _rotary(row, config)
-    values = {**config, **rope, "rope_type": kind}
+    left_out = dict.fromkeys(key.stated for key in ROPE[kind])
+    values = {**config, **left_out, **rope, "rope_type": kind}
     stated: dict[str, str] = {}
     for key in (*row.keys, *ROPE[kind]):
         value = values.get(stated_key(values, key.stated))
@@ -118,19 +122,40 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
 
 def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the kind of the rotary embedding, and what is stated of it; refuse other kinds."""
-    both = [
-        config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key) is not None
-    ]
-    rope = both[0] if both else {}
+    first, second = (config.get(key) for key in ("rope_parameters", "rope_scaling"))
+    rope = second if first is None else first
+    if second is not None and second != rope:
+        raise CheckpointError(
+            f"config.json states rope_parameters {first!r} and rope_scaling {second!r}, which "
+            "differ; remove the one that is wrong"
+        )
+    rope = {} if rope is None else rope
     is_one = isinstance(rope, dict)
     rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
-    kind = str(rope.get("rope_type", rope.get("type", "default")) if is_one else None)
+    kind = str(rope.get("rope_type", rope.get("type", UNSCALED)) if is_one else None)
     known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
     known |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
     if kind not in ROPE or rope.keys() - known or (kind == _OF_FACTORS and not row.factors):
         raise CheckpointError(
             f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
             f"{', '.join(ROPE)}; {_OTHERS}"
+        )
+    if not rope and row.scaled:
+        raise CheckpointError(
+            f"config.json states neither rope_parameters nor rope_scaling, which transformers "
+            f"takes as {YARN} for {row.name}; state rope_scaling, {_NOT_SCALED!r} if nothing is "
+            "scaled"
+        )
+    if rope.get("truncate", True) not in (True, row.scaled.get("truncate", True)):
+        raise CheckpointError(
+            f"config.json states truncate {rope['truncate']!r} of its rotary embedding, and "
+            f"llama.cpp computes {row.name} as if it were true; state true if that will do"
+        )
+    beside = config.get(CONTEXT)
+    if CONTEXT in known and beside is not None and rope.setdefault(CONTEXT, beside) != beside:
+        raise CheckpointError(
+            f"config.json states {CONTEXT} {beside!r}, and {rope[CONTEXT]!r} in its rotary "
+            "embedding; remove the one that is wrong"
         )
     return kind, rope
 
@@ -173,12 +198,17 @@ def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dic
         They are those of another context, or of other limits.
 
     """
-    largest = float(str(found.max(initial=0)))
+    if config["rope_scaling"] != _NOT_SCALED:
+        raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
+    if found.shape != (config["head_dim"] // 2,):
+        raise CheckpointError(
+            f"its rotary factors have the shape {found.shape}, and heads of {config['head_dim']} "
+            "(head_dim) need one for each two elements"
+        )
+    largest = max(float(str(found.max())), 1.0)
     stated = largest, *_OF_LLAMA3
     wanted = _factors(config["rope_theta"], config["head_dim"], stated)
-    if "rope_scaling" in config:
-        raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
-    if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-5, atol=0):
+    if not np.allclose(found, wanted, rtol=1e-5, atol=0):
         limits = ", ".join(f"{key} {one}" for key, one in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True))
         raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")
     return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
@@ -242,10 +272,12 @@ def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, An
             "transformers"
         )
     scaled = {key.stated: found.pop(key.stated) for key in scaling if key.stated in found}
+    if scaled.get("rope_type") == YARN:
+        scaled |= row.scaled
     return row, {
         "architectures": [row.model],
         "model_type": kind,
         **(_followed(found) if row.rotated else found),
         **row.computes,
-        **({"rope_scaling": {**scaled, **row.scaled}} if scaled else {}),
+        "rope_scaling": scaled or _NOT_SCALED,
     }

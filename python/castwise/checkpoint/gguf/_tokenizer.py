@@ -1,4 +1,4 @@
-"""The files of a tokenizer, from the tokens of a GGUF file; its writer is `_gguf_tokens`."""
+"""The files of a tokenizer, from the tokens of a GGUF file; its writer is `_tokens`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ from castwise.checkpoint.gguf._tokens import (
 
 _OF = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
-_NFC = ("qwen2",)
-"""Tokenizers that put characters together first: GGUF states it by the name of the split alone."""
-
-_WHOLE = ("llama-bpe", "tekken")
-"""Those that take a piece that is a token as it is, and begin a text with a token by default."""
-
 _STATED = ("bos", "eos", "pad")
 """The tokens that a `config.json` has."""
 
@@ -44,7 +38,10 @@ def special_numbers(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def generation(stated: Mapping[str, Any], size: int) -> dict[str, str]:
-    """Return the file that says where texts end: at any of the tokens at which llama.cpp ends."""
+    """Return the file that says where texts end: at the tokens that the header names for that.
+
+    llama.cpp ends at others, too, which it knows by their texts.
+    """
     ends = [_number(stated, key, size) for key in _ENDS]
     found = [one for one in dict.fromkeys(ends) if one is not None]
     last = {"eos_token_id": found if len(found) > 1 else found[0]} if found else {}
@@ -74,19 +71,21 @@ def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
             raise Unstated(f"its {name} token is {at}, which is not a token")
     special = {f"{name}_token": texts[at][0] for name, at in named.items() if at is not None}
     is_added = {
-        name: stated.get(f"{_OF}add_{name}_token", name == "bos" and _split(stated) in _WHOLE)
-        for name in ("bos", "eos")
+        name: stated.get(f"{_OF}add_{name}_token", default)
+        for name, default in (("bos", SPLITS[_split(stated)].adds_bos), ("eos", False))
     }
-    missing = [name for name, one in is_added.items() if one and named[name] is None]
-    if missing:
-        raise Unstated(f"it adds a {missing[0]} token, and states none")
+    for name, one in is_added.items():
+        if not isinstance(one, bool):
+            raise Unstated(f"its add_{name}_token is {one!r}, which is neither true nor false")
+        if one and named[name] is None:
+            raise Unstated(f"it adds a {name} token, and states none")
     around = {
         name: (special[f"{name}_token"], named[name]) for name, one in is_added.items() if one
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: text for name, text in special.items() if name != "seperator_token"},
-        **{f"add_{name}_token": bool(one) for name, one in is_added.items()},
+        **{f"add_{name}_token": one for name, one in is_added.items()},
         **_templates(stated),
         "clean_up_tokenization_spaces": False,
     }
@@ -98,12 +97,12 @@ def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
 
 def _split(stated: Mapping[str, Any]) -> str:
     model, name = stated.get(_OF + "model"), stated.get(_OF + "pre")
-    if model != "gpt2" or name not in SPLITS.values():
+    if model != "gpt2" or not isinstance(name, str) or name not in SPLITS:
         raise Unstated(
             f"its model is {model!r} and its split {name!r}, and castwise knows gpt2 with "
-            f"{', '.join(SPLITS.values())}"
+            f"{', '.join(SPLITS)}"
         )
-    return str(name)
+    return name
 
 
 def _texts(stated: Mapping[str, Any], size: int) -> dict[int, tuple[str, int]]:
@@ -134,19 +133,18 @@ def _tokenizer(
     around: Mapping[str, tuple[str, Any]],
 ) -> dict[str, Any]:
     """Return what `tokenizer.json` states."""
-    name = _split(stated)
+    split = SPLITS[_split(stated)]
     vocab = {text: at for at, (text, _) in texts.items()}
     merges = stated.get(_OF + "merges")
     for one in merges if isinstance(merges, list) else [None]:
         pair = str(one).split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():  # noqa: PLR2004
             raise Unstated(f"it merges {one!r}, which are not two tokens whose join is one")
-    splits = next(found for found, own in SPLITS.items() if own == name)
     to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    of_bytes = {**to_bytes, "use_regex": not splits}
+    of_bytes = {**to_bytes, "use_regex": not split.expressions}
     apart = [
         {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
-        for one in splits
+        for one in split.expressions
     ]
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
@@ -158,7 +156,7 @@ def _tokenizer(
             for at, (text, kind) in texts.items()
             if kind != NORMAL
         ],
-        "normalizer": {"type": "NFC"} if name in _NFC else None,
+        "normalizer": split.normalizer and {"type": split.normalizer},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*apart, of_bytes]},
         "post_processor": _template(around) if around else of_bytes,
         "decoder": of_bytes,
@@ -170,7 +168,7 @@ def _tokenizer(
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": name in _WHOLE,
+            "ignore_merges": split.ignores_merges,
             "vocab": vocab,
             "merges": merges,
         },
@@ -202,6 +200,8 @@ def _template(around: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
 def _templates(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chat templates as `tokenizer_config.json` has them."""
     names = stated.get(f"{_TEMPLATE}s", [])
+    if not isinstance(names, list):
+        raise Unstated(f"its chat_templates are {names!r}, which is not a list of names")
     keys = {"default": _TEMPLATE, **{str(name): f"{_TEMPLATE}.{name}" for name in names}}
     found = {name: one for name, key in keys.items() if isinstance(one := stated.get(key), str)}
     if [*found] == ["default"]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, INTEGER, TEXT, typed
@@ -21,28 +22,55 @@ _CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS: Mapping[Sequence[str], str] = {
-    (
-        rf"{_CASED}*{_SMALL}+{_SHORT}?|{_CASED}+{_SMALL}*{_SHORT}?|\p{{N}}{{1,3}}"
-        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}",
-    ): "gpt-4o",
-    **{
+_WORDS = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
+_OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n"
+
+
+class Split(NamedTuple):
+    """How text is split, and what else a file states of a tokenizer by the name of that alone.
+
+    Attributes
+    ----------
+    expressions
+        Those by which it is split; if none, as GPT-2 does.
+    normalizer
+        What texts go through before in the models of this name; llama.cpp does nothing of it.
+    ignores_merges
+        True if a piece that is a token stays whole, whatever its merges make.
+    adds_bos
+        True if a text begins with a token unless the file says otherwise.
+
+    """
+
+    expressions: tuple[str, ...]
+    normalizer: str | None = None
+    ignores_merges: bool = False
+    adds_bos: bool = False
+
+
+SPLITS: Mapping[str, Split] = {
+    "gpt-4o": Split(
         (
-            rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
-            rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}",
-        ): name
-        for digits, name in (("", "qwen2"), ("{1,3}", "llama-bpe"))
-    },
-    (
-        rf"{_CASED}*{_SMALL}+|{_CASED}+{_SMALL}*|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}",
-    ): "tekken",
-    (): "gpt-2",
+            rf"{_CASED}*{_SMALL}+{_SHORT}?|{_CASED}+{_SMALL}*{_SHORT}?|\p{{N}}{{1,3}}"
+            rf"{_OTHERS}/]*|{_BLANKS}",
+        )
+    ),
+    "qwen2": Split((rf"{_WORDS}|\p{{N}}{_OTHERS}]*|{_BLANKS}",), "NFC"),
+    "llama-bpe": Split(
+        (rf"{_WORDS}|\p{{N}}{{1,3}}{_OTHERS}]*|{_BLANKS}",), ignores_merges=True, adds_bos=True
+    ),
+    "tekken": Split(
+        (rf"{_CASED}*{_SMALL}+|{_CASED}+{_SMALL}*|\p{{N}}{_OTHERS}/]*|{_BLANKS}",),
+        ignores_merges=True,
+        adds_bos=True,
+    ),
+    "gpt-2": Split(()),
 }
-"""What llama.cpp calls the expressions by which text is split before bytes are merged."""
+"""By what llama.cpp calls it."""
 
 _UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
-"""What llama.cpp does not do to such tokens."""
+_STRIPPING = ("lstrip", "rstrip", "single_word")
+"""What llama.cpp does not do to such tokens, and to those that are added."""
 
 IDS = {
     "bos": "bos_token_id",
@@ -79,9 +107,13 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         found = _tokens(tokenizer, folder, size)
         numbers = {one["content"]: one["id"] for one in tokenizer.get("added_tokens") or []}
         is_added = _template(tokenizer, texts, folder)
-    is_added |= {
-        name: value for name in _ADDED if isinstance(value := stated.get(f"add_{name}_token"), bool)
-    }
+    for name in _ADDED:
+        value = stated.get(f"add_{name}_token")
+        if isinstance(value, bool) and is_added.setdefault(name, value) != value:
+            raise CheckpointError(
+                f"{folder / CONFIG} states add_{name}_token {value}, and the post-processor of "
+                f"{TOKENIZER} does the other with {texts[name]!r}; mend the one that is wrong"
+            )
     return {
         **found,
         **_special({name: numbers.get(text) for name, text in texts.items()}, config, size),
@@ -112,9 +144,8 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
     """Return the tokens, how they are merged, and how text is split before."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
     vocab, path = model["vocab"], folder / TOKENIZER
-    normalizer = (tokenizer.get("normalizer") or {"type": "NFC"})["type"]
-    if model["type"] != "BPE" or normalizer != "NFC":
-        raise _refusal(folder, f"is of the type {model['type']!r} after {normalizer!r}")
+    if model["type"] != "BPE":
+        raise _refusal(folder, f"is of the type {model['type']!r}")
     for key in _UNKNOWN:
         if model.get(key) not in (None, "", False):
             raise _refusal(folder, f"states {key} {model[key]!r}")
@@ -128,7 +159,7 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
         names[number] = text
     kinds = dict.fromkeys(names, NORMAL)
     for one in added:
-        names[one["id"]], kinds[one["id"]] = _added(one)
+        names[one["id"]], kinds[one["id"]] = _added(one, path)
     if not 0 <= min(names) <= max(names) < size:
         raise CheckpointError(
             f"{path} numbers tokens from {min(names)} to {max(names)}, and the "
@@ -142,9 +173,19 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
             "own ([PADn] is that of a number n without a token); rename one"
         )
     merges = [_merge(one, vocab, path) for one in model["merges"]]
+    name = _pre_tokenizer(tokenizer, folder)
+    ignores = bool(model.get("ignore_merges"))
+    if ignores != SPLITS[name].ignores_merges:
+        whole = {one["content"] for one in added}
+        text = _unmerged((one for one in vocab if one not in whole), merges)
+        if text is not None:
+            raise CheckpointError(
+                f"{path} states ignore_merges {ignores}, and llama.cpp does the other for {name}: "
+                f"its merges do not make the token {text!r}; state {not ignores} if that will do"
+            )
     return {
         "tokenizer.ggml.model": typed(TEXT, "gpt2"),
-        "tokenizer.ggml.pre": typed(TEXT, _pre_tokenizer(tokenizer, folder)),
+        "tokenizer.ggml.pre": typed(TEXT, name),
         "tokenizer.ggml.tokens": typed(TEXT, tokens),
         "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, UNUSED) for n in range(size)]),
         "tokenizer.ggml.merges": typed(TEXT, merges),
@@ -154,13 +195,19 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
 def _refusal(folder: Path, reason: str) -> CheckpointError:
     return CheckpointError(
         f"{folder / TOKENIZER} {reason}, and castwise writes GGUF of tokenizers that merge bytes "
-        f"as {', '.join(SPLITS.values())} do; convert_hf_to_gguf.py of llama.cpp writes others"
+        f"as {', '.join(SPLITS)} do; convert_hf_to_gguf.py of llama.cpp writes others"
     )
 
 
-def _added(one: Mapping[str, Any]) -> tuple[str, int]:
+def _added(one: Mapping[str, Any], path: Path) -> tuple[str, int]:
     """Return an added token, and its type."""
     text = one["content"]
+    for key in _STRIPPING:
+        if one.get(key):
+            raise CheckpointError(
+                f"{path} states {key} {one[key]!r} of the added token {text!r}, which GGUF has no "
+                "key for; state false if that will do"
+            )
     looks = any(text.startswith(begin) and text.endswith(end) for begin, end in _SPECIAL)
     if one.get("special") or looks or text in _SPECIAL_TOO:
         return text, CONTROL
@@ -181,11 +228,11 @@ def _merge(one: Any, vocab: Mapping[str, Any], path: Path) -> str:
 
 
 def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
-    """Return what llama.cpp calls the way in which text is split."""
+    """Return what llama.cpp calls the way in which text is split, normalised as it must be."""
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
     found = tuple(one["pattern"]["Regex"] for one in splits if one["type"] == "Split")
-    name = SPLITS.get(found)
+    name = next((name for name, one in SPLITS.items() if one.expressions == found), None)
     is_bytes = last["type"] == "ByteLevel" and not last.get("add_prefix_space")
     is_apart = all(one.get("behavior") == "Isolated" and not one.get("invert") for one in splits)
     is_whole = (
@@ -193,7 +240,27 @@ def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
     )
     if name is None or not is_bytes or not is_whole:
         raise _refusal(folder, f"splits text by {whole}")
+    normalizer = (tokenizer.get("normalizer") or {"type": None})["type"]
+    if normalizer != SPLITS[name].normalizer:
+        raise CheckpointError(
+            f"{folder / TOKENIZER} states the normalizer {normalizer!r}, and all that split text "
+            f"as {name} have {SPLITS[name].normalizer!r} in GGUF; state that if it will do"
+        )
     return name
+
+
+def _unmerged(texts: Iterable[str], merges: Sequence[str]) -> str | None:
+    """Return the first token that merges do not make, so that it matters if they are ignored."""
+    ranks = {tuple(one.split(" ")): rank for rank, one in enumerate(merges)}
+    for text in texts:
+        parts, last = list(text), len(ranks)
+        while len(parts) > 1:
+            pairs = (ranks.get(pair, last) for pair in pairwise(parts))
+            rank, at = min((rank, at) for at, rank in enumerate(pairs))
+            if rank == last:
+                return text
+            parts[at : at + 2] = ["".join(parts[at : at + 2])]
+    return None
 
 
 def _token(stated: Mapping[str, Any], name: str) -> str | None:

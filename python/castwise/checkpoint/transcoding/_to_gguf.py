@@ -16,7 +16,7 @@ from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.gguf import COMPUTED
+from castwise.checkpoint.containers.gguf import check_computed
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
 from castwise.checkpoint.encoding._encoding import KIND
@@ -123,12 +123,12 @@ class GgufModel:
         for tensor in tensors(row, config):
             found = homes.pop(tensor.name.removesuffix(WEIGHT), [])
             new = tensor.places[0].name
-            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings", True):
+            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings"):
                 continue
             if not found:
                 raise CheckpointError(
                     f"it lacks what becomes {new!r} of {row.name}: {tensor.name!r}; add it, or "
-                    "mend num_hidden_layers or the number of experts"
+                    "mend num_hidden_layers, the number of experts or tie_word_embeddings"
                 )
             if len(found) > 1:
                 raise CheckpointError(
@@ -159,11 +159,8 @@ class GgufModel:
                 f"tensor {name!r} has the shape {shape}, and config.json states {tensor.shape}: "
                 f"{', '.join(tensor.axes)}; mend the one that is wrong"
             )
-        if weight is None and info.format not in COMPUTED:
-            raise CheckpointError(
-                f"tensor {name!r} is {info.format}, and llama.cpp computes with "
-                f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
-            )
+        if weight is None:
+            check_computed(info)
 
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""

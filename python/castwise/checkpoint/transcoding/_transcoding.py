@@ -92,6 +92,11 @@ def transcoded(
             "leave out the others (exclude, --exclude)"
         )
     model = model_of(source, None, is_file=is_file)
+    if model.config.get("model_type") == "gpt_oss" and recipe == "compressed-tensors":
+        raise CheckpointError(
+            f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
+            "gpt-oss as --to gpt-oss stores them (recipe), or as castwise dequantize decodes them"
+        )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
     made = Encoded(source, to_float32 if recipe == GGUF else model.dtypes, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
