@@ -164,17 +164,20 @@ impl Route {
             Some(_) if target.kind() == Kind::Bool => wrap::truth_stage(source),
             Some(_) => None,
         };
-        // For float32 and narrower floats; decoding alone makes them float64.
-        if self.encode.is_none()
-            && source.float().is_some_and(|_| source.row().bits < 32)
-            && target.float().is_none()
-        {
-            // Narrower floats pass through float32, which holds them exactly.
-            self.encode = pivot_format::<Binary32>()
-                .and_then(|single| native::stage(single, target, options.overflow, self.level))
+        // Narrower floats pass through float32, which holds them exactly; to float64 where a lookup makes them float32.
+        let narrow = source.float().filter(|_| source.row().bits < 32);
+        if let (None, Some(_), Some(single)) = (&self.encode, narrow, pivot_format::<Binary32>()) {
+            let by_lookup = lookup::stage(&Request::plain(source, single), self.level);
+            let decode = match target.float() {
+                None => by_lookup.or_else(|| assemble::decoder::<Binary32>(source)),
+                Some(_) => by_lookup,
+            };
+            let encode = native::stage(single, target, options.overflow, self.level)
                 .or_else(|| from_float::from_float32(target, options.overflow));
-            self.decode = assemble::decoder::<Binary32>(source);
-            self.lane_size = size_of::<f32>();
+            if let (Some(decode), Some(encode)) = (decode, encode) {
+                (self.decode, self.encode) = (Some(decode), Some(encode));
+                self.lane_size = size_of::<f32>();
+            }
         }
         self.encode.is_some()
     }
