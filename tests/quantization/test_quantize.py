@@ -104,14 +104,18 @@ def test_another_axis_is_the_array_turned(scheme: str, axis: int) -> None:
     np.testing.assert_array_equal(dequantize(q), expected)
 
 
-@pytest.mark.parametrize("scheme", ["int8_channel", "int4_channel", "int3_channel"])
+@pytest.mark.parametrize(
+    "scheme", ["int8_channel", "int8_group", "int4_channel", "int4_group", "int3_channel"]
+)
 @pytest.mark.parametrize("recipe", ["mlx", "compressed-tensors"])
 @pytest.mark.parametrize("columns", [3, 6, 32, 36])
 def test_rows_that_do_not_fill_their_words(scheme: str, recipe: str, columns: int) -> None:
     x = normal(9, columns)
     q = quantize(x, scheme, recipe=recipe)
-    for row, codes in zip(x, q.data, strict=True):
-        assert quantize(row[None], scheme, recipe=recipe).data.tobytes() == codes.tobytes()
+    for row, codes, values in zip(x, q.data, dequantize(q), strict=True):
+        alone = quantize(row[None], scheme, recipe=recipe)
+        assert alone.data.tobytes() == codes.tobytes()
+        assert dequantize(alone).tobytes() == values.tobytes()
 
 
 LARGE = ((300, 700), (65, 3000), (4100, 40), (17_000, 17), (40, 7, 1200))
