@@ -51,26 +51,27 @@ def _without_plans() -> Iterator[None]:
     _core.set_cpu_level(level)
 
 
+@pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("scheme", "recipe"), SCHEMES)
 def test_another_array_is_encoded_as_if_it_were_the_first(
-    scheme: str, recipe: str, shape: tuple[int, ...]
+    scheme: str, recipe: str, shape: tuple[int, ...], axis: int
 ) -> None:
     x, y = draw(1, shape), 3 * draw(2, shape)
-    first = quantize(y, scheme, recipe=recipe)
+    first = quantize(y, scheme, recipe=recipe, axis=axis)
     wanted = raw(first)
     _quantize._known_plan.cache_clear()
-    before = quantize(x, scheme, recipe=recipe)
+    before = quantize(x, scheme, recipe=recipe, axis=axis)
     kept = raw(before)
-    found = quantize(y, scheme, recipe=recipe)
+    found = quantize(y, scheme, recipe=recipe, axis=axis)
     assert raw(found) == wanted
     assert (found.block, found.axis, found.shape) == (first.block, first.axis, first.shape)
     assert raw(before) == kept
     for level in _core.cpu_levels():
         _core.set_cpu_level(level)
-        assert raw(quantize(y, scheme, recipe=recipe)) == wanted
-    assert raw(quantize(np.asfortranarray(y), scheme, recipe=recipe)) == wanted
-    assert raw(quantize(y, scheme, recipe=recipe, threads=2)) == wanted
+        assert raw(quantize(y, scheme, recipe=recipe, axis=axis)) == wanted
+    assert raw(quantize(np.asfortranarray(y), scheme, recipe=recipe, axis=axis)) == wanted
+    assert raw(quantize(y, scheme, recipe=recipe, axis=axis, threads=2)) == wanted
 
 
 def test_plans_are_used() -> None:

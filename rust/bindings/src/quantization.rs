@@ -422,16 +422,16 @@ pub(crate) fn encode_blocks(
     Ok(is_repeatable.then_some(encoder))
 }
 
-/// Whether arrays and others are as many, of as many bytes each, and in C order.
+/// Whether arrays and others are as many, and each is the same memory as the other, in C order.
 fn alike(ones: &[Bound<'_, PyUntypedArray>], others: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
-    let size = |array: &Bound<'_, PyAny>| {
+    let memory = |array: &Bound<'_, PyAny>| {
         let plain = Plain::of(array)?.filter(|array| array.is_in_order(Order::C));
-        Ok::<_, PyErr>(plain.map(|array| array.size()))
+        Ok::<_, PyErr>(plain.map(|array| (array.pointer.addr(), array.size())))
     };
     let mut all = ones.len() == others.len();
     for (one, other) in ones.iter().zip(others) {
-        let sizes = (size(one.as_any())?, size(other)?);
-        all &= sizes.0.is_some() && sizes.0 == sizes.1;
+        let found = (memory(one.as_any())?, memory(other)?);
+        all &= found.0.is_some() && found.0 == found.1;
     }
     Ok(all)
 }
