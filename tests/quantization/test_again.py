@@ -127,6 +127,29 @@ def test_parts_are_read_again(scheme: str, recipe: str, shape: tuple[int, ...]) 
     assert dequantize(q).tobytes() == wanted
 
 
+def test_the_sign_of_a_zero_in_a_code_map_is_read_again() -> None:
+    q = quantize(draw(1, (4, 64), np.float32), "bnb_nf4")
+    dequantize(q, "float32")
+    q.extras["code map"][7] = -0.0
+    assert dequantize(q, "float32").tobytes() == dequantize(replace(q), "float32").tobytes()
+
+
+def test_parts_that_move_are_read_where_they_are() -> None:
+    q = quantize(draw(1, (64, 256)), "fp8_channel")
+    assert dequantize(q).any()
+    state = q.data.__reduce__()[2]
+    q.data.__setstate__((*state[:-1], bytes(q.data.nbytes)))
+    assert not dequantize(q).any()
+
+
+def test_parts_that_are_resized_in_place_are_refused() -> None:
+    q = quantize(draw(1, (64, 256)), "fp8_channel")
+    dequantize(q)
+    q.data.resize((1 << 20,), refcheck=False)
+    with pytest.raises(ValueError, match=r"data has shape \[1048576\]"):
+        dequantize(q)
+
+
 def test_targets_are_checked_again() -> None:
     q = quantize(draw(1, (64, 256)), "fp8_channel")
     values = dequantize(q, "float8_e4m3fn")
