@@ -199,14 +199,27 @@ def test_a_stack_is_quantised_matrix_by_matrix(scheme: str) -> None:
         np.testing.assert_array_equal(dequantize(one), dequantize(q)[index])
 
 
-@pytest.mark.parametrize("scheme", ["fp8_tensor", "int8_tensor"])
-def test_a_whole_stack_shares_the_scale_of_a_tensor(scheme: str) -> None:
-    x = normal(3, 4, 32)
-    q = quantize(x, scheme)
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("fp8_tensor", {}),
+        ("int8_tensor", {}),
+        ("int8_tensor", {"symmetric": False}),
+        ("int8_tensor", {"recipe": "mlx"}),
+    ],
+)
+def test_a_whole_stack_shares_the_scale_of_a_tensor(
+    scheme: str, options: dict[str, Any], axis: int
+) -> None:
+    x = normal(3, 4, 32) * np.array([[[1]], [[5]], [[2]]], np.float32)
+    q = quantize(x, scheme, axis=axis, **options)
     assert q.scale.size == 1
-    np.testing.assert_array_equal(
-        dequantize(q).reshape(12, 32), dequantize(quantize(x.reshape(12, 32), scheme))
-    )
+    whole = np.moveaxis(x, axis, -1)
+    whole = whole.reshape(-1, whole.shape[-1])
+    found = np.moveaxis(dequantize(q), axis, -1)
+    expected = dequantize(quantize(whole, scheme, **options))
+    np.testing.assert_array_equal(found.reshape(whole.shape), expected)
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
