@@ -22,6 +22,12 @@ def test_formats_and_level() -> None:
     assert explained(np.zeros(3, "i4"), "float8_e5m2")[""].startswith("int32 -> float8_e5m2 on")
 
 
+def test_few_elements_are_cast_one_by_one() -> None:
+    few, more = (explained(np.ones(count, "f4"), "bfloat16")[""] for count in (4, 5))
+    assert few.endswith(" on portable")
+    assert more.endswith(f" on {castwise.cpu_level()}")
+
+
 @pytest.mark.parametrize("level", castwise.cpu_levels())
 def test_the_level_in_use(level: str) -> None:
     with support.at_level(level):

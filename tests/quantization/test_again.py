@@ -51,26 +51,27 @@ def _without_plans() -> Iterator[None]:
     _core.set_cpu_level(level)
 
 
+@pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("scheme", "recipe"), SCHEMES)
 def test_another_array_is_encoded_as_if_it_were_the_first(
-    scheme: str, recipe: str, shape: tuple[int, ...]
+    scheme: str, recipe: str, shape: tuple[int, ...], axis: int
 ) -> None:
     x, y = draw(1, shape), 3 * draw(2, shape)
-    first = quantize(y, scheme, recipe=recipe)
+    first = quantize(y, scheme, recipe=recipe, axis=axis)
     wanted = raw(first)
     _quantize._known_plan.cache_clear()
-    before = quantize(x, scheme, recipe=recipe)
+    before = quantize(x, scheme, recipe=recipe, axis=axis)
     kept = raw(before)
-    found = quantize(y, scheme, recipe=recipe)
+    found = quantize(y, scheme, recipe=recipe, axis=axis)
     assert raw(found) == wanted
     assert (found.block, found.axis, found.shape) == (first.block, first.axis, first.shape)
     assert raw(before) == kept
     for level in _core.cpu_levels():
         _core.set_cpu_level(level)
-        assert raw(quantize(y, scheme, recipe=recipe)) == wanted
-    assert raw(quantize(np.asfortranarray(y), scheme, recipe=recipe)) == wanted
-    assert raw(quantize(y, scheme, recipe=recipe, threads=2)) == wanted
+        assert raw(quantize(y, scheme, recipe=recipe, axis=axis)) == wanted
+    assert raw(quantize(np.asfortranarray(y), scheme, recipe=recipe, axis=axis)) == wanted
+    assert raw(quantize(y, scheme, recipe=recipe, axis=axis, threads=2)) == wanted
 
 
 def test_plans_are_used() -> None:
@@ -124,6 +125,29 @@ def test_parts_are_read_again(scheme: str, recipe: str, shape: tuple[int, ...]) 
         assert dequantize(q).tobytes() == dequantize(replace(q)).tobytes() != wanted
         part[...] = held
     assert dequantize(q).tobytes() == wanted
+
+
+def test_the_sign_of_a_zero_in_a_code_map_is_read_again() -> None:
+    q = quantize(draw(1, (4, 64), np.float32), "bnb_nf4")
+    dequantize(q, "float32")
+    q.extras["code map"][7] = -0.0
+    assert dequantize(q, "float32").tobytes() == dequantize(replace(q), "float32").tobytes()
+
+
+def test_parts_that_move_are_read_where_they_are() -> None:
+    q = quantize(draw(1, (64, 256)), "fp8_channel")
+    assert dequantize(q).any()
+    state = q.data.__reduce__()[2]
+    q.data.__setstate__((*state[:-1], bytes(q.data.nbytes)))
+    assert not dequantize(q).any()
+
+
+def test_parts_that_are_resized_in_place_are_refused() -> None:
+    q = quantize(draw(1, (64, 256)), "fp8_channel")
+    dequantize(q)
+    q.data.resize((1 << 20,), refcheck=False)
+    with pytest.raises(ValueError, match=r"data has shape \[1048576\]"):
+        dequantize(q)
 
 
 def test_targets_are_checked_again() -> None:

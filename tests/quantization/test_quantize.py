@@ -104,14 +104,18 @@ def test_another_axis_is_the_array_turned(scheme: str, axis: int) -> None:
     np.testing.assert_array_equal(dequantize(q), expected)
 
 
-@pytest.mark.parametrize("scheme", ["int8_channel", "int4_channel", "int3_channel"])
+@pytest.mark.parametrize(
+    "scheme", ["int8_channel", "int8_group", "int4_channel", "int4_group", "int3_channel"]
+)
 @pytest.mark.parametrize("recipe", ["mlx", "compressed-tensors"])
 @pytest.mark.parametrize("columns", [3, 6, 32, 36])
 def test_rows_that_do_not_fill_their_words(scheme: str, recipe: str, columns: int) -> None:
     x = normal(9, columns)
     q = quantize(x, scheme, recipe=recipe)
-    for row, codes in zip(x, q.data, strict=True):
-        assert quantize(row[None], scheme, recipe=recipe).data.tobytes() == codes.tobytes()
+    for row, codes, values in zip(x, q.data, dequantize(q), strict=True):
+        alone = quantize(row[None], scheme, recipe=recipe)
+        assert alone.data.tobytes() == codes.tobytes()
+        assert dequantize(alone).tobytes() == values.tobytes()
 
 
 LARGE = ((300, 700), (65, 3000), (4100, 40), (17_000, 17), (40, 7, 1200))
@@ -195,14 +199,27 @@ def test_a_stack_is_quantised_matrix_by_matrix(scheme: str) -> None:
         np.testing.assert_array_equal(dequantize(one), dequantize(q)[index])
 
 
-@pytest.mark.parametrize("scheme", ["fp8_tensor", "int8_tensor"])
-def test_a_whole_stack_shares_the_scale_of_a_tensor(scheme: str) -> None:
-    x = normal(3, 4, 32)
-    q = quantize(x, scheme)
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("fp8_tensor", {}),
+        ("int8_tensor", {}),
+        ("int8_tensor", {"symmetric": False}),
+        ("int8_tensor", {"recipe": "mlx"}),
+    ],
+)
+def test_a_whole_stack_shares_the_scale_of_a_tensor(
+    scheme: str, options: dict[str, Any], axis: int
+) -> None:
+    x = normal(3, 4, 32) * np.array([[[1]], [[5]], [[2]]], np.float32)
+    q = quantize(x, scheme, axis=axis, **options)
     assert q.scale.size == 1
-    np.testing.assert_array_equal(
-        dequantize(q).reshape(12, 32), dequantize(quantize(x.reshape(12, 32), scheme))
-    )
+    whole = np.moveaxis(x, axis, -1)
+    whole = whole.reshape(-1, whole.shape[-1])
+    found = np.moveaxis(dequantize(q), axis, -1)
+    expected = dequantize(quantize(whole, scheme, **options))
+    np.testing.assert_array_equal(found.reshape(whole.shape), expected)
 
 
 @pytest.mark.parametrize("scheme", PLAIN)

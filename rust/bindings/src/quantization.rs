@@ -179,7 +179,8 @@ pub(crate) fn decode_blocks(
 ) -> PyResult<Option<BlockDecoder>> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let objects = [Some(data), scale, high, global_scale, zero_point, bias];
-    let parts = objects.into_iter().flatten().map(|part| part.clone().unbind()).collect();
+    // Before they are read for the core, so that a change meanwhile is seen; other objects are refused then.
+    let parts = objects.into_iter().flatten().filter_map(|part| part.cast().ok()).map(Part::of).collect();
     let first = out;
     let out = Operand::target("out", out)?;
     let data = Operand::source("data", data)?;
@@ -256,8 +257,7 @@ const KEEPS_INTERPRETER: usize = 1 << 18;
 #[pyclass(frozen, module = "castwise._core")]
 pub(crate) struct BlockDecoder {
     decoder: Mutex<core::BlockDecoder>,
-    #[expect(dead_code, reason = "they live as long")]
-    parts: Vec<Py<PyAny>>,
+    parts: Vec<Part>,
     extents: Vec<(usize, usize)>,
     /// The code map, and its values as they were read.
     map: Option<(Py<PyArray1<f32>>, Vec<f32>)>,
@@ -278,10 +278,12 @@ impl BlockDecoder {
         let Some(array) = steady(out, self.format, &self.shape)? else { return Ok(false) };
         let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
         let extent = (array.pointer.addr(), array.pointer.addr() + array.size());
-        let changed = self.map.as_ref().is_some_and(|(map, known)| {
-            map.bind(py).try_readonly().is_ok_and(|map| map.as_slice().ok() != Some(known))
-        });
-        if changed || !array.is_writeable() || self.extents.iter().any(|&part| meet(part, extent)) {
+        let changed = self.map.as_ref().is_some_and(|(map, known)| !has_values(map.bind(py), known));
+        if changed
+            || !self.parts.iter().all(|part| part.is_as_it_was(py))
+            || !array.is_writeable()
+            || self.extents.iter().any(|&part| meet(part, extent))
+        {
             return Ok(false);
         }
         let to = array.pointer.expose_provenance();
@@ -290,11 +292,47 @@ impl BlockDecoder {
             if !decoder.is_repeatable() {
                 return Ok(false);
             }
-            // SAFETY: as for `decode_blocks`: this array was checked likewise, and the parts are held.
+            // SAFETY: as for `decode_blocks`: this array was checked likewise, and the parts are held and as they were.
             unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }.map(|()| true)
         };
         run(py, array.size(), call).map_err(to_python)
     }
+}
+
+/// An array that is read again, and its place and dtype: `ndarray.resize` and `__setstate__` move one in place.
+struct Part {
+    array: Py<PyUntypedArray>,
+    pointer: usize,
+    shape: SmallVec<[usize; 4]>,
+    strides: SmallVec<[isize; 4]>,
+    dtype: Py<PyArrayDescr>,
+}
+
+impl Part {
+    fn of(array: &Bound<'_, PyUntypedArray>) -> Self {
+        Self {
+            array: array.clone().unbind(),
+            pointer: first(array).addr(),
+            shape: array.shape().into(),
+            strides: array.strides().into(),
+            dtype: array.dtype().unbind(),
+        }
+    }
+
+    fn is_as_it_was(&self, py: Python<'_>) -> bool {
+        let array = self.array.bind(py);
+        first(array).addr() == self.pointer
+            && array.shape() == &self.shape[..]
+            && array.strides() == &self.strides[..]
+            && array.dtype().is(&self.dtype)
+    }
+}
+
+/// Whether an array has values of these bits.
+fn has_values(array: &Bound<'_, PyArray1<f32>>, known: &[f32]) -> bool {
+    let bits = |value: &f32| value.to_bits();
+    let are_known = |values: &[f32]| values.iter().map(bits).eq(known.iter().map(bits));
+    array.try_readonly().is_ok_and(|array| array.as_slice().is_ok_and(are_known))
 }
 
 /// Reads an array, if it is plain, in C order, and of such a format and shape.
@@ -422,16 +460,16 @@ pub(crate) fn encode_blocks(
     Ok(is_repeatable.then_some(encoder))
 }
 
-/// Whether arrays and others are as many, of as many bytes each, and in C order.
+/// Whether arrays and others are as many, and each is the same memory as the other, in C order.
 fn alike(ones: &[Bound<'_, PyUntypedArray>], others: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
-    let size = |array: &Bound<'_, PyAny>| {
+    let memory = |array: &Bound<'_, PyAny>| {
         let plain = Plain::of(array)?.filter(|array| array.is_in_order(Order::C));
-        Ok::<_, PyErr>(plain.map(|array| array.size()))
+        Ok::<_, PyErr>(plain.map(|array| (array.pointer.addr(), array.size())))
     };
     let mut all = ones.len() == others.len();
     for (one, other) in ones.iter().zip(others) {
-        let sizes = (size(one.as_any())?, size(other)?);
-        all &= sizes.0.is_some() && sizes.0 == sizes.1;
+        let found = (memory(one.as_any())?, memory(other)?);
+        all &= found.0.is_some() && found.0 == found.1;
     }
     Ok(all)
 }

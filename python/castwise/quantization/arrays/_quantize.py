@@ -40,6 +40,8 @@ from castwise.quantization.producers._schemes import (
     written_layout,
 )
 
+_MATRIX = 2
+
 
 def quantize(
     x: Any,
@@ -156,6 +158,8 @@ class _Plan:
         Whether the core sees the array and the payload as they are.
     block
         The (rows, columns) that share a scale as it is computed.
+    as_one
+        Whether the core sees a stack as one matrix: blocks of the whole array have one range.
     grid
         The blocks along each axis, as the core sees them.
     dtype
@@ -180,6 +184,7 @@ class _Plan:
     views: Views
     as_given: bool
     block: tuple[int, int]
+    as_one: bool
     grid: tuple[int, ...]
     dtype: np.dtype[Any]
     bias: bool
@@ -238,7 +243,9 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     stored = (1, size[1]) if row.global_scale else size
     views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
     _check_shape(views)
-    grid = replace(views, block=size).grid
+    bias = has_bias(layout)
+    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > _MATRIX and 0 not in shape
+    grid = (1, 1) if as_one else replace(views, block=size).grid
     powers = scale_rule is not None and row.rule is None
     scales = scale_dtype(views, dtype, powers=powers)
     options: dict[str, Any] = {
@@ -281,12 +288,13 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         row,
         producer,
         views,
-        not moves and not is_turned and len(shape) > 1,
+        not (moves or is_turned or as_one) and len(shape) > 1,
         size,
+        as_one,
         grid,
         scales,
-        bias=has_bias(layout),
-        zeros=not symmetric and not has_bias(layout),
+        bias=bias,
+        zeros=not symmetric and not bias,
         at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
         fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
         options=options,
@@ -322,7 +330,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     """Allocate the parts and have the core fill them."""
     views, scheme, grid = plan.views, plan.scheme, plan.grid
     data, stored_scale, stored_bias = _allocated(plan)
-    weight, codes = (x, data) if plan.as_given else (views.of_weight(x), views.of_data(data))
+    weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
     options = plan.options if threads is None else {**plan.options, "threads": threads}
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
@@ -387,6 +395,15 @@ def _made(  # noqa: PLR0917
         code_map = np.array(plan.scheme.code_map, np.float32)
         fields["extras"] = MappingProxyType({"code map": code_map})
     return QuantizedArray._of_fields(fields)
+
+
+def _as_seen(x: Array, data: Array, plan: _Plan) -> tuple[Array, Array]:
+    """Return an array and a view of its payload as the core sees them."""
+    weight, codes = plan.views.of_weight(x), plan.views.of_data(data)
+    if not plan.as_one:
+        return weight, codes
+    rows = math.prod(weight.shape[:-1])
+    return weight.reshape(rows, weight.shape[-1]), codes.reshape(rows, codes.shape[-1])
 
 
 def _whole_amax(x: Array, weight: Array) -> float | None:

@@ -192,14 +192,15 @@ impl Deref for PlanRef {
 }
 
 impl Plan {
-    /// Finds or makes the plan of a key, for `count` elements, on the level in use.
+    /// Finds or makes the plan of a key, for `count` elements, on the level in use, or for few on the one with the same
+    /// results that is quicker.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for complex to real.
     #[inline]
     pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
         let found = match key.variant() {
-            Some(variant) => Self::cached(key, variant, Level::active()).map(PlanRef::Cached),
+            Some(variant) => Self::cached(key, variant, Self::level_for(count)).map(PlanRef::Cached),
             None => Self::recent(key, count < SMALL),
         };
         if logs_casts() {
@@ -208,8 +209,7 @@ impl Plan {
         found
     }
 
-    /// Calls a function with a plan for `count` elements: the one that [`Plan::find`] gives, or one with the same results
-    /// that is quicker for so few.
+    /// Calls a function with the plan that [`Plan::find`] gives.
     ///
     /// # Errors
     /// As for [`Plan::find`].

@@ -230,11 +230,10 @@ impl<T: Real> Decoder<T> {
     /// Returns an item as one row, if its rows follow each other without gaps in every array and share nothing.
     pub(super) fn joined(&self, item: &Item) -> Option<Item> {
         let Extent { columns, block, .. } = self.extent;
-        let unit = if self.what.bits == u8::BITS && self.high.is_none() {
-            1
-        } else {
-            self.what.packing.unit(self.what.bits)
-        };
+        let (packing, bits) = (self.what.packing, self.what.bits);
+        let is_plain = (packing, bits) == (Packing::Dense, u8::BITS) && self.high.is_none();
+        // Rows end with whole containers.
+        let unit = if is_plain { self.data.size() } else { packing.unit(bits) };
         let across = self.extent.column_blocks();
         let per_block = [&self.scale, &self.zero_point, &self.bias];
         let joins = item.columns == (0..columns)
