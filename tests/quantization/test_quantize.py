@@ -133,9 +133,10 @@ def test_large_arrays_along_the_first_axis(scheme: str, shape: tuple[int, ...], 
     assert one.data.tobytes() == other.data.tobytes()
     assert one.scale.tobytes() == other.scale.tobytes()
     x[-1, ..., 3] = turned[..., 3, -1] = np.nan
-    with pytest.raises(ValueError, match=r"NaN at index \[") as expected:
+    with pytest.raises(ValueError, match=r"NaN at index \["):
         quantize(turned, scheme)
-    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+    index = [len(x) - 1, *[0] * (x.ndim - 2), 3]
+    with pytest.raises(ValueError, match=re.escape(f"NaN at index {index}, ")):
         quantize(x, scheme, axis=0)
 
 
@@ -230,11 +231,46 @@ def test_a_vector_is_a_matrix_of_one_row(scheme: str) -> None:
     )
 
 
-@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (0,)])
-@pytest.mark.parametrize("scheme", ["fp8_block", "mxfp4", "int4_group"])
-def test_empty_arrays_are_empty(scheme: str, shape: tuple[int, ...]) -> None:
-    q = quantize(np.zeros(shape, np.float32), scheme)
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (2, 0, 32)])
+@pytest.mark.parametrize(
+    ("scheme", "recipe"), [(one.name, recipe) for one in schemes() for recipe in one.recipes]
+)
+def test_empty_arrays_are_empty(scheme: str, recipe: str, shape: tuple[int, ...]) -> None:
+    q = quantize(np.zeros(shape, np.float32), scheme, recipe=recipe)
     assert dequantize(q).shape == shape
+    if q.block == (0, 0):
+        like = quantize(np.zeros((1,) * len(shape), np.float32), scheme, recipe=recipe)
+        np.testing.assert_array_equal(q.scale, like.scale)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((4, 8), {"scheme": "fp8_channel", "axis": 0}),
+        ((4, 8), {"scheme": "bnb_nf4"}),
+        ((4, 8), {"scheme": "bnb_nf4", "axis": 0}),
+        ((2, 3, 64), {"scheme": "mxfp4", "axis": 1}),
+        ((2, 4, 8), {"scheme": "int8_tensor", "recipe": "mlx"}),
+        ((8,), {"scheme": "fp8_channel"}),
+    ],
+)
+def test_what_is_not_finite_is_named_by_its_own_index(
+    shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    x = normal(*shape)
+    index = tuple(length - 1 - (axis > 0) for axis, length in enumerate(shape))
+    x[index] = -np.inf
+    with pytest.raises(
+        ValueError, match=re.escape(f"x has -inf at index {list(index)}, for which")
+    ):
+        quantize(x, **options)
+
+
+@pytest.mark.parametrize("scheme", ["fp8_tensor", "nvfp4"])
+def test_float64_has_the_exact_products_of_comfy(scheme: str) -> None:
+    q = quantize(normal(32, 32), scheme, recipe="comfy")
+    exact = dequantize(q, np.float64, arithmetic="exact")
+    np.testing.assert_array_equal(dequantize(q, np.float64), exact)
 
 
 @pytest.mark.parametrize("scheme", PLAIN)

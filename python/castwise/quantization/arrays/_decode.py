@@ -57,6 +57,8 @@ def decoded(
         by = _by_matrices if several else _in_steps
         return by(q, out, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
+    if views.storage.inner and out.dtype == np.float64:
+        arithmetic = "exact"  # as are the recipe's products in float64
     is_peer = arithmetic == "peer"
     inner = views.storage.inner and is_peer
     data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
@@ -73,7 +75,7 @@ def decoded(
     elif (
         decoder is not None
         and out.flags.c_contiguous
-        and not inner
+        and not views.storage.inner
         and _only_views(q, options | {"data": data, "scale": scale})
     ):
         q._ready[arithmetic] = decoder

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -135,6 +137,8 @@ def quantize(
         plan = None
     if plan is None:
         plan = _planned(*request)
+    if not array.size and plan.block == (0, 0):
+        return _of_nothing(array, plan, request, amax)
     if amax is not None:
         return _encoded(array, plan, magnitude(amax), threads)
     for encoder in plan.encoders:
@@ -360,7 +364,8 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         is_steady = in_order and plan.at_once and plan.fills and amax is None
         parts = (x, data, stored_scale, second)
         stored = [part for part in parts if part is not None] if is_steady else None
-        encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
+        with _own_index(x.shape, plan):
+            encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
         if encoder is not None:
             plan.encoders[:] = [encoder]
     if not plan.at_once:
@@ -375,6 +380,20 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         stored_zero = np.zeros(views.zero_shape, kind_of_zero)
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     return _made(plan, data, stored_scale, second, stored_zero, stored_bias)
+
+
+def _of_nothing(
+    x: Array, plan: _Plan, request: tuple[Any, ...], amax: float | None
+) -> QuantizedArray:
+    """Give an array without elements the scale of a zero."""
+    zero = np.zeros((1,) * x.ndim, x.dtype)
+    like: list[Any] = [zero.shape if one == x.shape else one for one in request]
+    one = _encoded(zero, _planned(*like), None if amax is None else magnitude(amax), None)
+    data, scale, bias = _allocated(plan)
+    scale[...] = one.scale
+    if bias is not None:
+        bias[...] = one.extras["bias"]
+    return _made(plan, data, scale, one.global_scale, one.zero_point, bias)
 
 
 def _made(  # noqa: PLR0917
@@ -404,6 +423,24 @@ def _as_seen(x: Array, data: Array, plan: _Plan) -> tuple[Array, Array]:
         return weight, codes
     rows = math.prod(weight.shape[:-1])
     return weight.reshape(rows, weight.shape[-1]), codes.reshape(rows, codes.shape[-1])
+
+
+@contextmanager
+def _own_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
+    """Name an element of the caller's array where the core names one of its view."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.search(r"(?<=at index \[)[\d, ]+", str(error))
+        if found is None or plan.as_given:
+            raise
+        seen = tuple(int(number) for number in found[0].split(","))
+        axes = (np.broadcast_to(axis, shape) for axis in np.ogrid[*map(slice, shape)])
+        views = [plan.views.of_weight(axis) for axis in axes]
+        if plan.as_one:
+            views = [view.reshape(-1, view.shape[-1]) for view in views]
+        own = ", ".join(str(view[seen]) for view in views)
+        raise ValueError(str(error).replace(found[0], own)) from None
 
 
 def _whole_amax(x: Array, weight: Array) -> float | None:

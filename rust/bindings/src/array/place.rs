@@ -55,6 +55,9 @@ pub(super) fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -
     let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
     let mut axes: SmallVec<[_; INLINE]> = axes.filter(|&(_, length)| length > 1).collect();
     axes.sort_unstable();
+    if shape.contains(&0) {
+        return false;
+    }
     let mut reach = size;
     axes.into_iter().any(|(stride, length)| {
         let overlaps = stride < reach;
