@@ -253,6 +253,26 @@ def test_every_code_is_multiplied_by_every_power(element: str, level: str) -> No
                 same_numbers(dequantize(q, BF16), expected[rows, columns])
 
 
+BLOCK_SCALES = (0, 1e-45, 1e-39, 2.0**-126, 3e-37, 0.3, 1.0, -1.7, 2.0**118, 3e38, np.inf, np.nan)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("target", [np.dtype(np.float16), BF16])
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+def test_every_code_is_multiplied_by_the_scale_of_a_large_block(
+    element: str, target: np.dtype[Any], level: str
+) -> None:
+    """Rows of tables differ by constants, unless products are infinite or subnormal."""
+    dtype = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[element]
+    data = np.tile(np.arange(256, dtype=np.uint8), (len(BLOCK_SCALES) * 128 - 5, 2))[:, :300]
+    scale = np.repeat(np.array(BLOCK_SCALES, F32)[:, None], 3, axis=1)
+    values = ELEMENTS[element].decode(data)
+    expected = oracle.decode_peer(values, spread(scale, data.shape, (128, 128)), target)
+    q = QuantizedArray("fp8_block", data.view(dtype), scale, shape=data.shape, block=(128, 128))
+    with at_level(level):
+        same_numbers(dequantize(q, target), expected)
+
+
 def same_numbers(found: Array, expected: Array) -> None:
     """Compare bits, but for those of NaN."""
     is_nan = np.isnan(expected.astype(F32))

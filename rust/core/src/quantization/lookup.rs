@@ -1,7 +1,7 @@
 //! Codes to 16-bit results by tables, in registers: all arithmetic is in the tables, one for each block.
 
-use crate::cpu::{InstructionSet, Level, RawKernel};
-use crate::simd::{NibbleTables, TABLE_BYTES, Tables, with_tables, with_vectors};
+use crate::cpu::{Level, RawKernel};
+use crate::simd::{NibbleTables, with_vectors};
 
 /// Nibbles that are looked up at once.
 pub(super) const GROUP: usize = 32;
@@ -143,82 +143,7 @@ unsafe fn vectors_run<V: NibbleTables, const INDEXED: bool>(vectors: V, kernel: 
     unsafe { vectors.run(kernel) }
 }
 
-/// Whether a level looks nibbles up.
-pub(super) fn has_nibbles(level: Level) -> bool {
+/// Whether a level looks codes up.
+pub(super) fn has_tables(level: Level) -> bool {
     with_vectors!(level, _vectors => ()).is_some()
-}
-
-/// Whether a level looks bytes up.
-pub(super) fn has_bytes(level: Level) -> bool {
-    matches!(level.set(), InstructionSet::Avx512 | InstructionSet::Neon) && has_nibbles(level)
-}
-
-/// The low and the high bytes of the results of all codes of a byte.
-pub(super) type Planes = [[u8; TABLE_BYTES]; 2];
-
-/// A rectangle of codes of a byte, and of results.
-#[derive(Clone, Copy)]
-pub(super) struct Rectangle {
-    pub(super) codes: *const u8,
-    pub(super) pitch: isize,
-    pub(super) target: *mut u8,
-    pub(super) target_pitch: isize,
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-}
-
-struct ByteLoop<'a, V> {
-    planes: &'a Planes,
-    rectangle: Rectangle,
-    _vectors: V,
-}
-
-impl<V: Tables> RawKernel for ByteLoop<'_, V> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run(self) {
-        let Rectangle { codes, pitch, target, target_pitch, rows, columns } = self.rectangle;
-        // SAFETY: the vectors are there; the caller of `bytes` vouches for the rectangle.
-        unsafe {
-            let (low, high) = (V::load_table(&self.planes[0]), V::load_table(&self.planes[1]));
-            for row in 0..rows as isize {
-                let (codes, target) = (codes.offset(row * pitch), target.offset(row * target_pitch));
-                let mut column = 0;
-                while column + V::BYTES <= columns {
-                    let codes = V::load(codes.add(column));
-                    let [a, b] = V::spread::<2>(V::lookup(low, codes), V::lookup(high, codes));
-                    V::store(target.add(2 * column), a);
-                    V::store(target.add(2 * column + V::BYTES), b);
-                    column += V::BYTES;
-                }
-                if column < columns {
-                    let codes = V::load_first(codes.add(column), columns - column);
-                    let [a, b] = V::spread::<2>(V::lookup(low, codes), V::lookup(high, codes));
-                    let (target, rest) = (target.add(2 * column), 2 * (columns - column));
-                    V::store_first(target, a, rest.min(V::BYTES));
-                    V::store_first(target.wrapping_add(V::BYTES), b, rest.saturating_sub(V::BYTES));
-                }
-            }
-        }
-    }
-}
-
-/// Looks up the codes of a rectangle.
-///
-/// # Safety
-/// They are readable, and results of 2 bytes writable. [`has_bytes`] says that the level can.
-pub(super) unsafe fn bytes(level: Level, planes: &Planes, rectangle: Rectangle) {
-    // SAFETY: the caller's promise.
-    let done = unsafe {
-        with_tables!(level, vectors => vectors_of_bytes(vectors, ByteLoop { planes, rectangle, _vectors: vectors }))
-    };
-    debug_assert!(done.is_some(), "the level has tables");
-}
-
-/// # Safety
-/// As for the kernel.
-unsafe fn vectors_of_bytes<V: Tables>(vectors: V, kernel: ByteLoop<'_, V>) {
-    // SAFETY: the caller's promise.
-    unsafe { vectors.run(kernel) }
 }

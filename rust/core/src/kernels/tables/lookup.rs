@@ -55,7 +55,7 @@ struct ToByte(Bytes);
 
 /// One byte to several, of which only the last two are ever set.
 #[derive(Clone, Copy)]
-struct ToMore([Bytes; 2]);
+pub(super) struct ToMore(pub(super) [Bytes; 2]);
 
 /// One byte to four.
 #[derive(Clone, Copy)]

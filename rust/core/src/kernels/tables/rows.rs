@@ -22,7 +22,7 @@ const STEPS_AT_ONCE: usize = 8;
 
 /// A table of results of `PLANES` bytes, with `STEPS` classes above 0; of bytes or of registers.
 #[derive(Clone, Copy)]
-struct Rows<T, const PLANES: usize, const STEPS: usize> {
+pub(super) struct Rows<T, const PLANES: usize, const STEPS: usize> {
     first: [T; PLANES],
     /// What added to a code makes it the index for a step: its lower four bits, plus 16 for each class that it is above
     /// the step's. The first is for the first steps, the second for the others.
@@ -34,7 +34,7 @@ type Row = [u8; ROW];
 
 impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// Finds the classes; `None` if there are more.
-    fn of(planes: &[[u8; ROW * ROW]; PLANES]) -> Option<Self> {
+    pub(super) fn of(planes: &[[u8; ROW * ROW]; PLANES]) -> Option<Self> {
         let first = planes.map(|plane| -> Row { std::array::from_fn(|row| plane[ROW * row]) });
         let mut shapes = vec![[Row::default(); PLANES]];
         let mut classes = [Row::default(); 2];

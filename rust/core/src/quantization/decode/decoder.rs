@@ -5,6 +5,7 @@ use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
+use crate::kernels::tables::rectangle;
 use crate::kernels::tile::{TILE, Tile};
 use crate::kernels::vectors::shapes::{Shape, shape_of};
 use crate::quantization::arithmetic::{LANES, PIECE, Piece};
@@ -270,12 +271,13 @@ impl<T: Real> Decoder<T> {
         };
         let is_byte = |items: &PerBlock| items.items.size() == 1 && items.items.is_dense();
         let only_scale = self.zero_point.is_none() && self.bias.is_none();
+        let is_float = matches!(what.meaning, Meaning::Format(format) if format.float().is_some());
         match (what.bits, shift) {
-            (4, Some(shift)) if lookup::has_nibbles(level) => {
+            (4, Some(shift)) if lookup::has_tables(level) => {
                 let by_scale = only_scale && self.scale.as_ref().is_some_and(is_byte);
                 self.way = if by_scale { Way::NibblesByScale(shift) } else { Way::NibblesByBlock(shift) };
             }
-            (8, _) if lookup::has_bytes(level) && elements >= PAYS_FROM => self.way = Way::Bytes,
+            (8, _) if rectangle::pays(level, is_float) && elements >= PAYS_FROM => self.way = Way::Bytes,
             _ => return self,
         }
         // One table of bytes is made at a time, many of nibbles.

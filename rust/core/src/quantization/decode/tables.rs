@@ -2,8 +2,9 @@
 
 use super::decoder::{Buffers, Decoder, Ends};
 use crate::cpu::{Level, RawKernel};
+use crate::kernels::tables::rectangle::{Planes, Rectangle, look_up};
 use crate::quantization::arithmetic::PIECE;
-use crate::quantization::lookup::{self, Choice, GROUP, HALF, Planes, Rectangle};
+use crate::quantization::lookup::{self, Choice, GROUP, HALF};
 use crate::quantization::packing::Packing;
 use crate::quantization::real::Real;
 use crate::quantization::work::Item;
@@ -167,7 +168,10 @@ impl<T: Real> Decoder<T> {
                         rows,
                         columns: end - start,
                     };
-                    lookup::bytes(self.level, &planes, rectangle);
+                    if !look_up(self.level, &planes, rectangle) {
+                        let (rows, columns) = (row..row + rows, start..end);
+                        self.pieces(&Item { rows, columns, ..item.clone() }, ends, buffers);
+                    }
                     start = end;
                 }
                 row += rows;

@@ -1,0 +1,89 @@
+//! Rectangles of codes of a byte to results of two bytes, by a table that stays in registers from row to row.
+
+use super::lookup::ToMore;
+use super::rows::Rows;
+use crate::cpu::{Level, RawKernel};
+use crate::kernels::vectors::vector_loop::Step;
+use crate::simd::{MOST_BYTES, Rest, TABLE_BYTES, Vector, with_nibbles, with_tables};
+
+/// The low and the high bytes of the results of all codes.
+pub(crate) type Planes = [[u8; TABLE_BYTES]; 2];
+
+/// A rectangle of codes, and of results.
+#[derive(Clone, Copy)]
+pub(crate) struct Rectangle {
+    pub(crate) codes: *const u8,
+    pub(crate) pitch: isize,
+    pub(crate) target: *mut u8,
+    pub(crate) target_pitch: isize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+}
+
+struct RectangleLoop<V, S> {
+    step: S,
+    rectangle: Rectangle,
+    _vectors: V,
+}
+
+impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<V, S> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Rectangle { codes, pitch, target, target_pitch, rows, columns } = self.rectangle;
+        // SAFETY: the vectors are there; the caller of `look_up` vouches for the rectangle. The codes that do not fill a
+        // register are padded.
+        unsafe {
+            let ready = self.step.ready();
+            for row in 0..rows as isize {
+                let (codes, target) = (codes.offset(row * pitch), target.offset(row * target_pitch));
+                let mut column = 0;
+                while column + V::BYTES <= columns {
+                    let [a, b] = S::step(ready, codes.add(column));
+                    V::store(target.add(2 * column), a);
+                    V::store(target.add(2 * column + V::BYTES), b);
+                    column += V::BYTES;
+                }
+                if column < columns {
+                    let mut last = Rest([0; MOST_BYTES]);
+                    V::store(last.0.as_mut_ptr(), V::load_first(codes.add(column), columns - column));
+                    let [a, b] = S::step(ready, last.0.as_ptr());
+                    let (target, rest) = (target.add(2 * column), 2 * (columns - column));
+                    V::store_first(target, a, rest.min(V::BYTES));
+                    V::store_first(target.wrapping_add(V::BYTES), b, rest.saturating_sub(V::BYTES));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a level looks up the codes of floats, or of any numbers: rows of a short table differ by constants only for
+/// floats, of which most rows are multiples of one.
+pub(crate) fn pays(level: Level, is_float: bool) -> bool {
+    with_tables!(level, _vectors => ()).is_some()
+        || (is_float && with_nibbles!(level, _vectors => ()).is_some())
+}
+
+/// Looks up the codes of a rectangle; returns whether it did: tables that are short hold the multiples of floats, unless
+/// some are infinite or subnormal.
+///
+/// # Safety
+/// The codes are readable, and results of 2 bytes writable.
+pub(crate) unsafe fn look_up(level: Level, planes: &Planes, rectangle: Rectangle) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with_tables!(level, vectors => run(vectors, ToMore(*planes), rectangle))
+            .or_else(
+                || with_nibbles!(level, vectors => run(vectors, Rows::<_, 2, 4>::of(planes)?, rectangle)),
+            )
+            .is_some()
+    }
+}
+
+/// # Safety
+/// As for [`look_up`].
+unsafe fn run<V: Vector, S: Step<V, 2>>(vectors: V, step: S, rectangle: Rectangle) {
+    // SAFETY: the caller's promise.
+    unsafe { vectors.run(RectangleLoop { step, rectangle, _vectors: vectors }) }
+}
