@@ -265,7 +265,7 @@ def test_every_code_is_multiplied_by_the_scale_of_a_large_block(
     """Rows of tables differ by constants, unless products are infinite or subnormal."""
     dtype = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[element]
     data = np.tile(np.arange(256, dtype=np.uint8), (len(BLOCK_SCALES) * 128 - 5, 2))[:, :300]
-    scale = np.repeat(np.array(BLOCK_SCALES, F32)[:, None], 3, axis=1)
+    scale = np.stack([np.roll(np.array(BLOCK_SCALES, F32), shift) for shift in (0, 1, 5)], axis=1)
     values = ELEMENTS[element].decode(data)
     expected = oracle.decode_peer(values, spread(scale, data.shape, (128, 128)), target)
     q = QuantizedArray("fp8_block", data.view(dtype), scale, shape=data.shape, block=(128, 128))

@@ -2,8 +2,6 @@
 
 #![deny(unsafe_code)]
 
-use std::cmp::Reverse;
-
 /// Strides that are tried to separate interleaved arrays, at most.
 const MODULI: usize = 16;
 
@@ -96,10 +94,9 @@ pub fn may_share(regions: &[Region]) -> Vec<Vec<usize>> {
 fn moduli(regions: &[Region], group: &[usize]) -> impl Iterator<Item = usize> {
     let strides =
         group.iter().flat_map(|&index| &regions[index].axes).map(|&(_, stride)| stride.unsigned_abs());
-    let mut strides: Vec<_> = strides.filter(|&stride| stride > 0).collect();
-    strides.sort_unstable_by_key(|&stride| Reverse(stride));
-    strides.dedup();
-    strides.into_iter().take(MODULI)
+    let strides: Vec<_> = strides.filter(|&stride| stride > 0).collect();
+    let smaller = move |than: usize| strides.iter().copied().filter(|&stride| stride < than).max();
+    std::iter::successors(smaller(usize::MAX), move |&last| smaller(last)).take(MODULI)
 }
 
 /// Returns groups of two or more arrays whose extents meet.

@@ -9,7 +9,7 @@ use crate::simd::{MOST_BYTES, Rest, TABLE_BYTES, Vector, with_nibbles, with_tabl
 /// The low and the high bytes of the results of all codes.
 pub(crate) type Planes = [[u8; TABLE_BYTES]; 2];
 
-/// A rectangle of codes, and of results.
+/// A rectangle of codes, and of results, in blocks that lie side by side.
 #[derive(Clone, Copy)]
 pub(crate) struct Rectangle {
     pub(crate) codes: *const u8,
@@ -18,41 +18,55 @@ pub(crate) struct Rectangle {
     pub(crate) target_pitch: isize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
+    /// Columns of the first block, and of the others but the last.
+    pub(crate) first: usize,
+    pub(crate) width: usize,
 }
 
-struct RectangleLoop<V, S> {
-    step: S,
+/// Rows that are looked up with one load of a table: as many streams as the machine fetches ahead.
+const TOGETHER: usize = 8;
+
+struct RectangleLoop<'a, V, S> {
+    /// Of each block.
+    steps: &'a [S],
     rectangle: Rectangle,
     _vectors: V,
 }
 
-impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<V, S> {
+impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<'_, V, S> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Rectangle { codes, pitch, target, target_pitch, rows, columns } = self.rectangle;
-        // SAFETY: the vectors are there; the caller of `look_up` vouches for the rectangle. The codes that do not fill a
-        // register are padded.
-        unsafe {
-            let ready = self.step.ready();
-            for row in 0..rows as isize {
-                let (codes, target) = (codes.offset(row * pitch), target.offset(row * target_pitch));
-                let mut column = 0;
-                while column + V::BYTES <= columns {
-                    let [a, b] = S::step(ready, codes.add(column));
-                    V::store(target.add(2 * column), a);
-                    V::store(target.add(2 * column + V::BYTES), b);
-                    column += V::BYTES;
+        let Rectangle { codes, pitch, target, target_pitch, rows, columns, first, width } = self.rectangle;
+        for top in (0..rows).step_by(TOGETHER) {
+            let (mut start, mut end) = (0, first.min(columns));
+            for step in self.steps {
+                // SAFETY: the vectors are there; the caller of `look_up` vouches for the rectangle. The codes that do not
+                // fill a register are padded.
+                unsafe {
+                    let ready = step.ready();
+                    for row in top..(top + TOGETHER).min(rows) {
+                        let codes = codes.offset(row as isize * pitch);
+                        let target = target.offset(row as isize * target_pitch);
+                        let mut column = start;
+                        while column + V::BYTES <= end {
+                            let [a, b] = S::step(ready, codes.add(column));
+                            V::store(target.add(2 * column), a);
+                            V::store(target.add(2 * column + V::BYTES), b);
+                            column += V::BYTES;
+                        }
+                        if column < end {
+                            let mut last = Rest([0; MOST_BYTES]);
+                            V::store(last.0.as_mut_ptr(), V::load_first(codes.add(column), end - column));
+                            let [a, b] = S::step(ready, last.0.as_ptr());
+                            let (target, rest) = (target.add(2 * column), 2 * (end - column));
+                            V::store_first(target, a, rest.min(V::BYTES));
+                            V::store_first(target.wrapping_add(V::BYTES), b, rest.saturating_sub(V::BYTES));
+                        }
+                    }
                 }
-                if column < columns {
-                    let mut last = Rest([0; MOST_BYTES]);
-                    V::store(last.0.as_mut_ptr(), V::load_first(codes.add(column), columns - column));
-                    let [a, b] = S::step(ready, last.0.as_ptr());
-                    let (target, rest) = (target.add(2 * column), 2 * (columns - column));
-                    V::store_first(target, a, rest.min(V::BYTES));
-                    V::store_first(target.wrapping_add(V::BYTES), b, rest.saturating_sub(V::BYTES));
-                }
+                (start, end) = (end, (end + width).min(columns));
             }
         }
     }
@@ -65,25 +79,31 @@ pub(crate) fn pays(level: Level, is_float: bool) -> bool {
         || (is_float && with_nibbles!(level, _vectors => ()).is_some())
 }
 
-/// Looks up the codes of a rectangle; returns whether it did: tables that are short hold the multiples of floats, unless
-/// some are infinite or subnormal.
+/// Looks up the codes of a rectangle by the tables of its blocks; returns whether it did: tables that are short hold the
+/// multiples of floats, unless some are infinite or subnormal.
 ///
 /// # Safety
 /// The codes are readable, and results of 2 bytes writable.
-pub(crate) unsafe fn look_up(level: Level, planes: &Planes, rectangle: Rectangle) -> bool {
+pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectangle) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        with_tables!(level, vectors => run(vectors, ToMore(*planes), rectangle))
-            .or_else(
-                || with_nibbles!(level, vectors => run(vectors, Rows::<_, 2, 4>::of(planes)?, rectangle)),
-            )
-            .is_some()
+        with_tables!(level, vectors => run(vectors, tables.iter().map(|&planes| Some(ToMore(planes))), rectangle))
+            .or_else(|| {
+                with_nibbles!(level, vectors => run(vectors, tables.iter().map(Rows::<_, 2, 4>::of), rectangle))
+            })
+            .unwrap_or(false)
     }
 }
 
 /// # Safety
 /// As for [`look_up`].
-unsafe fn run<V: Vector, S: Step<V, 2>>(vectors: V, step: S, rectangle: Rectangle) {
+unsafe fn run<V: Vector, S: Step<V, 2>>(
+    vectors: V,
+    steps: impl Iterator<Item = Option<S>>,
+    rectangle: Rectangle,
+) -> bool {
+    let Some(steps) = steps.collect::<Option<Vec<_>>>() else { return false };
     // SAFETY: the caller's promise.
-    unsafe { vectors.run(RectangleLoop { step, rectangle, _vectors: vectors }) }
+    unsafe { vectors.run(RectangleLoop { steps: &steps, rectangle, _vectors: vectors }) };
+    true
 }

@@ -143,36 +143,34 @@ impl<T: Real> Decoder<T> {
     /// As for [`decode`].
     pub(super) unsafe fn bytes(&self, item: &Item, ends: &mut Ends, buffers: &mut Buffers<T>) {
         let (tall, width) = self.extent.block;
-        let mut planes: Planes = [[0; 256]; 2];
+        let Item { matrix, columns, .. } = item.clone();
+        let (first, last) = (columns.start / width, columns.end.div_ceil(width));
+        let mut found: Vec<Planes> = Vec::with_capacity(last - first);
         // SAFETY: the caller's promise.
         unsafe {
             let tables = (&raw mut ends.tables.0).cast::<u8>();
             let mut row = item.rows.start;
             while row < item.rows.end {
                 let rows = (tall - row % tall).min(item.rows.end - row);
-                let mut start = item.columns.start;
-                while start < item.columns.end {
-                    let first = start / width;
-                    let end = ((first + 1) * width).min(item.columns.end);
-                    let block = self.extent.row_block(row);
-                    self.fill_tables(item.matrix, Some(block), (first, 1, 256), tables, buffers);
+                let block = self.extent.row_block(row);
+                found.clear();
+                for first in first..last {
+                    self.fill_tables(matrix, Some(block), (first, 1, 256), tables, buffers);
                     let entries = tables.cast::<[[u8; 2]; 256]>().read_unaligned();
-                    for (code, [low, high]) in entries.into_iter().enumerate() {
-                        (planes[0][code], planes[1][code]) = (low, high);
-                    }
-                    let rectangle = Rectangle {
-                        codes: self.data.row(item.matrix, row).add(start),
-                        pitch: self.data.pitch(),
-                        target: self.out.row(item.matrix, row).add(2 * start),
-                        target_pitch: self.out.pitch(),
-                        rows,
-                        columns: end - start,
-                    };
-                    if !look_up(self.level, &planes, rectangle) {
-                        let (rows, columns) = (row..row + rows, start..end);
-                        self.pieces(&Item { rows, columns, ..item.clone() }, ends, buffers);
-                    }
-                    start = end;
+                    found.push([0, 1].map(|byte| entries.map(|entry| entry[byte])));
+                }
+                let rectangle = Rectangle {
+                    codes: self.data.row(matrix, row).add(columns.start),
+                    pitch: self.data.pitch(),
+                    target: self.out.row(matrix, row).add(2 * columns.start),
+                    target_pitch: self.out.pitch(),
+                    rows,
+                    columns: columns.len(),
+                    first: width - columns.start % width,
+                    width,
+                };
+                if !look_up(self.level, &found, rectangle) {
+                    self.pieces(&Item { rows: row..row + rows, ..item.clone() }, ends, buffers);
                 }
                 row += rows;
             }
