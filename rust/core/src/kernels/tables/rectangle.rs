@@ -24,7 +24,7 @@ pub(crate) struct Rectangle {
 }
 
 /// Rows that are looked up with one load of a table: as many streams as the machine fetches ahead.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 4;
 
 struct RectangleLoop<'a, V, S> {
     /// Of each block.
