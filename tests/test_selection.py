@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import run_python
 
-SWEEPS = Path(__file__).parent / "test_accelerate.py"
+SWEEPS = Path(__file__).parent / "casting" / "test_accelerate.py"
 
 
 def collected(*arguments: object) -> list[str]:
