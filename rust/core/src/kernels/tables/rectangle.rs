@@ -1,7 +1,6 @@
 //! Rectangles of codes of a byte to results of two bytes, by a table that stays in registers from row to row.
 
 use super::lookup::ToMore;
-use super::rows::Rows;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::vectors::vector_loop::Step;
 use crate::simd::{MOST_BYTES, Rest, TABLE_BYTES, Vector, with_nibbles, with_tables};
@@ -75,8 +74,9 @@ impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<'_, V, S> {
 /// Whether a level looks up the codes of floats, or of any numbers: rows of a short table differ by constants only for
 /// floats, of which most rows are multiples of one.
 pub(crate) fn pays(level: Level, is_float: bool) -> bool {
-    with_tables!(level, _vectors => ()).is_some()
-        || (is_float && with_nibbles!(level, _vectors => ()).is_some())
+    let long: Option<()> = with_tables!(level, _vectors => ());
+    let short: Option<()> = with_nibbles!(level, _vectors => ());
+    long.is_some() || (is_float && short.is_some())
 }
 
 /// Looks up the codes of a rectangle by the tables of its blocks; returns whether it did: tables that are short hold the
@@ -89,7 +89,9 @@ pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectang
     unsafe {
         with_tables!(level, vectors => run(vectors, tables.iter().map(|&planes| Some(ToMore(planes))), rectangle))
             .or_else(|| {
-                with_nibbles!(level, vectors => run(vectors, tables.iter().map(Rows::<_, 2, 4>::of), rectangle))
+                with_nibbles!(level, vectors => {
+                    run(vectors, tables.iter().map(super::rows::Rows::<_, 2, 4>::of), rectangle)
+                })
             })
             .unwrap_or(false)
     }
