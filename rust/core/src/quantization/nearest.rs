@@ -8,7 +8,7 @@ use crate::cpu::{Level, RawKernel};
 use crate::sort_few::sort_few;
 
 /// The middles between the magnitudes of E2M1.
-const MIDDLES: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+pub(super) const MIDDLES: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
 
 struct TowardsZero<'a, T>(&'a [T], &'a mut [u8]);
 

@@ -1,5 +1,6 @@
 //! Lookup tables by source code, filled one code at a time by `codec`.
 
+pub(crate) mod cells;
 pub(crate) mod lookup;
 pub(crate) mod rectangle;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]

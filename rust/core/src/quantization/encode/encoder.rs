@@ -1,7 +1,9 @@
 //! Everything that is decided before an element is read.
 
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
+use super::cells::{ByCells, Places};
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
 use super::rounded::Rounded;
 use super::source::{Source, TURNED};
@@ -76,6 +78,10 @@ pub(super) struct Encoder<T> {
     pub(super) failed: AtomicBool,
     /// The largest magnitudes and extremes of all blocks, if they were found before.
     pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
+    /// What codes are found by, if not by quotients.
+    pub(super) by_cells: Option<ByCells>,
+    /// Those for the last global scale.
+    pub(super) places: Mutex<Option<Arc<Places>>>,
 }
 
 fn common_multiple(a: usize, b: usize) -> usize {
@@ -177,7 +183,7 @@ impl<T: Real> Encoder<T> {
         let can_turn = tall * wide <= MOST_TURNED;
         source.turns &= can_turn;
         let turns = can_turn && !data.is_dense();
-        Ok(Self {
+        let mut encoder = Self {
             recipe,
             turns,
             tall: if turns || source.turns { tall } else { whole },
@@ -213,9 +219,13 @@ impl<T: Real> Encoder<T> {
             level: Level::active(),
             failed: AtomicBool::new(false),
             grid: None,
+            by_cells: None,
+            places: Mutex::default(),
             extent,
             what,
-        })
+        };
+        encoder.by_cells = encoder.by_cells();
+        Ok(encoder)
     }
 
     /// Returns the bytes of the codes of so many columns.
@@ -231,6 +241,11 @@ impl<T: Real> Encoder<T> {
     /// Whether the extremes of blocks are needed.
     pub(super) fn widens(&self) -> bool {
         self.zero_point.is_some() || self.bias.is_some()
+    }
+
+    /// What becomes of ties in codes of the element's format.
+    pub(super) fn ties(&self) -> Ties {
+        ties_of(&self.what, self.recipe, self.element)
     }
 
     /// Whether codes are drawn.

@@ -8,9 +8,11 @@
 //! magnitudes found before, by all threads.
 //!
 //! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
-//! * `bands`: the order of work. `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes.
+//! * `bands`: the order of work. `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes;
+//!   `cells`: bf16 to codes at once.
 
 mod bands;
+mod cells;
 mod encoder;
 mod operands;
 mod pieces;

@@ -1,6 +1,7 @@
 //! Pieces of rows: quotients, codes, packing.
 
-use super::encoder::{Encoder, Limits, ties_of};
+use super::cells::{Elements, Tables};
+use super::encoder::{Encoder, Limits};
 use super::operands::FourOverSix;
 use super::rounded::single;
 use super::source::Buffers;
@@ -91,7 +92,7 @@ impl<T: Real> Encoder<T> {
     ///
     /// # Safety
     /// As for [`scale`].
-    unsafe fn quotients(
+    pub(super) unsafe fn quotients(
         &self,
         from: (Area<*const u8>, Float),
         (to, float): (*mut T, Float),
@@ -133,19 +134,32 @@ impl<T: Real> Encoder<T> {
         buffers: &mut Buffers<T>,
     ) {
         let (level, width) = (self.level, self.extent.block.1);
-        let Buffers { raw, values, factors, shifts, rounded, reciprocals, .. } = &mut *buffers;
+        let Buffers { raw, values, .. } = &mut *buffers;
         let blocks = Blocks { width, begun: start % width };
         let here = start / width - first..(start + columns).div_ceil(width) - first;
+        let (to, places) = (values.0.as_mut_ptr(), ((matrix, row, rows), (start, columns)));
+        let is_bf16 = self.source.is_bf16() && self.bias.is_none();
+        // SAFETY: the caller's promise, and the buffers have room for a piece.
+        let found = unsafe {
+            if is_bf16 {
+                self.source.read(places.0, places.1, raw)
+            } else {
+                self.source.load(places.0, places.1, (raw, to)).cast()
+            }
+        };
+        if self.by_cells.is_some() {
+            let elements = Elements { area: found, blocks, here: here.clone() };
+            // SAFETY: as above.
+            if unsafe { self.write_codes(places.0, places.1, Some(elements), buffers) } {
+                return;
+            }
+        }
+        let Buffers { values, factors, shifts, rounded, reciprocals, .. } = &mut *buffers;
         let factors = &factors[here.clone()];
         let shifts = shifts.get(here.clone()).unwrap_or_default();
-        let (to, places) = (values.0.as_mut_ptr(), ((matrix, row, rows), (start, columns)));
-        // SAFETY: the caller's promise, and the buffers have room for a piece.
+        // SAFETY: as above.
         unsafe {
-            let mut from = if self.source.is_bf16() && self.bias.is_none() {
-                (self.source.read(places.0, places.1, raw), Float::Bf16)
-            } else {
-                (self.source.load(places.0, places.1, (raw, to)).cast(), Float::F32)
-            };
+            let mut from = (found, if is_bf16 { Float::Bf16 } else { Float::F32 });
             if self.bias.is_some() {
                 for row in 0..rows {
                     let ends = (from.0.row(row).cast(), to.add(row * columns), columns);
@@ -177,10 +191,10 @@ impl<T: Real> Encoder<T> {
             limit(level, values, limits.low, limits.high);
         }
         // SAFETY: the caller's promise.
-        unsafe { self.write_codes((matrix, row, rows), (start, columns), buffers) };
+        unsafe { self.write_codes((matrix, row, rows), (start, columns), None, buffers) };
     }
 
-    /// Rounds the values of a piece and packs their codes.
+    /// Rounds the values of a piece, or finds the codes of its elements by cells, and packs the codes. Returns whether it did.
     ///
     /// # Safety
     /// As for [`encode`].
@@ -188,14 +202,17 @@ impl<T: Real> Encoder<T> {
         &self,
         (matrix, row, rows): (usize, usize, usize),
         (start, columns): (usize, usize),
+        by_cells: Option<Elements>,
         buffers: &mut Buffers<T>,
-    ) {
-        let Buffers { values, codes, packed, turned, .. } = buffers;
+    ) -> bool {
+        let Buffers {
+            values, codes, packed, turned, places, bytes, cells, factors, reciprocals, left, ..
+        } = buffers;
         let data = turned.of(&self.data);
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
         let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
         let count = rows * columns;
-        let (values, codes) = ((&values.0[..count], self.float), &mut codes.0[..count]);
+        let codes = &mut codes.0[..count];
         let (from, to) = (self.bytes(start), self.bytes(start + columns));
         let items = to.div_ceil(size) - from / size;
         let is_plain = self.is_plain();
@@ -206,12 +223,28 @@ impl<T: Real> Encoder<T> {
         let there = data.row(matrix, row).wrapping_add(from);
         // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
-            if direct && is_plain {
-                return self.round(index, values, std::slice::from_raw_parts_mut(there, count));
+            let codes = if direct && is_plain { std::slice::from_raw_parts_mut(there, count) } else { codes };
+            if let Some(elements) = by_cells {
+                let tables = Tables {
+                    places: places.as_deref(),
+                    scales: bytes,
+                    cells,
+                    factors,
+                    reciprocals,
+                    left,
+                    values: &mut values.0,
+                };
+                if !self.by_tables(elements, tables, codes) {
+                    return false;
+                }
+            } else {
+                self.round(index, (&values.0[..count], self.float), codes);
             }
-            self.round(index, values, codes);
             if direct {
-                return pack(self.level, (packing, bits), codes.as_ptr(), there, count);
+                if !is_plain {
+                    pack(self.level, (packing, bits), codes.as_ptr(), there, count);
+                }
+                return true;
             }
             let room = packed.0.as_mut_ptr().cast::<u8>();
             room.write_bytes(0, rows * items * size);
@@ -220,6 +253,7 @@ impl<T: Real> Encoder<T> {
             }
             data.write(self.level, data.row(matrix, row), (rows, from / size, items), room);
         }
+        true
     }
 
     /// Casts values, or the bf16 that their memory begins with, to codes; returns whether it did.
@@ -242,7 +276,7 @@ impl<T: Real> Encoder<T> {
 
     /// Rounds values, or the bf16 that their memory begins with, to codes, the first of which has this flat index, and adds the
     /// offset.
-    fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
+    pub(super) fn round(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
         if let (Float::Bf16, Some(Limits { low, high }), true) = (float, self.limits, self.rounds_to_even()) {
             // SAFETY: the memory begins with as many bf16.
             let values = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), codes.len()) };
@@ -268,7 +302,7 @@ impl<T: Real> Encoder<T> {
 
     /// Rounds to codes of the element's format.
     fn round_to_element(&self, index: u64, (values, float): (&[T], Float), codes: &mut [u8]) {
-        let ties = ties_of(&self.what, self.recipe, self.element);
+        let ties = self.ties();
         if ties != Ties::Even {
             e2m1_towards_zero(self.level, &values[..codes.len()], codes);
             let negative_zeros = ties == Ties::TowardsZeroNegative;

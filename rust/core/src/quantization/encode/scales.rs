@@ -21,15 +21,10 @@ impl<T: Real> Encoder<T> {
     /// Finds the scales of a band, and what codes are computed with: `factors`, and `shifts` for zero points and
     /// biases. `bytes` becomes the stored scales.
     pub(super) fn scales(&self, matrix: usize, stretch: f32, buffers: &mut Buffers<T>) {
-        let global = self.global.get(matrix).copied().unwrap_or(T::ONE);
-        let encode_scale = T::from_f32(encode_scale(
-            self.what.amax.unwrap_or(0.0) as f32,
-            self.what.global_max.unwrap_or(GLOBAL_MAX) * 6.0,
-        ));
-        self.compute(global, encode_scale, buffers);
+        self.compute(self.of_all(matrix), buffers);
         self.fit(stretch, &mut buffers.scale);
         self.store(buffers);
-        self.find_factors(global, encode_scale, buffers);
+        self.find_factors(self.of_all(matrix), buffers);
         if self.zero_point.is_some() {
             self.find_shifts(buffers);
         }
@@ -41,8 +36,20 @@ impl<T: Real> Encoder<T> {
         }
     }
 
+    /// The global scale of a matrix, and `TransformerEngine`'s factor of the whole array.
+    fn of_all(&self, matrix: usize) -> (T, T) {
+        let global = self.global.get(matrix).copied().unwrap_or(T::ONE);
+        let most = self.what.global_max.unwrap_or(GLOBAL_MAX) * 6.0;
+        (global, T::from_f32(encode_scale(self.what.amax.unwrap_or(0.0) as f32, most)))
+    }
+
+    /// Finds what codes are computed with, of any scales under a global one.
+    pub(super) fn factors_of_scales(&self, matrix: usize, buffers: &mut Buffers<T>) {
+        self.find_factors(self.of_all(matrix), buffers);
+    }
+
     /// Computes scales of the largest magnitudes, as the recipe does; some find factors first, or shifts with them.
-    fn compute(&self, global: T, encode_scale: T, buffers: &mut Buffers<T>) {
+    fn compute(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
         let Buffers { amax, extremes, scale, factors, shifts, constant, rounded, .. } = buffers;
         let six = T::from_f32(6.0);
         refill(scale, amax);
@@ -152,7 +159,7 @@ impl<T: Real> Encoder<T> {
     }
 
     /// Finds what codes are multiplied with, or divided by, of scales as they are stored.
-    fn find_factors(&self, global: T, encode_scale: T, buffers: &mut Buffers<T>) {
+    fn find_factors(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
         let Buffers { scale, factors, constant, rounded, .. } = buffers;
         match self.recipe.steps {
             Steps::Quotient | Steps::SingleLevel | Steps::Inverse => refill(factors, scale),
@@ -241,8 +248,12 @@ impl<T: Real> Encoder<T> {
     /// directions do. Of blocks under a global scale, it is not the caller's that bounds elements.
     pub(super) fn is_usual(&self) -> bool {
         let is_own = self.what.amax.is_none() || self.what.scheme.global_scale;
+        is_own && self.rounds_to_nearest()
+    }
+
+    pub(super) fn rounds_to_nearest(&self) -> bool {
         let rounding = self.settings.options.rounding;
-        is_own && matches!(rounding, Some(Rounding::NearestEven | Rounding::NearestAway))
+        matches!(rounding, Some(Rounding::NearestEven | Rounding::NearestAway))
     }
 
     /// Applies an operation to numbers and one other. Of float64, results are rounded to odd, for they are rounded again.

@@ -1,13 +1,15 @@
 //! The weight, piece by piece, and the buffers of a thread.
 
 use std::marker::PhantomData;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use super::cells::Places;
 use super::operands::refuse;
 use super::rounded::single;
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
+use crate::kernels::tables::cells::{E4m3Cells, Left};
 use crate::kernels::tile::TILE;
 use crate::kernels::vectors::shapes::{Shape, shape_of};
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, on_level, pieces};
@@ -248,7 +250,13 @@ pub(super) struct Buffers<T: Real> {
     pub(super) factors: Vec<T>,
     pub(super) shifts: Vec<T>,
     pub(super) reciprocals: Vec<f32>,
+    /// That of a factor whose cells are found.
+    pub(super) own_reciprocal: Vec<f32>,
     pub(super) constant: Vec<T>,
+    /// Where the cells of scales begin, of blocks of an item; or the tables of the blocks of a band.
+    pub(super) places: Option<Arc<Places>>,
+    pub(super) cells: Vec<E4m3Cells>,
+    pub(super) left: Vec<Left>,
 }
 
 impl<T: Real> Buffers<T> {

@@ -1,5 +1,6 @@
 //! Registers of 256 bits: AVX2 with F16C.
 
+mod cells;
 mod conversions;
 mod magic_addition;
 mod nibble_tables;

@@ -1,5 +1,6 @@
 //! Registers of 512 bits: AVX-512.
 
+mod cells;
 mod conversions;
 mod nibble_tables;
 mod stochastic;

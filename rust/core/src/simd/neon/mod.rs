@@ -1,5 +1,6 @@
 //! Registers of 128 bits: NEON.
 
+mod cells;
 mod conversions;
 mod nibble_tables;
 mod stochastic;
