@@ -28,13 +28,18 @@ const E4M3_MAX: u8 = 0x7e;
 /// The sign of a byte.
 const SIGN: u8 = 1 << 7;
 
-/// Where the cells of a scale begin: none of the first one has a code above 0. And the number of their table, beyond all
-/// tables if there is none.
+/// Where the cells of a scale begin: none of the first one has a code above 0. And the number of their table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) base: u16,
     pub(crate) table: u16,
 }
+
+/// The place of a scale without cells.
+pub(crate) const NOWHERE: Place = Place { base: !MAGNITUDE, table: 0 };
+
+/// The place of a scale whose codes are all 0.
+pub(crate) const BEYOND_ALL: Place = Place { base: MAGNITUDE, table: 0 };
 
 /// Elements of a row whose blocks lie side by side, to codes of E2M1, a byte each.
 #[derive(Clone, Copy)]
@@ -44,7 +49,7 @@ pub(crate) struct ToE2m1<'a> {
     pub(crate) count: usize,
     pub(crate) width: usize,
     /// The stored scales of the blocks.
-    pub(crate) scales: &'a [u8],
+    pub(crate) scales: *const u8,
     pub(crate) places: &'a [Place; 1 << u8::BITS],
     pub(crate) tables: &'a [Sums],
 }
@@ -59,17 +64,44 @@ struct Operand<V: Cells> {
 }
 
 impl<V: Cells> E2m1Loop<'_, V> {
-    /// Returns the operand of two blocks, a half of a register each; `None` if one has no table.
+    /// Returns the place and the table of a block.
     ///
     /// # Safety
-    /// The level's features.
+    /// There is such a block.
     #[inline(always)]
-    unsafe fn operand(&self, blocks: [usize; 2]) -> Option<Operand<V>> {
-        let ToE2m1 { scales, places, tables, .. } = self.0;
-        let [a, b] = [places[usize::from(scales[blocks[0]])], places[usize::from(scales[blocks[1]])]];
-        let tables = [tables.get(usize::from(a.table))?, tables.get(usize::from(b.table))?];
+    unsafe fn block(&self, block: usize) -> (u16, &Sums) {
+        // SAFETY: the caller's promise; the caller of `to_e2m1` vouches for the tables of all places.
+        unsafe {
+            let Place { base, table } = self.0.places[usize::from(*self.0.scales.add(block))];
+            (base, self.0.tables.get_unchecked(usize::from(table)))
+        }
+    }
+
+    /// Returns the operand of a block.
+    ///
+    /// # Safety
+    /// The level's features, and there is such a block.
+    #[inline(always)]
+    unsafe fn of_one(&self, block: usize) -> Operand<V> {
         // SAFETY: the caller's promise.
-        unsafe { Some(Operand { base: V::splat_halves16([a.base, b.base]), cells: V::load_cells(tables) }) }
+        unsafe {
+            let (base, sums) = self.block(block);
+            Operand { base: V::splat16(base), cells: V::load_cells([sums; 2]) }
+        }
+    }
+
+    /// Returns the operand of two blocks, a half of a register each.
+    ///
+    /// # Safety
+    /// The level's features, and there are such blocks.
+    #[inline(always)]
+    unsafe fn of_two(&self, block: usize) -> Operand<V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (lower, upper) = (self.block(block), self.block(block + 1));
+            let cells = V::load_cells([lower.1, upper.1]);
+            Operand { base: V::splat_halves16([lower.0, upper.0]), cells }
+        }
     }
 
     /// Returns the codes of a register, in u16.
@@ -94,7 +126,7 @@ impl<V: Cells> E2m1Loop<'_, V> {
     /// # Safety
     /// The level's features, two registers at the first place, and room for one at the second.
     #[inline(always)]
-    unsafe fn step(&self, start: usize, [first, second]: [Operand<V>; 2]) {
+    unsafe fn step(&self, start: usize, first: Operand<V>, second: Operand<V>) {
         // SAFETY: the caller's promise.
         unsafe {
             let from = self.0.from.add(2 * start);
@@ -105,32 +137,38 @@ impl<V: Cells> E2m1Loop<'_, V> {
 }
 
 impl<V: Cells> RawKernel for E2m1Loop<'_, V> {
-    type Output = Option<()>;
+    type Output = bool;
 
     #[inline(always)]
-    unsafe fn run(self) -> Option<()> {
+    unsafe fn run(self) -> bool {
         let ToE2m1 { count, width, .. } = self.0;
-        let (lanes, mut block) = (V::BYTES / size_of::<u16>(), 0);
-        for start in (0..count).step_by(width.max(2 * lanes)) {
-            // SAFETY: the vectors are there; the caller of `to_e2m1` vouches for whole steps.
-            unsafe {
-                if width >= 2 * lanes {
-                    let operand = self.operand([block; 2])?;
-                    for start in (start..count.min(start + width)).step_by(2 * lanes) {
-                        self.step(start, [operand; 2]);
+        let (lanes, mut start, mut block) = (V::BYTES / size_of::<u16>(), 0, 0);
+        // SAFETY: the vectors are there; the caller of `to_e2m1` vouches for whole steps and their blocks.
+        unsafe {
+            let mut bases = V::splat16(0);
+            while start < count {
+                if width < lanes {
+                    let (first, second) = (self.of_two(block), self.of_two(block + 2));
+                    bases = V::or(bases, V::or(first.base, second.base));
+                    self.step(start, first, second);
+                    (start, block) = (start + 2 * lanes, block + 4);
+                } else if width == lanes {
+                    let (first, second) = (self.of_one(block), self.of_one(block + 1));
+                    bases = V::or(bases, V::or(first.base, second.base));
+                    self.step(start, first, second);
+                    (start, block) = (start + 2 * lanes, block + 2);
+                } else {
+                    let (operand, end) = (self.of_one(block), count.min(start + width));
+                    bases = V::or(bases, operand.base);
+                    while start < end {
+                        self.step(start, operand, operand);
+                        start += 2 * lanes;
                     }
                     block += 1;
-                } else {
-                    let by_halves = width < lanes;
-                    let pairs = if by_halves { [[0, 1], [2, 3]] } else { [[0; 2], [1; 2]] };
-                    let first = self.operand([block + pairs[0][0], block + pairs[0][1]])?;
-                    let second = self.operand([block + pairs[1][0], block + pairs[1][1]])?;
-                    self.step(start, [first, second]);
-                    block += if by_halves { 4 } else { 2 };
                 }
             }
+            !V::any16(V::above16(V::splat16(0), bases))
         }
-        Some(())
     }
 }
 
@@ -143,13 +181,13 @@ pub(crate) fn e2m1_step(level: Level, width: usize) -> Option<usize> {
     (is_half || width == lanes || width % (2 * lanes) == 0).then_some(2 * lanes)
 }
 
-/// Finds the codes of whole steps; returns `None` if a block has no table.
+/// Finds the codes of whole steps; returns whether all blocks have places.
 ///
 /// # Safety
-/// As many elements are readable, and as many codes writable.
-pub(crate) unsafe fn to_e2m1(level: Level, what: ToE2m1<'_>) -> Option<()> {
+/// As many elements are readable, as many codes writable, and the tables of all places are there.
+pub(crate) unsafe fn to_e2m1(level: Level, what: ToE2m1<'_>) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { with_vectors!(level, vectors => vectors.run(E2m1Loop(what, vectors))) }.flatten()
+    unsafe { with_vectors!(level, vectors => vectors.run(E2m1Loop(what, vectors))) }.unwrap_or(false)
 }
 
 /// The codes of E4M3 of a block: its sums are those of the mantissas of one exponent.

@@ -153,7 +153,7 @@ impl<T: Real> Encoder<T> {
                 };
             }
         }
-        for (row, rows) in self.of_blocks(item).filter(|_| !joins) {
+        for (row, rows) in self.of_blocks(item).take(if joins { 0 } else { usize::MAX }) {
             for start in item.columns.clone().step_by(self.wide) {
                 let end = item.columns.end.min(start + self.wide).min(columns);
                 let (first, blocks) = (start / width, end.div_ceil(width) - start / width);
@@ -211,6 +211,9 @@ impl<T: Real> Encoder<T> {
                 self.better_scales((matrix, row, rows), (start, end), first, error, buffers);
             } else {
                 self.scales(matrix, 1.0, buffers);
+                if !self.needs_no_factors(end - start, buffers) {
+                    self.factors(matrix, buffers);
+                }
             }
             self.find_cells(rows * self.extent.block.1.min(end - start), buffers);
             if row % self.extent.block.0 == 0 {

@@ -10,13 +10,14 @@ use super::source::Buffers;
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::tables::cells::{
-    E2M1_CELL, E4M3_CELL, E4m3Cells, Left, NO_CELLS, Place, Sums, ToE2m1, ToE4m3, e2m1_step, to_e2m1, to_e4m3,
+    BEYOND_ALL, E2M1_CELL, E4M3_CELL, E4m3Cells, Left, NO_CELLS, NOWHERE, Place, Sums, ToE2m1, ToE4m3,
+    e2m1_step, to_e2m1, to_e4m3,
 };
 use crate::quantization::arithmetic::{Area, Blocks};
 use crate::quantization::element::names::{E2M1, E4M3};
 use crate::quantization::nearest::MIDDLES;
 use crate::quantization::real::Real;
-use crate::quantization::recipe::{Family, Ties};
+use crate::quantization::recipe::{Family, Steps, Ties};
 use crate::quantization::scaled::{Float, reciprocals};
 use crate::simd::CELLS;
 
@@ -45,9 +46,6 @@ const FEW: usize = 8;
 
 /// The magnitudes that are tried around a bound, the first of which is below it.
 const TRIED: usize = 4;
-
-/// No table.
-const NOWHERE: Place = Place { base: 0, table: u16::MAX };
 
 impl<T: Real> Encoder<T> {
     /// Returns what codes are found by, if not by quotients.
@@ -129,9 +127,14 @@ impl<T: Real> Encoder<T> {
         unsafe { self.stored.back.run(codes.as_ptr(), buffers.scale.as_mut_ptr().cast(), codes.len()) };
         self.factors_of_scales(matrix, buffers);
         let factors = std::mem::take(&mut buffers.factors);
-        let mut found = Places { global, places: [NOWHERE; 1 << u8::BITS], tables: Vec::new() };
+        // A table for every place.
+        let mut found = Places { global, places: [NOWHERE; 1 << u8::BITS], tables: vec![[0; CELLS]] };
         let mut firsts: Vec<(u32, u16)> = Vec::new();
-        for (place, factor) in found.places.iter_mut().zip(&factors) {
+        let of_zero = if self.recipe.steps == Steps::EncodeScale { NOWHERE } else { BEYOND_ALL };
+        for (code, (place, factor)) in found.places.iter_mut().zip(&factors).enumerate() {
+            if code == 0 && !self.has_powers() {
+                *place = of_zero;
+            }
             let Some((mantissa, exponent)) = parts(factor.to_f64() as f32) else { continue };
             let table = firsts.iter().position(|known| known.0 == mantissa).or_else(|| {
                 let bounds = self.bounds(one_to_two(mantissa), buffers)?;
@@ -145,11 +148,22 @@ impl<T: Real> Encoder<T> {
             let base = i32::from(firsts[table].1) + moved;
             // All cells are of normal numbers.
             if (1 << MANTISSA..(0xff << MANTISSA) - (CELLS << E2M1_CELL) as i32).contains(&base) {
-                *place = Place { base: base as u16, table: table as u16 };
+                *place = Place { base: base as u16, table: table as u16 + 1 };
             }
         }
         buffers.factors = factors;
         found
+    }
+
+    /// Whether all codes of a band of so many columns are found by the cells of scales, in all likelihood; then there are no
+    /// factors yet.
+    pub(super) fn needs_no_factors(&self, columns: usize, buffers: &mut Buffers<T>) -> bool {
+        let whole = |step: usize| columns.is_multiple_of(step) && buffers.places.is_some();
+        let by_scales = matches!(self.by_cells, Some(ByCells::E2m1(step)) if whole(step));
+        if by_scales {
+            buffers.factors.clear();
+        }
+        by_scales
     }
 
     /// Makes tables for blocks, given what their elements are multiplied with, or divided by.
@@ -210,11 +224,11 @@ impl<T: Real> Encoder<T> {
                             to: codes.as_mut_ptr().add(row * columns),
                             count,
                             width,
-                            scales: &scales[here.clone()],
+                            scales: scales[here.clone()].as_ptr(),
                             places: &places.places,
                             tables: &places.tables,
                         };
-                        if to_e2m1(self.level, what).is_none() {
+                        if !to_e2m1(self.level, what) {
                             return false;
                         }
                         if count < columns {

@@ -40,6 +40,7 @@ impl<T: Real> Encoder<T> {
         let mut found = [6.0, 4.0].map(|_| (Vec::new(), Vec::new(), Vec::new(), Vec::new()));
         for (stretch, found) in [1.0, 1.5].into_iter().zip(&mut found) {
             self.scales(matrix, stretch, buffers);
+            self.factors(matrix, buffers);
             let mut errors = vec![0f64; buffers.scale.len()];
             for row in row..row + rows {
                 for begin in (start..end).step_by(PIECE) {
@@ -153,6 +154,9 @@ impl<T: Real> Encoder<T> {
             if unsafe { self.write_codes(places.0, places.1, Some(elements), buffers) } {
                 return;
             }
+        }
+        if buffers.factors.is_empty() {
+            self.factors(matrix, buffers);
         }
         let Buffers { values, factors, shifts, rounded, reciprocals, .. } = &mut *buffers;
         let factors = &factors[here.clone()];

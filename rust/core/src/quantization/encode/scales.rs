@@ -18,12 +18,15 @@ use crate::quantization::scaled::reciprocals;
 const SMALLEST_AMAX: f32 = 1e-38;
 
 impl<T: Real> Encoder<T> {
-    /// Finds the scales of a band, and what codes are computed with: `factors`, and `shifts` for zero points and
-    /// biases. `bytes` becomes the stored scales.
+    /// Finds the scales of a band, and shifts for biases. `bytes` becomes the stored scales.
     pub(super) fn scales(&self, matrix: usize, stretch: f32, buffers: &mut Buffers<T>) {
         self.compute(self.of_all(matrix), buffers);
         self.fit(stretch, &mut buffers.scale);
         self.store(buffers);
+    }
+
+    /// Finds what codes are computed with, of the scales of a band: `factors`, and `shifts` for zero points.
+    pub(super) fn factors(&self, matrix: usize, buffers: &mut Buffers<T>) {
         self.find_factors(self.of_all(matrix), buffers);
         if self.zero_point.is_some() {
             self.find_shifts(buffers);
@@ -226,7 +229,7 @@ impl<T: Real> Encoder<T> {
     }
 
     /// Whether scales are stored as powers of two.
-    fn has_powers(&self) -> bool {
+    pub(super) fn has_powers(&self) -> bool {
         self.stored.format.name() == E8M0
     }
 

@@ -6,9 +6,6 @@ use super::vector::Avx512;
 use crate::simd::cells::{CELLS, Cells};
 use crate::simd::vector::{Vector, operations};
 
-/// The u16 of the upper half.
-const UPPER: u32 = 0xffff_0000;
-
 /// What entries of the upper half are behind those of the lower one.
 static BEHIND: [u16; 32] = {
     let mut behind = [0; 32];
@@ -18,6 +15,17 @@ static BEHIND: [u16; 32] = {
         i += 1;
     }
     behind
+};
+
+/// The first two bytes of four in the lower half, the others in the upper one.
+static BY_HALVES: [u8; 64] = {
+    let mut places = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        places[i] = (i % 2 + i / 32 * 2) as u8;
+        i += 1;
+    }
+    places
 };
 
 impl Cells for Avx512 {
@@ -37,7 +45,9 @@ impl Cells for Avx512 {
             arch::_mm512_permutexvar_epi8(indices, cells)
         }
         fn splat_halves16(numbers: [u16; 2]) -> arch::__m512i {
-            arch::_mm512_mask_set1_epi16(Self::splat16(numbers[0]), UPPER, numbers[1] as i16)
+            let [lower, upper] = numbers.map(u32::from);
+            let both = arch::_mm512_set1_epi32((lower | upper << u16::BITS) as i32);
+            arch::_mm512_shuffle_epi8(both, Self::load(BY_HALVES.as_ptr()))
         }
     }
 }
