@@ -81,8 +81,8 @@ impl<V: Vector, F: Folded<V>> Folded<V> for Twice<F> {
 struct InRegisters<'a, B, V>(Largest<'a, B>, V);
 
 impl<B: Bits, V: Vector> InRegisters<'_, B, V> {
-    /// Raises those of a row's first blocks that are as wide as one register or half of one, and fill registers with
-    /// results; returns how many these are.
+    /// Raises those of a row's first blocks that are as wide as one register or two: of the longest registers, of one or half of one, those
+    /// that fill registers with results, folded together. Returns how many these are.
     ///
     /// # Safety
     /// As for [`raise_largest`]; the vectors are there.
@@ -90,9 +90,23 @@ impl<B: Bits, V: Vector> InRegisters<'_, B, V> {
     unsafe fn short(&mut self) -> usize {
         let Largest { area, blocks: Blocks { width, begun }, found } = &mut self.0;
         let lanes = V::BYTES / size_of::<u16>();
-        // Shorter registers take more instructions to fold than to search one by one.
-        if size_of::<B>() != size_of::<u16>() || V::BYTES < MOST_BYTES || area.rows != 1 || *begun != 0 {
+        if size_of::<B>() != size_of::<u16>() || area.rows != 1 || *begun != 0 {
             return 0;
+        }
+        // Shorter registers take more instructions to fold than to search one by one.
+        if V::BYTES < MOST_BYTES {
+            let whole = area.columns / *width;
+            let (from, found) = (area.first.cast::<u8>(), &mut found[..whole]);
+            // SAFETY: the caller's promise: these blocks are whole.
+            return unsafe {
+                if *width == lanes {
+                    each::<B, V, 1>(from, found)
+                } else if *width == 2 * lanes {
+                    each::<B, V, 2>(from, found)
+                } else {
+                    0
+                }
+            };
         }
         let whole = area.columns / *width / lanes * lanes;
         let (from, to) = (area.first.cast(), found[..whole].as_mut_ptr().cast());
@@ -106,6 +120,26 @@ impl<B: Bits, V: Vector> InRegisters<'_, B, V> {
         }
         whole
     }
+}
+
+/// Raises the largest magnitudes of blocks of so many registers; returns how many they are.
+///
+/// # Safety
+/// The level's features, and the blocks are readable.
+#[inline(always)]
+unsafe fn each<B: Bits, V: Vector, const REGISTERS: usize>(mut from: *const u8, found: &mut [B]) -> usize {
+    for largest in &mut *found {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut most = B::raised::<V>(V::splat16(0), V::load(from));
+            for register in 1..REGISTERS {
+                most = B::raised::<V>(most, V::load(from.add(register * V::BYTES)));
+            }
+            *largest = (*largest).max(B::most::<V>(most));
+            from = from.add(REGISTERS * V::BYTES);
+        }
+    }
+    found.len()
 }
 
 /// Raises registers of u16 by folded ones.
