@@ -28,7 +28,7 @@ const E4M3_MAX: u8 = 0x7e;
 /// The sign of a byte.
 const SIGN: u8 = 1 << 7;
 
-/// Where the cells of a scale begin: none of the first one has a code above 0. And the number of their table.
+/// Where the cells of a scale begin: none of the first one has a code above 0. And where their table does, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) base: u16,
@@ -73,7 +73,7 @@ impl<V: Cells> E2m1Loop<'_, V> {
         // SAFETY: the caller's promise; the caller of `to_e2m1` vouches for the tables of all places.
         unsafe {
             let Place { base, table } = self.0.places[usize::from(*self.0.scales.add(block))];
-            (base, self.0.tables.get_unchecked(usize::from(table)))
+            (base, &*self.0.tables.as_ptr().cast::<u8>().add(usize::from(table)).cast::<Sums>())
         }
     }
 

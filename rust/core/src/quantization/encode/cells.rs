@@ -148,7 +148,7 @@ impl<T: Real> Encoder<T> {
             let base = i32::from(firsts[table].1) + moved;
             // All cells are of normal numbers.
             if (1 << MANTISSA..(0xff << MANTISSA) - (CELLS << E2M1_CELL) as i32).contains(&base) {
-                *place = Place { base: base as u16, table: table as u16 + 1 };
+                *place = Place { base: base as u16, table: ((table + 1) * CELLS) as u16 };
             }
         }
         buffers.factors = factors;

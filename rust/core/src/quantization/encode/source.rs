@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::kernels::tables::cells::{E4m3Cells, Left};
 use crate::kernels::tile::TILE;
 use crate::kernels::vectors::shapes::{Shape, shape_of};
-use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, on_level, pieces};
+use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, pieces};
 use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest};
 use crate::quantization::real::{Real, format};
@@ -169,7 +169,7 @@ impl<T: Real> Source<T> {
         }
     }
 
-    /// Raises the largest magnitudes of blocks side by side by rows between two columns, given the width of blocks and the
+    /// Finds the largest magnitudes, which are 0 before, of blocks side by side in rows between two columns, given the width of blocks and the
     /// number of the first one.
     ///
     /// # Safety
@@ -182,7 +182,7 @@ impl<T: Real> Source<T> {
         amax: &mut [T],
         buffers: &mut Buffers<T>,
     ) {
-        let Buffers { raw, values, shorts, constant, .. } = buffers;
+        let Buffers { raw, values, shorts, .. } = buffers;
         // Elements of 16 bits are in the order of their magnitudes after the sign.
         let is_short = matches!(self.shape, Some(Shape::Bf16 | Shape::F16));
         shorts.clear();
@@ -211,15 +211,8 @@ impl<T: Real> Source<T> {
             }
         }
         if is_short {
-            constant.clear();
-            constant.resize(amax.len(), T::default());
             // SAFETY: there are as many.
-            unsafe { self.cast.run(shorts.as_ptr().cast(), constant.as_mut_ptr().cast(), shorts.len()) };
-            on_level::<T>(self.level, || {
-                for (amax, &found) in amax.iter_mut().zip(constant.iter()) {
-                    *amax = amax.larger(found);
-                }
-            });
+            unsafe { self.cast.run(shorts.as_ptr().cast(), amax.as_mut_ptr().cast(), shorts.len()) };
         }
     }
 }
