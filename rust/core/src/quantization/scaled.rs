@@ -58,6 +58,13 @@ impl Scaling<'_> {
         !self.reciprocals.is_empty()
     }
 
+    /// Whether elements, numbers and results are bf16.
+    #[inline(always)]
+    fn are_halves(&self) -> bool {
+        let upper = |number: &f32| number.to_bits() << u16::BITS == 0;
+        self.from.1 != Float::F32 && self.to.1 == Float::Bf16 && self.numbers.iter().all(upper)
+    }
+
     /// Returns what products with the numbers add to the bits of bf16, if that is all and blocks are whole registers.
     fn shifts(&self) -> Option<[u16; MOST_SHIFTS]> {
         let (Blocks { width, begun }, (least, most)) = (self.blocks, self.exponents);
@@ -123,8 +130,8 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
             let [a, b] =
                 if A::HALF && Z::HALF { V::alternate_bf16(V::load(from.cast())) } else { A::load::<V>(from) };
             if Z::HALF && first.has_reciprocal {
-                let a = first.negative_quotient::<A>(a);
-                let halves = Self::halves::<V>(a, second.negative_quotient::<A>(b));
+                let a = first.negative_quotient::<A>(a, ready.corrects);
+                let halves = Self::halves::<V>(a, second.negative_quotient::<A>(b, ready.corrects));
                 return Self::store_halves::<V, true>(to, halves, ready);
             }
             let (mut a, mut b) = if ready.divides {
@@ -245,6 +252,8 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
 #[derive(Clone, Copy)]
 struct Ready<V: Vector> {
     divides: bool,
+    /// Whether quotients are corrected.
+    corrects: bool,
     /// 1 in every u16.
     one: V::Integers,
     /// For [`Vector::limited`]: the positive NaN for every NaN.
@@ -255,11 +264,12 @@ impl<V: Vector> Ready<V> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn new(divides: bool) -> Self {
+    unsafe fn new(divides: bool, corrects: bool) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             Self {
                 divides,
+                corrects,
                 one: V::splat16(u16::from(unknown_one())),
                 nan: [V::splat32(u32::MAX >> 1), V::splat32(f32::NAN.to_bits()), V::splat32(0)],
             }
@@ -280,16 +290,23 @@ impl<V: Vector> Operand<V> {
     /// last place, and after a correction within one. Its remainder is exact then, and the next correction gives the
     /// rounded quotient (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Of
     /// the 128 mantissas of bf16, the first correction does so for all of the 2^23 of divisors, as was tried for each. Of
-    /// negatives, because zeros keep their signs so.
+    /// two bf16, the product rounds to the bf16 of the quotient: that is 2^-17 from the middle of two bf16, as numbers of 8
+    /// bits are from their products with an odd number of 9. Of negatives, because zeros keep their signs so.
     ///
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn negative_quotient<A: Source>(&self, a: V::F32s) -> V::F32s {
+    unsafe fn negative_quotient<A: Source>(&self, a: V::F32s, corrects: bool) -> V::F32s {
         // SAFETY: the caller's promise.
         unsafe {
             let mut result = V::product(a, self.reciprocal);
-            for _ in 0..if A::HALF { 1 } else { 2 } {
+            for _ in 0..if !corrects {
+                0
+            } else if A::HALF {
+                1
+            } else {
+                2
+            } {
                 let remainder = V::product_sum(result, self.number, a);
                 result = V::product_sum(remainder, self.reciprocal, result);
             }
@@ -363,7 +380,7 @@ impl<A: Source, Z: Target, V: Vector> RawKernel for InRegisters<'_, A, Z, V> {
     unsafe fn run(self) {
         // SAFETY: the vectors are there; the caller of `scale` vouches for the elements.
         unsafe {
-            let ready = Ready::<V>::new(self.0.0.divides());
+            let ready = Ready::<V>::new(self.0.0.divides(), !self.0.0.are_halves());
             for row in 0..self.0.0.from.0.rows {
                 self.0.row(row).in_registers::<V>(ready);
             }
