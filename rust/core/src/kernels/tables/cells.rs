@@ -147,16 +147,15 @@ impl<V: Cells> RawKernel for E2m1Loop<'_, V> {
         unsafe {
             let mut bases = V::splat16(0);
             while start < count {
-                if width < lanes {
-                    let (first, second) = (self.of_two(block), self.of_two(block + 2));
+                if width <= lanes {
+                    let (first, second) = if width == lanes {
+                        (self.of_one(block), self.of_one(block + 1))
+                    } else {
+                        (self.of_two(block), self.of_two(block + 2))
+                    };
                     bases = V::or(bases, V::or(first.base, second.base));
                     self.step(start, first, second);
-                    (start, block) = (start + 2 * lanes, block + 4);
-                } else if width == lanes {
-                    let (first, second) = (self.of_one(block), self.of_one(block + 1));
-                    bases = V::or(bases, V::or(first.base, second.base));
-                    self.step(start, first, second);
-                    (start, block) = (start + 2 * lanes, block + 2);
+                    (start, block) = (start + 2 * lanes, block + if width == lanes { 2 } else { 4 });
                 } else {
                     let (operand, end) = (self.of_one(block), count.min(start + width));
                     bases = V::or(bases, operand.base);
@@ -178,7 +177,7 @@ pub(crate) fn e2m1_step(level: Level, width: usize) -> Option<usize> {
     let bytes = with_vectors!(level, _vectors: V => <V as Vector>::BYTES)?;
     let lanes = bytes / size_of::<u16>();
     let is_half = bytes == MOST_BYTES && 2 * width == lanes;
-    (is_half || width == lanes || width % (2 * lanes) == 0).then_some(2 * lanes)
+    (is_half || width == lanes || width.is_multiple_of(2 * lanes)).then_some(2 * lanes)
 }
 
 /// Finds the codes of whole steps; returns whether all blocks have places.

@@ -33,7 +33,7 @@ pub(super) enum ByCells {
 /// Where the cells of all stored scales of a byte begin, under a global scale.
 pub(super) struct Places {
     global: f64,
-    places: [Place; 1 << u8::BITS],
+    of_scales: [Place; 1 << u8::BITS],
     tables: Vec<Sums>,
 }
 
@@ -128,10 +128,10 @@ impl<T: Real> Encoder<T> {
         self.factors_of_scales(matrix, buffers);
         let factors = std::mem::take(&mut buffers.factors);
         // A table for every place.
-        let mut found = Places { global, places: [NOWHERE; 1 << u8::BITS], tables: vec![[0; CELLS]] };
+        let mut found = Places { global, of_scales: [NOWHERE; 1 << u8::BITS], tables: vec![[0; CELLS]] };
         let mut firsts: Vec<(u32, u16)> = Vec::new();
         let of_zero = if self.recipe.steps == Steps::EncodeScale { NOWHERE } else { BEYOND_ALL };
-        for (code, (place, factor)) in found.places.iter_mut().zip(&factors).enumerate() {
+        for (code, (place, factor)) in found.of_scales.iter_mut().zip(&factors).enumerate() {
             if code == 0 && !self.has_powers() {
                 *place = of_zero;
             }
@@ -225,7 +225,7 @@ impl<T: Real> Encoder<T> {
                             count,
                             width,
                             scales: scales[here.clone()].as_ptr(),
-                            places: &places.places,
+                            places: &places.of_scales,
                             tables: &places.tables,
                         };
                         if !to_e2m1(self.level, what) {
