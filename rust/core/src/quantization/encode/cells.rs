@@ -6,36 +6,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::encoder::Encoder;
+use super::places::{ByCells, Places};
 use super::source::Buffers;
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::tables::cells::{
     BEYOND_ALL, E2M1_CELL, E4M3_CELL, E4m3Cells, Left, NO_CELLS, NOWHERE, Place, Sums, ToE2m1, ToE4m3,
-    e2m1_step, to_e2m1, to_e4m3,
+    to_e2m1, to_e4m3,
 };
 use crate::quantization::arithmetic::{Area, Blocks};
-use crate::quantization::element::names::{E2M1, E4M3};
 use crate::quantization::nearest::MIDDLES;
 use crate::quantization::real::Real;
-use crate::quantization::recipe::{Family, Steps, Ties};
+use crate::quantization::recipe::Steps;
 use crate::quantization::scaled::{Float, reciprocals};
 use crate::simd::CELLS;
-
-/// What codes are found by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ByCells {
-    /// Tables for the stored scales, of so many elements in a step.
-    E2m1(usize),
-    /// A table for each block.
-    E4m3,
-}
-
-/// Where the cells of all stored scales of a byte begin, under a global scale.
-pub(super) struct Places {
-    global: f64,
-    of_scales: [Place; 1 << u8::BITS],
-    tables: Vec<Sums>,
-}
 
 /// Elements of an item for which tables for all scales are made, and of a block for which its own one is.
 const MANY: usize = 1 << 13;
@@ -48,30 +32,6 @@ const FEW: usize = 8;
 const TRIED: usize = 4;
 
 impl<T: Real> Encoder<T> {
-    /// Returns what codes are found by, if not by quotients.
-    pub(super) fn by_cells(&self) -> Option<ByCells> {
-        let plain = self.source.is_bf16()
-            && size_of::<T>() == size_of::<f32>()
-            && !self.widens()
-            && self.map.is_none()
-            && self.what.offset == 0
-            && !self.what.nan_scales
-            && (self.quotient.is_none() || self.float != Float::F32)
-            && self.rounds_to_nearest();
-        let in_bytes = self.stored.format.item_size() == 1;
-        match self.element.name() {
-            E2M1 if plain
-                && in_bytes
-                && matches!(self.recipe.family, Family::Mx | Family::TwoLevel)
-                && self.ties() == Ties::Even =>
-            {
-                e2m1_step(self.level, self.extent.block.1).map(ByCells::E2m1)
-            }
-            E4M3 if plain && self.is_usual() => Some(ByCells::E4m3),
-            _ => None,
-        }
-    }
-
     /// Finds the codes of some bf16 as the recipe does, given what they are multiplied with, or divided by.
     fn codes_of(&self, magnitudes: &[u16], factor: f32, codes: &mut [u8], buffers: &mut Buffers<T>) {
         let Buffers { values, own_reciprocal: found, .. } = buffers;

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use super::cells::{ByCells, Places};
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
+use super::places::{ByCells, Places};
 use super::rounded::Rounded;
 use super::source::{Source, TURNED};
 use crate::cast::{PlannedCast, Settings};
@@ -14,8 +14,9 @@ use crate::codec::reference::worth;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
+use crate::kernels::tables::cells::e2m1_step;
 use crate::quantization::element::Element;
-use crate::quantization::element::names::{E2M1, INT8, UINT8};
+use crate::quantization::element::names::{E2M1, E4M3, INT8, UINT8};
 use crate::quantization::largest::Extremes;
 use crate::quantization::nearest::Bounds;
 use crate::quantization::packing::Packing;
@@ -226,6 +227,30 @@ impl<T: Real> Encoder<T> {
         };
         encoder.by_cells = encoder.by_cells();
         Ok(encoder)
+    }
+
+    /// Returns what codes are found by, if not by quotients.
+    fn by_cells(&self) -> Option<ByCells> {
+        let plain = self.source.is_bf16()
+            && size_of::<T>() == size_of::<f32>()
+            && !self.widens()
+            && self.map.is_none()
+            && self.what.offset == 0
+            && !self.what.nan_scales
+            && (self.quotient.is_none() || self.float != Float::F32)
+            && self.rounds_to_nearest();
+        let in_bytes = self.stored.format.item_size() == 1;
+        match self.element.name() {
+            E2M1 if plain
+                && in_bytes
+                && matches!(self.recipe.family, Family::Mx | Family::TwoLevel)
+                && self.ties() == Ties::Even =>
+            {
+                e2m1_step(self.level, self.extent.block.1).map(ByCells::E2m1)
+            }
+            E4M3 if plain && self.is_usual() => Some(ByCells::E4m3),
+            _ => None,
+        }
     }
 
     /// Returns the bytes of the codes of so many columns.

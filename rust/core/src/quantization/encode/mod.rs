@@ -16,6 +16,7 @@ mod cells;
 mod encoder;
 mod operands;
 mod pieces;
+mod places;
 mod rounded;
 mod scales;
 mod source;

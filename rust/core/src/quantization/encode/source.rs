@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
-use super::cells::Places;
 use super::operands::refuse;
+use super::places::Places;
 use super::rounded::single;
 use crate::cast::Prepared;
 use crate::cpu::Level;
