@@ -186,6 +186,67 @@ def test_one_tensor_less_is_an_orphan_or_another_layout(tmp_path: Path, name: st
         assert one.name not in {weight.name for weight in found.weights}
 
 
+NAMED_AS_OTHERS = {
+    "awq, by shapes": "scales",
+    "gptq, whole columns, in a file of its own": "scales",
+    "gptq, by shapes": "scales",
+    "mlx affine": "scales and biases",
+    "transformer-engine": "_extra_state, which plain models have too",
+}
+"""Models of whose parts none has a name of its own, once the payload is lost."""
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, *RECORDED])
+def test_what_is_left_of_a_weight_where_nothing_says_that_it_is_quantised(
+    tmp_path: Path, name: str
+) -> None:
+    model = LAYOUTS[name][0] if name in LAYOUTS else recorded(name)
+    whole = found_in(tmp_path / "whole", model)
+    assert whole is not None
+    payloads = {one.payload for one in whole.weights}
+    left = {key: value for key, value in model.tensors.items() if key not in payloads}
+    found = found_in(tmp_path / "left", Model(left, {}, {}))
+    if name in NAMED_AS_OTHERS:
+        assert found is None
+    elif "vars/" not in next(iter(payloads)):  # whose roles are told by their number
+        assert found is not None
+        assert payloads <= {name for one in found.orphans for name in one.missing}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what", "missing"),
+    [
+        (("a.up_blocks", "U8", (2, 8, 1, 16)), True, "a.up_scales"),
+        (("a.up_scales", "U8", (2, 8, 1)), False, "a.up_blocks"),
+        (("a.qweight", "I32", (8, 8)), True, "a.scales"),
+        (("a.qzeros", "I32", (8, 1)), False, "a.qweight"),
+        (("a.g_idx", "I32", (64,)), False, "a.qweight"),
+        (("a.weight_packed", "U8", (8, 8)), True, "a.weight_scale"),
+        (("a.scale_weight", "F32", (1,)), False, "a.weight"),
+        (("a.qscale_act", "F32", ()), False, "a.weight"),
+        (("a.pre_quant_scale", "BF16", (8,)), False, "a.weight"),
+        (("a.weight_scale", "F32", ()), False, "a.weight"),
+        (("a.weight_shape", "I64", (2,)), False, "a.weight_packed"),
+        (("a.scale", "F8_E8M0", (1, 1)), False, "a.weight"),
+        (("a.SCB", "F32", (8,)), False, "a.weight"),
+    ],
+)
+def test_one_tensor_alone(
+    tmp_path: Path, tensor: tuple[str, str, tuple[int, ...]], what: bool, missing: str
+) -> None:
+    name, code, shape = tensor
+    plain: Tensors = {"a.weight": ("BF16", (8, 8)), "norm.weight": ("BF16", (8,))}
+    for beside in (plain, {"norm.weight": ("BF16", (8,))}):
+        found = found_in(tmp_path / "model", Model(beside | {name: (code, shape)}, {}, {}))
+        assert orphans(found) == [(name, what, missing)]
+
+
+def test_the_marker_of_comfyui_says_that_float8_has_scales(tmp_path: Path) -> None:
+    tensors: Tensors = {"a.weight": ("F8_E4M3", (8, 8)), "scaled_fp8": ("F8_E4M3", (2,))}
+    found = found_in(tmp_path / "model", Model(tensors, {}, {}))
+    assert orphans(found) == [("a.weight", True, "a.scale_weight")]
+
+
 def test_what_keras_keeps_of_float8_is_no_weight(tmp_path: Path) -> None:
     shapes = [(8, 16), (16,), *[(), (1024,)] * 3]
     state: Tensors = {f"layers/d/vars/{n}": ("F32", shape) for n, shape in enumerate(shapes)}

@@ -199,6 +199,37 @@ def test_inspect_shows_what_is_quantised(
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("a.up_proj_scales", np.full((2, 8, 1), 127, np.uint8)),
+        ("a.g_idx", np.arange(8, dtype=np.int32)),
+        ("a.scale_weight", np.ones(1, np.float32)),
+        ("a.qscale_weight", np.ones((), np.float32)),
+        ("a.weight_scale_inv", np.ones((1, 1), np.float32)),
+    ],
+)
+def test_what_is_left_of_a_weight_is_named_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, array: Any
+) -> None:
+    """Nothing else of the model is quantised, or says that anything is."""
+    folder, out = tmp_path / "model", str(tmp_path / "out")
+    tensors = {"a.other.weight": floats(64, 64), name: array}
+    write_sharded(folder, {"model.safetensors": tensors})
+    for command in (
+        ["dequantize", str(folder), out],
+        ["quantize", str(folder), out, "--scheme", "fp8_tensor"],
+        ["transcode", str(folder), out, "--to", "compressed-tensors"],
+        ["verify", str(folder), str(folder)],
+    ):
+        assert main(command) == 2
+        said = capsys.readouterr()
+        assert (said.out, repr(name) in said.err) == ("", True), said.err
+        assert [one.name for one in tmp_path.iterdir()] == ["model"]
+    assert main(["inspect", str(folder)]) == 0
+    assert f"orphan: {name}: a scale without its payload" in capsys.readouterr().out
+
+
 def quantised_lines(
     folder: Path, tensors: Any, config: Any, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:

@@ -213,11 +213,7 @@ class _Plain:
             raise self._refusal(f"castwise does not know the method {found.unknown!r} ({stated})")
         if found.orphans:
             orphan = max(found.orphans, key=lambda one: one.is_payload)
-            what, lacks = ("payload", "scale") if orphan.is_payload else ("scale", "payload")
-            raise self._refusal(
-                f"{orphan.name!r} is a {what} without its {lacks} {orphan.missing[0]!r} "
-                f"({len(found.orphans):,} such tensors)"
-            )
+            raise self._refusal(f"{orphan} ({len(found.orphans):,} such tensors)")
         for one in self._stated:
             if (reason := undecodable(one)) is not None:
                 raise self._refusal(f"{one.origin}: {reason}")

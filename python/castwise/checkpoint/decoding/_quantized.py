@@ -129,8 +129,7 @@ def _changed_text(found: Quantization, changed: Mapping[str, str]) -> str | None
         what, count = _weight_text(first), f"{len(weights):,} of {len(found.weights):,} weights"
     elif orphans:
         name, count = orphans[0].name, f"{len(orphans):,} such tensors"
-        what, lacks = ("payload", "scale") if orphans[0].is_payload else ("scale", "payload")
-        what = f"{name!r} is a {what} without its {lacks} {orphans[0].missing[0]!r}"
+        what = str(orphans[0])
     elif others:
         name, count = others[0], f"{len(others):,} such tensors"
         what = f"{name!r} is a scale of it"

@@ -287,10 +287,11 @@ class _Plan:
         found = found_in(component, tensors, configs, pairs)
         if found is None:
             return
-        names = [one.payload for one in found.weights] + [one.name for one in found.orphans]
-        what = f"tensor {names[0]!r}" if names else ", ".join(found.stated) or "it"
+        if found.orphans and not found.weights:
+            raise self._refusal(f"{found.orphans[0]} ({len(found.orphans):,} such tensors)")
+        what = f"tensor {found.weights[0].payload!r}" if found.weights else ", ".join(found.stated)
         raise self._refusal(
-            f"it is quantised already ({what}); decode it first: castwise dequantize, "
+            f"it is quantised already ({what or 'it'}); decode it first: castwise dequantize, "
             "checkpoint.dequantize_file"
         )
 

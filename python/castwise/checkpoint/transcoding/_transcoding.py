@@ -176,9 +176,12 @@ class _Relaid:
 
     def _check(self, found: Quantization) -> None:
         """Refuse what the other form has no place for."""
-        if found.unknown is not None or found.orphans or not found.weights:
-            names = [one.name for one in found.orphans] or list(found.stated)
-            raise self._refusal(f"{listed(names)} is not known, or not complete; {AGAIN}")
+        if found.orphans:
+            raise self._refusal(f"{found.orphans[0]} ({len(found.orphans):,} such tensors)")
+        if found.unknown is not None or not found.weights:
+            raise self._refusal(
+                f"{listed(list(found.stated))} is not known, or not complete; {AGAIN}"
+            )
         for one in self._stated:
             if one.section.get("kv_cache_quant_algo") or one.section.get("kv_cache_scheme"):
                 raise self._refusal(f"caches are stated otherwise there ({one.origin})")

@@ -95,6 +95,11 @@ class Orphan:
     is_payload: bool
     missing: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """Say what it is, and what it lacks."""
+        what, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
+        return f"{self.name!r} is a {what} without its {lacks} {self.missing[0]!r}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"name": self.name, "is_payload": self.is_payload, "missing": list(self.missing)}

@@ -51,7 +51,7 @@ from castwise.quantization.producers._shared_layouts import (
     scale_part,
 )
 
-__all__ = ["BF16", "E4M3", "I8", "MODEL_TENSORS", "RECIPES", "U8"]
+__all__ = ["BF16", "E4M3", "I8", "MARKERS", "MODEL_TENSORS", "RECIPES", "U8"]
 
 _WEIGHT = ("weight",)
 
@@ -151,7 +151,7 @@ RECIPES = (
                     scheme,
                     "",
                     formats,
-                    (scale_part("scale", OF_POWER),),
+                    (scale_part("scale", OF_POWER, distinct=True),),
                     block=block,
                     parameters=_WEIGHT,
                     storage=storage,
@@ -172,7 +172,10 @@ RECIPES = (
                 "fp8_{}",
                 "",
                 OF_FP8,
-                (scale_part("qscale_weight", distinct=True), Part("qscale_act", ACTIVATION)),
+                (
+                    scale_part("qscale_weight", distinct=True),
+                    Part("qscale_act", ACTIVATION, distinct=True),
+                ),
                 parameters=_WEIGHT,
                 storage=PLAIN,
             ),
@@ -187,7 +190,7 @@ RECIPES = (
                 "mxfp4",
                 f"{mark}blocks",
                 OF_U8,
-                (scale_part(f"{mark}scales", OF_E8M0),),
+                (scale_part(f"{mark}scales", OF_E8M0, distinct=True),),
                 block=(1, 32),
                 storage=Storage(np.uint8, split=True),
             )
@@ -202,7 +205,7 @@ RECIPES = (
                 "int4_{}",
                 "qweight",
                 OF_WORD,
-                (scale_part("scales"), Part("qzeros", ZERO, OF_WORD)),
+                (scale_part("scales"), Part("qzeros", ZERO, OF_WORD, distinct=True)),
                 columns=(1, 8),
                 storage=Storage(
                     np.int32,
@@ -245,7 +248,7 @@ RECIPES = (
                 "int8_channel",
                 "",
                 OF_I8,
-                (scale_part("SCB"), Part("weight_format", use="marker")),
+                (scale_part("SCB", distinct=True), Part("weight_format", use="marker")),
                 parameters=_WEIGHT,
                 storage=Storage(after=127.0),
             ),
@@ -303,7 +306,7 @@ RECIPES = (
                 "",
                 "",
                 OF_U32,
-                (scale_part("scales", OF_U8),),
+                (scale_part("scales", OF_U8, distinct=True),),
                 families=("mxfp", "nvfp4"),
                 parameters=_WEIGHT,
                 storage=Storage(np.uint32),
@@ -398,12 +401,15 @@ RECIPES = (
 )
 """Every producer whose tensors tell how they are stored; the order decides nothing."""
 
+MARKERS = {"scaled_fp8": "comfy"}
+"""Names of tensors that say, whatever else there is, whose a quantised model is."""
+
 MODEL_TENSORS = (
     "k_scale",
     "v_scale",
     "q_scale",
     "kv_scale",
     "prob_output_scale",
-    "scaled_fp8",
+    *MARKERS,
 )
 """Names, in a quantised model, of the scales of attention and of markers, which have no payload."""

@@ -36,7 +36,7 @@ INPUTS = tuple(
     Part(name, ACTIVATION)
     for name in ("input_scale", "input_zero_point", "output_scale", "activation_scale")
 )
-PRE = Part("pre_quant_scale", use="factor")
+PRE = Part("pre_quant_scale", distinct=True, use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, required=True)
 
 PLAIN = Storage()
@@ -137,8 +137,8 @@ GPTQ = Layout(
     OF_WORD,
     (
         scale_part("scales"),
-        Part("qzeros", ZERO, OF_WORD),
-        Part("g_idx", OTHER, OF_WORD, use="group index"),
+        Part("qzeros", ZERO, OF_WORD, distinct=True),
+        Part("g_idx", OTHER, OF_WORD, distinct=True, use="group index"),
     ),
     columns=(1, 1),
     storage=Storage(

@@ -22,7 +22,7 @@ from castwise.quantization.producers._names import (
     plain_names,
     tail,
 )
-from castwise.quantization.producers._recipes import MODEL_TENSORS, RECIPES
+from castwise.quantization.producers._recipes import MARKERS, MODEL_TENSORS, RECIPES
 from castwise.quantization.producers._schemes import may_hold
 
 _WEIGHT = "weight"
@@ -70,6 +70,7 @@ class _Search:
                 weights[name] = replace(one, problem=problem)
             weights |= self._weights(self._recipes)
         found = {name for weight in weights.values() for name in weight.recipes}
+        found |= {MARKERS[one] for one in map(tail, self._tensors) if one in MARKERS}
         active = self._recipes or tuple(recipe for recipe in RECIPES if recipe.name in found)
         used = {name for weight in weights.values() for name in (weight.payload, *weight.parts)}
         others = [
@@ -171,13 +172,18 @@ class _Search:
         return result, problem
 
     def _orphans(self, recipes: Sequence[Recipe], used: set[str]) -> list[Orphan]:
-        layouts = dict.fromkeys(layout for recipe in recipes for layout in recipe.layouts)
+        """List what lacks the rest of a weight.
+
+        Where nothing is quantised otherwise, those that have names of their own: of all recipes.
+        """
+        known = bool(recipes)
+        layouts = dict.fromkeys(one for recipe in recipes or RECIPES for one in recipe.layouts)
         orphans = []
-        for name, info in self._tensors.items() if layouts else ():
-            if info.name in used:
+        for name, info in self._tensors.items():
+            if info.name in used or not (known or tail(name) in self._tails):
                 continue
-            payloads = [one for layout in layouts for one in _payloads_of(layout, name, info)]
-            scales = [one for layout in layouts for one in _scales_of(layout, name, info)]
+            payloads = [one for row in layouts for one in _payloads_of(row, name, info, known)]
+            scales = [one for row in layouts for one in _scales_of(row, name, info, known)]
             if missing := payloads or scales:
                 orphans.append(Orphan(info.name, not payloads, tuple(dict.fromkeys(missing))))
         return orphans
@@ -290,24 +296,27 @@ def _codes_in_byte(scheme: str) -> int | None:
     return 8 // int(found[2])
 
 
-def _payloads_of(layout: Layout, name: str, info: Described) -> list[str]:
-    """Name the payloads that a scale of this name and format may belong to."""
+def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+    """Name the payloads that a scale of this name and format may belong to.
+
+    `known` says that the model is quantised, so that names that others have too are taken for it.
+    """
     found = []
     for part in layout.parts:
-        if (part.role == OTHER and not part.distinct) or (
-            part.formats and info.format not in part.formats
-        ):
-            continue
         weight = owner(part.name, name)
-        if weight is not None and (part.distinct or _is_usual(weight, layout)):
+        if weight is None or (part.formats and info.format not in part.formats):
+            continue
+        is_named = part.name[0] == "_" or (known and part.role != OTHER)
+        if part.distinct or (is_named and _is_usual(weight, layout)):
             found.append(beside(layout.payload, weight) if layout.payload else weight)
     return found
 
 
-def _scales_of(layout: Layout, name: str, info: Described) -> list[str]:
+def _scales_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
     """Name the scale that a payload of this name and format should have."""
     weight = owner(layout.payload, name)
-    if weight is None or info.format not in (layout.formats or BYTES):
+    is_named = known or layout.payload != ""
+    if weight is None or not is_named or info.format not in (layout.formats or BYTES):
         return []
     if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
         return []
