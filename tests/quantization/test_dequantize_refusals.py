@@ -172,6 +172,39 @@ def test_a_payload_that_is_narrower(tmp_path: Path, name: str, axis: int) -> Non
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_no_part_is_of_another_kind(tmp_path: Path, name: str) -> None:
+    """A part of integers that are floats, or the other way round, and a payload of one item."""
+    model = MODELS[name]()
+    found = checkpoint.inspect(write(tmp_path / "whole", model)).quantization
+    assert found is not None
+    out = tmp_path / "out"
+    for place, weight in enumerate(found.weights):
+        for part, role in {weight.payload: "", **weight.parts}.items():
+            array = np.asarray(model.tensors[part])
+            if role == "activation" or part.endswith("weight_format"):
+                continue
+            is_int = array.dtype.kind in "iu"
+            other = array.astype(np.float64 if is_int else np.int64)
+            less = [] if weight.scheme == "fp8_tensor" else [array.reshape(-1)[:1].reshape(())]
+            for kind, wrong in enumerate([other, *less] if part == weight.payload else [other]):
+                folder = tmp_path / f"{place} {part} {kind}"
+                write(folder, replaced(copy(model), **{part: wrong}))
+                with pytest.raises(CheckpointError):
+                    checkpoint.dequantize_file(folder, out)
+                assert not out.exists()
+
+
+def test_an_element_that_is_not_the_stated_one(tmp_path: Path) -> None:
+    model = MODELS["deepseek, scales of float32"]()
+    model.tensors[WEIGHT] = model.tensors[WEIGHT].astype(ml_dtypes.float8_e5m2)
+    model.config["quantization_config"]["fmt"] = "e4m3"
+    with pytest.raises(CheckpointError, match="states e4m3, but the payload is float8_e5m2"):
+        checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    model.config["quantization_config"]["fmt"] = "e5m2"
+    checkpoint.dequantize_file(write(tmp_path / "other", model), tmp_path / "out")
+
+
 def edit_index(folder: Path, edit: Callable[[dict[str, str]], None]) -> None:
     path = folder / INDEX
     index = json.loads(path.read_text())
@@ -303,7 +336,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
     ("algorithm", "level", "match"),
     [
         ("W4A16_AWQ", np.float32(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
-        ("W4A16_AWQ", np.float16(1), "'a.weight_scale_2' is a scale of W4A8_AWQ"),
+        ("W4A16_AWQ", np.float16(1), "'a.weight_scale_2' is float16; decoding needs float32"),
         (
             "W4A8_AWQ",
             ml_dtypes.bfloat16(1),

@@ -171,7 +171,7 @@ def outside(groups: Array) -> Array:
 
 FAULTS: dict[str, tuple[Any, str]] = {
     "no zero points": (without("zero"), "shapes do not tell"),
-    "no scale": (without("scale"), "no weight in it is quantised"),
+    "no scale": (without("scale"), "vars/2' is a scale without its payload"),
     "no groups": (without("groups", "awq"), "lacks .* the groups of inputs"),
     "scale without axes": (put("scale", lambda x: x[0, 0]), "shapes do not tell"),
     "short scale": (put("scale", lambda x: x[:-1]), "'.*/1' has the shape .* needs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -542,6 +543,23 @@ def without(parts: Mapping[str, Array], *names: str) -> dict[str, Array]:
     return {name: part for name, part in parts.items() if name not in names}
 
 
+def marked(state: object) -> dict[str, Array]:
+    """The parts of ComfyUI's MXFP8 beside another marker."""
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return quantize(normal(32, 64), "mxfp8_e4m3", recipe="comfy").parts() | {"comfy_quant": text}
+
+
+def wrong_dtype(scheme: str, recipe: str, name: str, dtype: str) -> QuantizedArray:
+    """Read a weight one of whose parts has been cast."""
+    parts = quantize(normal(32, 64), scheme, recipe=recipe, block=BLOCKS.get(scheme)).parts()
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return QuantizedArray.from_parts(
+        parts | {name: parts[name].astype(np.float32).astype(kind)}, recipe
+    )
+
+
+BLOCKS = {"int4_group": 32}
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: quantize(normal(2, 32), "mxfp5"), "did you mean 'mxfp4'"),
     (lambda: quantize(normal(2, 32), "mxfp4", recipe="model-opt"), "did you mean 'modelopt'"),
@@ -559,6 +577,47 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
             ("int4_group", "gguf"),
             ("int8_group", "bitsandbytes"),
             ("int4_group", "keras"),
+        )
+    ),
+    *(
+        (
+            partial(quantize, np.zeros(shape, np.float32), scheme, recipe=recipe, symmetric=False),
+            f"symmetric=False is not valid for recipe='{recipe}'",
+        )
+        for scheme, recipe in (
+            ("int8_group", "gguf"),
+            ("int8_channel", "bitsandbytes"),
+            ("int8_tensor", "keras"),
+            ("int4_channel", "keras"),
+        )
+        for shape in ((4, 64), (0, 64))
+    ),
+    (lambda: quantize(normal(64), "int8_channel", recipe="keras"), r"shape \(64,\).*x\[None\]"),
+    (lambda: quantize(normal(2, 40), "mxfp4", recipe="gpt-oss"), "whole blocks of 32"),
+    (lambda: quantize(normal(4, 64), "fp8_block", recipe="comfy").parts(), "no names"),
+    *(
+        (partial(QuantizedArray.from_parts, marked(state), "comfy"), message)
+        for state, message in (
+            ({"format": "mxfp8", "convrot": True}, "cannot decode the format 'mxfp8'"),
+            ({"format": "nvfp4"}, "'comfy_quant' names the format 'nvfp4'"),
+            ({"format": ["mxfp8"]}, "cannot decode the format"),
+            ([], "'comfy_quant' is not JSON of an object"),
+        )
+    ),
+    *(
+        (
+            partial(wrong_dtype, scheme, recipe, name, dtype),
+            f"{name}.*(together|not a part)|has dtype {dtype}",
+        )
+        for scheme, recipe, name, dtype in (
+            ("mxfp4", "torchao", "weight_scale", "float8_e4m3fn"),
+            ("mxfp4", "torchao", "weight_scale", "int8"),
+            ("nvfp4", "torchao", "weight_per_tensor_scale", "int32"),
+            ("fp8_tensor", "compressed-tensors", "weight_scale", "float64"),
+            ("int8_channel", "bitsandbytes", "SCB", "int32"),
+            ("int4_group", "mlx", "biases", "int8"),
+            ("bnb_nf4", "bitsandbytes", "weight.quant_map", "uint8"),
+            ("bnb_nf4", "bitsandbytes", "weight", "bool"),
         )
     ),
     (lambda: quantize(normal(2, 32), "mxfp4", scale_rule="up"), "rule"),

@@ -14,6 +14,7 @@ from castwise.quantization.arrays._views import Array, Views, ceil_div, views_of
 from castwise.quantization.producers._layouts import E4M3, E8M0
 
 _BYTE = 8
+_WORD_BITS = 32
 
 
 def check(q: Any) -> None:
@@ -97,21 +98,45 @@ def _check_block(views: Views) -> None:
 def _check_dtypes(q: Any, views: Views) -> None:
     """Refuse payloads and scales of a dtype that the scheme does not have."""
     scheme, found = views.scheme, q.data.dtype
-    own = finfo(found).kind == "float" and scheme.name.startswith("fp8_")
-    fits = found == views.container or (own and found.itemsize == 1)
+    is_float8 = scheme.name.startswith("fp8_")
+    own = is_float8 and finfo(found).kind == "float" and found.itemsize == 1
+    fits = found == views.container or own
     if views.storage.container is not None:
-        fits = found.itemsize == views.container.itemsize and finfo(found).kind != "float"
+        is_whole = finfo(found).bits == views.container.itemsize * _BYTE
+        fits = is_whole and finfo(found).kind.endswith("int")
     if not fits:
         raise ValueError(
             f"{_label('data', q.data)} has dtype {found}, but {scheme.name} needs "
             f"{views.container}; view it as that."
         )
-    in_bytes = scheme.scale in (E8M0, E4M3)
-    if in_bytes and q.scale.dtype.itemsize != 1:
+    if scheme.scale in (E8M0, E4M3):
+        if q.scale.dtype != np.uint8 and finfo(q.scale.dtype).name != scheme.scale:
+            raise ValueError(
+                f"{_label('scale', q.scale)} has dtype {q.scale.dtype}, but {scheme.name} stores "
+                f"{scheme.scale}; give the bytes as they are stored."
+            )
+    elif q.scale.dtype != np.uint8 or not (is_float8 or views.storage.flat):
+        _check_kind("scale", q.scale, "float")
+    _check_kind("global_scale", q.global_scale, "float")
+    _check_kind("zero_point", q.zero_point, "int")
+    for name in _FLOATS.intersection(q.extras):
+        _check_kind(name, q.extras[name], "float")
+
+
+def _check_kind(name: str, part: Any, kind: str) -> None:
+    """Refuse a part whose elements are not numbers of a kind, which would be taken for others."""
+    if part is None:
+        return
+    row = finfo(part.dtype)
+    if not row.kind.endswith(kind) or row.bits > _WORD_BITS:
         raise ValueError(
-            f"{_label('scale', q.scale)} has dtype {q.scale.dtype}, but {scheme.name} stores "
-            f"{scheme.scale}; give the bytes as they are stored."
+            f"{_label(name, part)} has dtype {part.dtype}; it must be of {_KINDS[kind]}."
         )
+
+
+_KINDS = {"float": "floats of at most 32 bits", "int": "integers of at most 32 bits"}
+_FLOATS = frozenset(("bias", "code map", "divisor", "factor", "float8 scale", "nested code map"))
+"""What else decodes weights and is of floats."""
 
 
 def _label(name: str, part: Any) -> str:

@@ -173,7 +173,7 @@ def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array
             element="map",
             bits=_BYTE,
             block=(1, int(q.extras["nested block"])),
-            code_map=q.extras["nested code map"].astype(np.float32),
+            code_map=q.extras["nested code map"].astype(np.float32).reshape(-1),
             bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
         )
         scale = flat

@@ -15,6 +15,7 @@ from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, intege
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._parts import bare, stem_of
 from castwise.quantization.arrays._views import fields_of, geometry, views_of
+from castwise.quantization.producers._configs import COMFY
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -192,8 +193,11 @@ def _candidates(match: Match[_Named], stated: _Stated) -> Iterator[dict[str, Any
     arrays = _arrays(match)
     layout, storage = match.layout, match.layout.storage or Storage()
     state = _state(match)
+    marked = _marked(match, stated.scheme)
     shape = state.get("shape") or _own_shape(match, stated.shape)
     for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
+        if marked not in (None, name):
+            continue
         row = find_scheme(name)
         block = state.get("block") or stated.block or block_pair(layout.block or row.block)
         known = stated.variant in storage.packing
@@ -225,7 +229,7 @@ def _own_shape(match: Match[_Named], shape: tuple[int, ...] | None) -> tuple[int
     """Return the shape that the parts state, or what the caller states."""
     for part, one in match.parts.values():
         if part.use == "shape":
-            if one.array.size not in range(_MATRIX, _MAX_AXES + 1):
+            if one.array.size not in range(1, _MAX_AXES + 1):
                 raise ValueError(f"{one.name!r} is not a shape.")
             own = tuple(int(n) for n in np.asarray(one.array).reshape(-1))
             if min(own) < 0:
@@ -271,6 +275,34 @@ def _state(match: Match[_Named]) -> dict[str, Any]:
             "nested block": np.array(nested),
         }
     return found
+
+
+def _marked(match: Match[_Named], wanted: str | None) -> str | None:
+    """Return the scheme that ComfyUI's marker names; refuse codes that a marker says are changed.
+
+    Raises
+    ------
+    ValueError
+        Rows are reordered, or codes rotated, or the marker names another scheme than is wanted.
+
+    """
+    one = next((one for part, one in match.parts.values() if part.use == "marker"), None)
+    if one is None:
+        return None
+    if one.name.endswith("weight_format"):
+        if np.any(np.asarray(one.array)):
+            raise ValueError(f"{one.name!r} says that rows are reordered; bitsandbytes reads them.")
+        return None
+    state = json_of(one.name, one.array)
+    form = state.get("format")
+    scheme = COMFY.get(form) if isinstance(form, str) else None
+    if scheme is None or state.get("convrot"):
+        raise ValueError(
+            f"castwise cannot decode the format {form!r} of ComfyUI yet, which {one.name!r} names."
+        )
+    if not may_hold(match.layout, wanted or scheme) or wanted not in (None, scheme):
+        raise ValueError(f"{one.name!r} names the format {form!r}, and the tensors are of another.")
+    return scheme
 
 
 def _is_count(value: Any) -> bool:

@@ -35,7 +35,7 @@ def named_parts(q: Any, recipe: str | None) -> dict[str, Array]:
         q = _stored_alike(q, find_recipe(recipe))
     views = views_of(q)
     layout = views.layout
-    if views.recipe is None or layout.storage is None or layout not in views.recipe.layouts:
+    if not _is_named(views) or layout.storage is None:
         raise ValueError(f"recipe={q.recipe!r} has no names for the parts of {q.scheme}.")
     if views.storage.fields:
         return {layout.payload: _blocks(q, views)}
@@ -48,6 +48,14 @@ def named_parts(q: Any, recipe: str | None) -> dict[str, Array]:
             roles |= {part.role} - {OTHER}
             found[bare(beside(part.name, stem))] = value
     return found
+
+
+def _is_named(views: Views) -> bool:
+    """Return True if a producer has names for the parts of a scheme."""
+    recipe = views.recipe
+    if recipe is None or views.layout not in recipe.layouts:
+        return False
+    return recipe.name != "comfy" or views.scheme.name in COMFY.values()
 
 
 def _stored_alike(q: Any, recipe: Recipe) -> Any:
@@ -106,9 +114,7 @@ def _dtype_of_scales(q: Any, new: Views) -> np.dtype[Any]:
 def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
     of, by, layout = q.recipe or "q", new.recipe.name if new.recipe else "", new.layout
-    known = new.recipe is not None and layout in new.recipe.layouts
-    is_named = by != "comfy" or q.scheme in COMFY.values()
-    if layout.storage is None or not known or not is_named or by == "torchao":
+    if layout.storage is None or not _is_named(new) or by == "torchao":
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
     given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}

@@ -33,7 +33,7 @@ from castwise.quantization.arrays._views import (
     geometry,
     scale_dtype,
 )
-from castwise.quantization.producers._layouts import Storage
+from castwise.quantization.producers._layouts import ZERO, Storage
 from castwise.quantization.producers._schemes import (
     Scheme,
     find_recipe,
@@ -241,13 +241,19 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         )
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
+    bias = has_bias(layout)
+    has_zeros = any(part.role == ZERO for part in layout.parts) and not storage.divides
+    if not (symmetric or bias or has_zeros):
+        raise ValueError(
+            f"symmetric=False is not valid for recipe={producer!r}, which stores {scheme} without "
+            "zero points; use another recipe."
+        )
     size = row.block if block is None else _allowed_block(row, block, shape)
     if layout.block is not None and storage.fields:
         size = block_pair(layout.block)
     stored = (1, size[1]) if row.global_scale else size
     views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
     _check_shape(views)
-    bias = has_bias(layout)
     as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > _MATRIX and 0 not in shape
     grid = (1, 1) if as_one else replace(views, block=size).grid
     powers = scale_rule is not None and row.rule is None
@@ -455,15 +461,16 @@ def _check_shape(views: Views) -> None:
     """Refuse a weight that the layout has no place for."""
     columns, size = views.core_shape[-1], views.bytes_of_codes
     name = views.recipe.name if views.recipe is not None else "the layout"
-    if views.storage.fields and columns % size:
+    is_whole = views.storage.fields or (views.storage.split and columns > size)
+    if is_whole and columns % size:
         raise ValueError(
             f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
             f"{size}; pad them, or use another recipe."
         )
-    if views.storage.tile is not None and len(views.shape) == 1:
+    if (views.storage.tile is not None or views.turned) and len(views.shape) == 1:
         raise ValueError(
-            f"x has shape {views.shape}, and {name} stores {views.scheme.name} in tiles of rows "
-            "and columns; give a matrix, as x[None]."
+            f"x has shape {views.shape}, and {name} stores {views.scheme.name} in rows and "
+            "columns; give a matrix, as x[None]."
         )
 
 

@@ -200,8 +200,12 @@ def _constant(scheme: str, block: tuple[int, ...] | None = None) -> Callable[...
 
 def _fp8(section: Mapping[str, Any]) -> Describe:
     block = _pair(section.get("weight_block_size"))
+    element = str(section.get("fmt"))
 
     def describe(module: str, payload: str | None) -> Stated:
+        other = element.startswith("e") and element not in (payload or "")
+        if payload in FLOAT8 and other:
+            return Stated(element)  # which no layout holds
         # Of other payloads, such as 4-bit experts, it says nothing.
         if payload not in FLOAT8 or block is None:
             return Stated()

@@ -98,6 +98,8 @@ class Orphan:
     def __str__(self) -> str:
         """Say what it is, and what it lacks."""
         what, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
+        if self.is_payload and "scale" not in self.missing[0].lower():
+            lacks = "part"
         return f"{self.name!r} is a {what} without its {lacks} {self.missing[0]!r}"
 
     def to_dict(self) -> dict[str, Any]:

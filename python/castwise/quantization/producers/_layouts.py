@@ -31,6 +31,7 @@ OF_POWER = _coded("F8_E8M0")
 OF_E8M0 = (*OF_U8, *OF_POWER)
 OF_WORD = _coded("I32", "U32")
 OF_U32 = _coded("U32")
+OF_COUNTS = _coded("I64", "I32")
 
 E4M3, E8M0, U8, I8 = OF_E4M3[0], OF_POWER[0], OF_U8[0], OF_I8[0]
 BF16 = _coded("BF16")[0]

@@ -22,6 +22,7 @@ from castwise.quantization.producers._layouts import (
     OF_FP8,
     OF_I8,
     OF_POWER,
+    OF_REAL,
     OF_U8,
     OF_U32,
     OF_WORD,
@@ -55,6 +56,7 @@ __all__ = ["BF16", "E4M3", "I8", "MARKERS", "MODEL_TENSORS", "RECIPES", "U8"]
 
 _WEIGHT = ("weight",)
 
+_MARKER = Part("comfy_quant", OTHER, OF_U8, required=True, distinct=True, use="marker")
 _COMFY = (
     replace(FP8_SCALE, storage=Storage(inner=True)),
     replace(MXFP8, storage=Storage(tile=(32, 32))),
@@ -229,16 +231,23 @@ RECIPES = (
                     "",
                     (),
                     (
-                        Part(".absmax", SCALE, required=True, distinct=True),
+                        Part(".absmax", SCALE, (*OF_F32, *OF_U8), required=True, distinct=True),
                         Part(
                             f".quant_state.bitsandbytes__{kind}",
+                            OTHER,
+                            OF_U8,
                             required=True,
                             distinct=True,
                             use="state",
                         ),
-                        Part(".quant_map", distinct=True, use="code map"),
-                        Part(".nested_absmax", distinct=True, use="nested scale"),
-                        Part(".nested_quant_map", distinct=True, use="nested code map"),
+                        *(
+                            Part(f".{name}", OTHER, OF_F32, distinct=True, use=use)
+                            for name, use in (
+                                ("quant_map", "code map"),
+                                ("nested_absmax", "nested scale"),
+                                ("nested_quant_map", "nested code map"),
+                            )
+                        ),
                     ),
                     storage=Storage(np.uint8, ("high-first",), flat=True),
                 )
@@ -270,7 +279,7 @@ RECIPES = (
                     Part("_group_scale", SCALE),
                     Part("_group_zero", ZERO),
                     Part("_row_scale", SCALE),
-                    Part("_per_tensor_scale", GLOBAL),
+                    Part("_per_tensor_scale", GLOBAL, OF_F32),
                     Part("_act_per_tensor_scale", ACTIVATION),
                     Part("_act_pre_scale"),
                 ),
@@ -298,7 +307,7 @@ RECIPES = (
                 "int_{}",
                 "",
                 OF_U32,
-                (scale_part("scales"), Part("biases", required=True, use="bias")),
+                (scale_part("scales"), Part("biases", OTHER, OF_REAL, required=True, use="bias")),
                 parameters=_WEIGHT,
                 storage=Storage(np.uint32, unsigned=True, narrow=True),
             ),
@@ -331,7 +340,7 @@ RECIPES = (
                     layout,
                     parts=(
                         *layout.parts,
-                        Part("comfy_quant", required=True, distinct=True, use="marker"),
+                        _MARKER,
                     ),
                     parameters=_WEIGHT,
                 )
@@ -343,7 +352,7 @@ RECIPES = (
                 (*OF_U8, *OF_I8),
                 (
                     Part("_scale", SCALE),
-                    Part("comfy_quant", required=True, distinct=True, use="marker"),
+                    _MARKER,
                     Part("_s_rel", SCALE),
                     Part("_s_channel", SCALE),
                     Part("_codebook"),
@@ -381,9 +390,9 @@ RECIPES = (
                     (*OF_U8, *OF_I8),
                     (
                         scale_part("_scale"),
-                        Part("_zero", ZERO),
-                        Part("g_idx", use="group index"),
-                        Part("awq_scales", use="divisor"),
+                        Part("_zero", ZERO, (*OF_U8, *OF_I8)),
+                        Part("g_idx", OTHER, OF_REAL, use="group index"),
+                        Part("awq_scales", OTHER, OF_REAL, use="divisor"),
                     ),
                     parameters=parameters,
                     storage=storage,

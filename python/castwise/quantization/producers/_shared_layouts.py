@@ -10,6 +10,7 @@ import numpy as np
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
+    OF_COUNTS,
     OF_E4M3,
     OF_E8M0,
     OF_F32,
@@ -36,7 +37,7 @@ INPUTS = tuple(
     Part(name, ACTIVATION)
     for name in ("input_scale", "input_zero_point", "output_scale", "activation_scale")
 )
-PRE = Part("pre_quant_scale", distinct=True, use="factor")
+PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, required=True)
 
 PLAIN = Storage()
@@ -73,7 +74,7 @@ INT8 = Layout(
     "int8_{}",
     "",
     OF_I8,
-    (scale_part("_scale"), Part("_zero_point", ZERO), *INPUTS, PRE),
+    (scale_part("_scale"), Part("_zero_point", ZERO, OF_I8), *INPUTS, PRE),
     families=("int", "uint"),
     storage=PLAIN,
 )
@@ -124,9 +125,9 @@ PACKED_WORDS = Layout(
     OF_WORD,
     (
         scale_part("_scale"),
-        Part("_shape", required=True, use="shape"),
-        Part("_zero_point", ZERO),
-        Part("_g_idx", use="group index"),
+        Part("_shape", OTHER, OF_COUNTS, required=True, use="shape"),
+        Part("_zero_point", ZERO, OF_WORD),
+        Part("_g_idx", OTHER, OF_WORD, use="group index"),
         *INPUTS,
     ),
     storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),

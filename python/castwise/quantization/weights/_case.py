@@ -85,6 +85,13 @@ class Case:
             raise Undecodable(f"{self.payload!r} has the shape {shape}, which is not a matrix")
         return shape[0], shape[1]
 
+    def containers(self, axis: int = -1) -> int:
+        """Count the containers of the payload along an axis."""
+        shape = self.shape(self.payload)
+        if not shape:
+            raise Undecodable(f"{self.payload!r} has no axes, and holds several codes in one item")
+        return shape[axis]
+
     def part(self, ending: str) -> str | None:
         """Name the first part whose name ends so."""
         return next((name for name in self.weight.parts if name.endswith(ending)), None)

@@ -56,6 +56,8 @@ class _Search:
         self._tensors = plain_names(tensors)
         self._stated = stated
         self._tails = lasts(self._tensors)
+        self._beside: set[str] = set()
+        """The tensors beside payloads that are named as parts, whatever their format."""
         known = {name for one in stated for name in one.recipes}
         self._recipes = tuple(recipe for recipe in RECIPES if recipe.name in known)
 
@@ -79,7 +81,7 @@ class _Search:
             if (name.endswith(KERAS_FLOAT8) and tail(name) in KERAS_FLOAT8)
             or (active and tail(name) in MODEL_TENSORS and info.name not in used)
         ]
-        orphans = self._orphans(active, used.union(others))
+        orphans = self._orphans(active, used.union(others, self._beside))
         return Quantization(
             self._texts(),
             self._unknown(),
@@ -105,6 +107,7 @@ class _Search:
                 if self._may_hold(layout):
                     owners.setdefault(layout, []).append(recipe.name)
         found: dict[str, QuantizedWeight] = {}
+        self._beside = set()
         for name, info in self._tensors.items() if owners else ():
             candidates = [
                 one
@@ -137,7 +140,7 @@ class _Search:
         schemes = {_scheme(one, stated, info.shape) for one in chosen}
         scheme = schemes.pop() if len(schemes) == 1 else None
         block, misshaped = _block(first, scheme, stated, info, recipes)
-        misshaped = misshaped or _missing(first, stated, self._tensors)
+        missing = self._missing(first, stated)
         return QuantizedWeight(
             numbered_kernel(info.name)
             or beside(tail(first.weight).removeprefix("_"), first.weight),
@@ -146,8 +149,42 @@ class _Search:
             tuple(recipes),
             info.name,
             {one.name: part.role for part, one in first.parts.values()},
-            problem or misshaped,
+            problem or misshaped or missing,
         )
+
+    def _scales_of(self, layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+        """Name what a payload of this name and format lacks: the scale, if all else is there."""
+        weight = owner(layout.payload, name)
+        is_named = known or layout.payload != ""
+        if weight is None or not is_named or info.format not in (layout.formats or BYTES):
+            return []
+        if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
+            return []
+        scale = beside(layout.parts[0].name, weight)
+        needed = [scale, *(beside(one.name, weight) for one in layout.parts if one.required)]
+        return [next((one for one in needed if one not in self._tensors), scale)]
+
+    def _missing(self, one: Match[Described], stated: Stated) -> str | None:
+        """Name what is beside the payload in another format, or stated to be there, and is not."""
+        wrong = None
+        for part in one.layout.parts:
+            there = self._tensors.get(beside(part.name, one.weight))
+            if there is None or there is one.payload:
+                continue
+            self._beside.add(there.name)
+            if part.formats and there.format not in part.formats:
+                needed = " or ".join(part.formats)
+                wrong = f"{there.name!r} is {there.format}; decoding needs {needed}"
+        needs = (
+            need
+            for need in stated.needs
+            if not any(
+                need == part.role or name.endswith(need) for name, (part, _) in one.parts.items()
+            )
+        )
+        if wrong is None and (need := next(needs, None)) is not None:
+            return f"its configuration states that it has a {need}, and it has none"
+        return wrong
 
     def _describe(
         self, info: Described, chosen: Sequence[Match[Described]], recipes: Iterable[str]
@@ -183,24 +220,10 @@ class _Search:
             if info.name in used or not (known or tail(name) in self._tails):
                 continue
             payloads = [one for row in layouts for one in _payloads_of(row, name, info, known)]
-            scales = [one for row in layouts for one in _scales_of(row, name, info, known)]
+            scales = [one for row in layouts for one in self._scales_of(row, name, info, known)]
             if missing := payloads or scales:
                 orphans.append(Orphan(info.name, not payloads, tuple(dict.fromkeys(missing))))
         return orphans
-
-
-def _missing(one: Match[Described], stated: Stated, tensors: Mapping[str, Described]) -> str | None:
-    """Name what must be beside the payload, as is stated, and is not, or is of another format."""
-    for need in stated.needs:
-        if not any(
-            need == part.role or name.endswith(need) for name, (part, _) in one.parts.items()
-        ):
-            for part in one.layout.parts:
-                there = tensors.get(beside(part.name, one.weight))
-                if there is not None and there.name.endswith(need):
-                    return f"{there.name!r} is {there.format}; decoding needs {part.formats[0]}"
-            return f"its configuration states that it has a {need}, and it has none"
-    return None
 
 
 def _rank(one: Match[Described]) -> tuple[int, bool, bool]:
@@ -304,23 +327,14 @@ def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> lis
     found = []
     for part in layout.parts:
         weight = owner(part.name, name)
-        if weight is None or (part.formats and info.format not in part.formats):
+        if weight is None:
             continue
-        is_named = part.name[0] == "_" or (known and part.role != OTHER)
-        if part.distinct or (is_named and _is_usual(weight, layout)):
+        fits, is_usual = info.format in (part.formats or [info.format]), _is_usual(weight, layout)
+        # A name that begins with that of a weight says enough, whatever the format.
+        is_named = part.name[0] == "_" or (known and fits and part.role != OTHER)
+        if (fits and part.distinct) or (is_usual and is_named):
             found.append(beside(layout.payload, weight) if layout.payload else weight)
     return found
-
-
-def _scales_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
-    """Name the scale that a payload of this name and format should have."""
-    weight = owner(layout.payload, name)
-    is_named = known or layout.payload != ""
-    if weight is None or not is_named or info.format not in (layout.formats or BYTES):
-        return []
-    if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
-        return []
-    return [beside(layout.parts[0].name, weight)]
 
 
 def _is_usual(weight: str, layout: Layout) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 
 from castwise.quantization.arrays._views import TILE, ceil_div
 from castwise.quantization.producers._configs import (
-    COMFY,
     TORCHAO_MX,
     modelopt_values,
     parsed,
@@ -43,7 +42,7 @@ def usual(case: Case) -> Given:
         return _words(case)
     if scheme in _FLOAT_BITS:
         axis = _axis_of_codes(case)
-        case.whole(_FLOAT_BITS[scheme], case.shape(case.payload)[axis], 8)
+        case.whole(_FLOAT_BITS[scheme], case.containers(axis), 8)
         return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
@@ -171,7 +170,7 @@ def mlx(case: Case) -> Given:
     bits = case.bits() if is_affine else own.get(case.scheme)
     if bits is None:
         raise case.unknown()
-    case.whole(bits, case.shape(case.payload)[-1])
+    case.whole(bits, case.containers())
     return Given(f"int{bits}_group" if is_affine else case.scheme, case.block())
 
 
@@ -180,9 +179,6 @@ def bitsandbytes(case: Case) -> Given:
     if case.scheme != "int8_channel":
         case.named(".quant_map")
         return Given(case.scheme)
-    layout = case.part("weight_format")
-    if layout is not None and int(np.asarray(case.lazy(layout)).reshape(-1)[0]) != 0:
-        raise Undecodable("its rows are reordered for a GPU (weight_format); bitsandbytes reads it")
     return Given(case.scheme, (1, 0), case.matrix())
 
 
@@ -195,9 +191,6 @@ def comfy(case: Case) -> Given:
     scheme, marker = case.scheme, case.part("comfy_quant")
     if marker is not None:
         state = case.json(marker)
-        form = state.get("format")
-        if COMFY.get(str(form)) != scheme or state.get("convrot"):
-            raise Undecodable(f"castwise cannot decode the format {form!r} of ComfyUI yet")
         experts, shape = state.get("num_experts"), case.shape(case.payload)
         if experts is not None and (len(shape) != MATRIX + 1 or shape[0] != experts):
             raise Undecodable(
