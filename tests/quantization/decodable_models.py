@@ -167,6 +167,15 @@ def modelopt_int8() -> Decodable:
     )
 
 
+def modelopt_blocks() -> Decodable:
+    """Scales have the axes inside of blocks; only a user states how many elements those are."""
+    made = fp8((192, 320), Draw().scales(2, 3), (128, 128), beside="a.weight_scale")
+    made.tensors["a.weight_scale"] = made.tensors["a.weight_scale"][:, None, :, None]
+    section = {"quant_algo": "fp8_pb_wo", "weight_block_size": [128, 128]}
+    made.config = stated(quant_method="modelopt", **section)
+    return made
+
+
 def mxfp8() -> Decodable:
     made = fp8((8, 96), Draw().powers(8, 3), (1, 32))
     made.config = stated(quant_method="mxfp8")
@@ -671,6 +680,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "modelopt, int4, scaled inputs": modelopt_int4(scaled=True),
     "modelopt, w4a8, scaled inputs": modelopt_w4a8(scaled=True),
     "modelopt, int8, scaled inputs": modelopt_int8,
+    "modelopt, blocks": modelopt_blocks,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
     **{f"modelopt, experts of {one}": modelopt_experts(one) for one in ("nvfp4", "each")},
     "gpt-oss": gpt_oss(),

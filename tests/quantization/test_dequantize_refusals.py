@@ -303,7 +303,7 @@ def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], matc
         ("keras int4", "shapes do not tell; save the model with it"),
         ("keras, by name", "shapes do not tell"),
         ("transformer-engine", "transformer-engine"),
-        ("modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY", "nothing states how many elements"),
+        ("modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY", "ModelOpt states no block.*weight_block_size"),
         ("modelopt, for ComfyUI", "modelopt or comfy"),
         ("gptq, by shapes", "put the configuration"),
     ],

@@ -98,6 +98,45 @@ def test_modelopt(tmp_path: Path, model: str, config: str) -> None:
     assert not any(name.endswith(("_weight_scale", "_weight_scale_2")) for name in found)
 
 
+def test_blocks(tmp_path: Path) -> None:
+    """ModelOpt states no block; where a user does, ragged weights are what ModelOpt computes."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from modelopt.torch.quantization.qtensor import FP8QTensor
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 192, "intermediate_size": 320, "head_dim": 64}
+    made = LlamaForCausalLM(LlamaConfig(**sizes)).to(torch.bfloat16)
+    made.config.architectures = ["LlamaForCausalLM"]
+    mtq.quantize(made, mtq.FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG, lambda one: one(torch.arange(8)[None]))
+    model, out = tmp_path / "model", tmp_path / "out"
+    export_hf_checkpoint(made, export_dir=model)
+    with pytest.raises(checkpoint.CheckpointError, match="ModelOpt states no block"):
+        checkpoint.dequantize_file(model, out)
+    for name, key in (
+        ("config.json", "quantization_config"),
+        ("hf_quant_config.json", "quantization"),
+    ):
+        config = json.loads((model / name).read_text())
+        config[key]["weight_block_size"] = [128, 128]
+        (model / name).write_text(json.dumps(config))
+    checkpoint.dequantize_file(model, out)
+    found, tensors = checkpoint.load(out), load_file(model / "model.safetensors")
+    names = [name for name in tensors if f"{name}_scale" in tensors]
+    assert len(names) == 7
+    for name in names:
+        weight, scale = tensors[name], tensors[f"{name}_scale"]
+        q = FP8QTensor(weight.shape, torch.bfloat16, weight)
+        plain = q.dequantize(
+            scale=scale.reshape(scale.shape[::2]),
+            block_sizes={-1: 128, -2: 128},
+            dtype=torch.float32,
+        )
+        assert_same(found[name], array(plain.bfloat16()))
+
+
 def test_w4a8(tmp_path: Path) -> None:
     """Integers become float8 before products; all but ties of codes are what ModelOpt simulates."""
     import modelopt.torch.quantization as mtq

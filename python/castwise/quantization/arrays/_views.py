@@ -33,6 +33,12 @@ def ceil_div(count: int, size: int) -> int:
     return -(-count // size)
 
 
+def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of scales without the axes inside of blocks, which ModelOpt's have."""
+    is_split = len(payload) == _MATRIX and len(scale) == 2 * _MATRIX and scale[1::2] == (1, 1)
+    return scale[::2] if is_split else scale
+
+
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype of a format that numpy has one for."""
     dtype = finfo(name).dtype

@@ -240,8 +240,8 @@ def _mlx(section: Mapping[str, Any]) -> Describe:
 _MODELOPT = {
     "FP8": "fp8_tensor",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8_channel",
-    "fp8_pb_wo": "fp8_block",
-    "fp8_pb_real": "fp8_block",
+    "FP8_PB_WO": "fp8_block",
+    "FP8_PB_REAL": "fp8_block",
     "NVFP4": "nvfp4",
     "W4A16_NVFP4": "nvfp4",
     "NVFP4_AWQ": "nvfp4",
@@ -267,9 +267,12 @@ def _modelopt(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         values = modelopt_values(section, module)
         algorithm = values.get("quant_algo")
-        scheme = _MODELOPT.get(algorithm) if isinstance(algorithm, str) else None
+        scheme = _MODELOPT.get(algorithm.upper()) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
-        return Stated(scheme, _group(values.get("group_size")), needs)
+        block = _group(values.get("group_size"))
+        if scheme == "fp8_block":  # which it states nowhere: a user may
+            block = _pair(values.get("weight_block_size"))
+        return Stated(scheme, block, needs)
 
     return describe
 

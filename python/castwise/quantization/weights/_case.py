@@ -13,7 +13,7 @@ from castwise import _core
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._from_parts import json_of
 from castwise.quantization.arrays._lazy import LazyArray, Range
-from castwise.quantization.arrays._views import TILE, ceil_div, dtype_of
+from castwise.quantization.arrays._views import TILE, ceil_div, dtype_of, grid_of_scales
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import ACTIVATION, SCALE, ZERO
 from castwise.quantization.producers._names import Described
@@ -182,6 +182,9 @@ class Case:
         if plain is not None and shape is not None and is_whole and payload.ndim != MATRIX:
             rows, columns = shape
             parts[names[self.payload]] = payload.as_rows((rows, columns))
+        if (scale := self.weight.scale) is not None:
+            grid = grid_of_scales(self.shape(scale), self.shape(self.payload))
+            parts[names[scale]] = parts[names[scale]].reshape(grid)
         if groups is not None:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
             shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from castwise.quantization.arrays._views import grid_of_scales
 from castwise.quantization.producers._configs import Stated, Statement, statements
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
@@ -238,7 +239,7 @@ def _rank(one: Match[Described]) -> tuple[int, bool, bool]:
 
 def _scale(one: Match[Described]) -> tuple[int, ...]:
     """Return the shape of the first scale."""
-    return () if one.scale is None else one.scale.shape
+    return () if one.scale is None else grid_of_scales(one.scale.shape, one.payload.shape)
 
 
 def _scheme(one: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:

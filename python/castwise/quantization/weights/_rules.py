@@ -101,6 +101,16 @@ def modelopt(case: Case) -> Given:
             f"castwise does not multiply experts in one tensor by a factor of inputs, as "
             f"{factor!r} is"
         )
+    if (
+        case.scheme == "fp8_block"
+        and case.weight.block is None
+        and math.prod(case.shape(case.scale())) > 1
+    ):
+        raise Undecodable(
+            f"ModelOpt states no block for {case.scheme}; if it is that of its preset, add "
+            '"weight_block_size": [128, 128] to the quantization_config (in hf_quant_config.json, '
+            "to its quantization)"
+        )
     if is_float and case.scheme == "fp8_channel" and case.scale() == f"{payload}_weight_scale":
         raise Undecodable(
             f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
