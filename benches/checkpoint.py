@@ -223,7 +223,7 @@ def measured(folder: Path, size: int, turns: int) -> Iterator[list[Row]]:
                     if peer == LIMIT:
                         runs.append(limit(source, result, size // (4 // itemsize(target))))
                         continue
-                    runs.append(run(peer, source, result, target))
+                    runs.append(run(PROGRAMS[peer], source, result, target))
                     if peer not in wrong:
                         wrong[peer] = count_wrong(source, result, target)
             yield [
@@ -272,12 +272,11 @@ def limit(source: Path, result: Path, nbytes: int) -> Time:
     return Time(seconds, seconds, PIECE / 1e6)
 
 
-def run(peer: str, source: Path, result: Path, target: str) -> Time:
-    """Run a peer in a process of its own."""
-    program = PROLOGUE + PROGRAMS[peer] + EPILOGUE
+def run(program: str, *arguments: object) -> Time:
+    """Run the program of a peer in a process of its own."""
     begin = perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", program, source, result, target],
+        [sys.executable, "-c", PROLOGUE + program + EPILOGUE, *map(str, arguments)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
