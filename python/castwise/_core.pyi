@@ -83,6 +83,7 @@ __all__ = [
     "unpack_codes",
     "unscale_arrays",
     "unswizzle_scales",
+    "write_at",
 ]
 
 __version__: str
@@ -409,6 +410,8 @@ def convert_tensors(
     list[CastReport | None],
     tuple[int, Literal["read", "cast", "write"], int | None, Exception | None] | None,
 ]: ...
+
+def write_at(target: int, data: memoryview | NDArray[np.uint8], offset: int) -> None: ...
 
 _Dialect = Literal["keras", "tf", "tf_layer", "jmp"]
 

@@ -8,7 +8,8 @@ use castwise_core::cast::{self, Settings};
 use castwise_core::checkpoint::{self, Elements, Failure, Job, Scratch, Tuning};
 use castwise_core::format::Kind;
 use castwise_core::parse::parse;
-use pyo3::exceptions::PyValueError;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -149,6 +150,25 @@ fn job(given: PyResult<Bound<'_, PyAny>>) -> PyResult<Job> {
     let (source, target, (first, count), cast): (u64, u64, (u64, u64), Option<PyRef<'_, ElementCast>>) =
         given?.extract()?;
     Ok(Job { source, target, first, count, cast: cast.map(|cast| cast.core) })
+}
+
+/// Write bytes at an offset of an open file, which threads may do to one file at the same time.
+///
+/// `target` is a descriptor (a handle, on Windows). What lies before is on its way to the disk then.
+#[pyfunction]
+pub(crate) fn write_at(py: Python<'_>, target: isize, data: PyBuffer<u8>, offset: u64) -> PyResult<()> {
+    if !data.is_c_contiguous() {
+        return Err(PyValueError::new_err("data is not contiguous; give a copy of it in C order."));
+    }
+    let target = opened(target)?;
+    // SAFETY: the buffer is contiguous, and its owner keeps the memory as long as the buffer is held; the caller lets
+    // nobody write to it meanwhile.
+    let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
+    let written = py.detach(|| checkpoint::write_at(&target, bytes, offset));
+    written.map_err(|error| match error.raw_os_error() {
+        None => PyOSError::new_err("no more can be written"),
+        Some(_) => error.into(),
+    })
 }
 
 /// Returns the system's number for an error; `None` where a file ends early.

@@ -11,23 +11,28 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport
+from castwise._core import CastReport, write_at
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.folder import Component
 from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.files._filesystem import handle
+
+_Result = TypeVar("_Result")
 
 Slab = Callable[[], NDArray[Any]]
 """Reads and decodes a slab of a weight; slabs follow each other in C order."""
@@ -51,6 +56,8 @@ class DecodedWeight:
         Lists the slabs that make it, in a format.
     measured
         Tells, when all slabs are made, what encoding lost; None for others.
+    counts
+        Lists the elements of each slab; None if only making a slab tells.
 
     """
 
@@ -60,6 +67,7 @@ class DecodedWeight:
     parts: Collection[str]
     slabs: Callable[[str], Iterable[Slab]]
     measured: Callable[[], CastReport] | None = None
+    counts: Callable[[], Iterable[int]] | None = None
 
 
 PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]
@@ -201,11 +209,32 @@ class DecodedReader:
         They are in C order, in the format `to` if it is not the weight's own.
         """
         one = self._weights[name]
-        waiting: deque[Future[NDArray[Any]]] = deque()
+        return self._carried_out(one.slabs(to or one.format))
+
+    def write(self, name: str, file: BinaryIO, begin: int) -> bool:
+        """Make a weight at its place in a file: each thread writes the slabs that it makes.
+
+        Returns False, and writes nothing, if it is no such weight, or the places of its slabs are
+        not known before.
+        """
+        one = self._weights.get(name)
+        if one is None or one.counts is None:
+            return False
+        file.flush()  # what stands before
+        target, itemsize = handle(file), numpy_dtype(one.format).itemsize
+        places = accumulate((count * itemsize for count in one.counts()), initial=begin)
+        slabs = zip(one.slabs(one.format), places, strict=False)  # one place more: the end
+        for _ in self._carried_out(partial(_write, *each, target) for each in slabs):
+            pass
+        return True
+
+    def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
+        """Return the results of tasks in their order, as many at a time as there are threads."""
+        waiting: deque[Future[_Result]] = deque()
         assert self._pool is not None, "it is open"  # noqa: S101
         try:
-            for slab in one.slabs(to or one.format):
-                waiting.append(self._pool.submit(slab))
+            for task in tasks:
+                waiting.append(self._pool.submit(task))
                 if len(waiting) > self._threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -213,6 +242,7 @@ class DecodedReader:
         finally:
             for future in waiting:
                 future.cancel()
+            wait(waiting)  # they may be writing
 
     @contextmanager
     def beside_others(self) -> Iterator[DecodedReader]:
@@ -236,6 +266,11 @@ class DecodedReader:
 
     def __exit__(self, *_error: object) -> None:
         self._open.close()
+
+
+def _write(slab: Slab, place: int, target: int) -> None:
+    """Make a slab at its place."""
+    write_at(target, to_bytes(slab()), place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ from castwise.quantization.weights._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"
-_SLAB_ELEMENTS = 2 << 20
-"""Elements of a slab: with those that wait to be written, far less than 64 MiB."""
+_SLAB_ELEMENTS = 1 << 20
+"""Elements of a slab, whose memory is used again: that of larger ones goes back to the system."""
 
 METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
 """Keys of metadata that tell how tensors are quantised."""
@@ -322,6 +322,7 @@ class _Plain:
                 self._check_of(weight, section),
                 self._how.arithmetic,
             ),
+            counts=partial(_counts, plan),
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
@@ -421,6 +422,11 @@ def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
         f"only {how.only!r} matches no quantised weight"
         + (f"; did you mean {near!r}?" if near else "")
     )
+
+
+def _counts(plan: Decoding) -> Iterator[int]:
+    columns = plan.cut[-1]
+    return ((cut.stop - cut.start) * columns for cut in plan.slabs(_SLAB_ELEMENTS))
 
 
 def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterator[Slab]:

@@ -134,7 +134,9 @@ class StoredTensors(Mapping[str, TensorInfo]):
                     )
                 ]
                 return np.ascontiguousarray(picked)
-            return _read(reader, info, ranges)
+            if chunks is not None or isinstance(reader, ChunkedReader):
+                return _read(reader, info, ranges)
+        return _read(reader, info, ranges)
 
 
 class _Recent:
@@ -147,6 +149,8 @@ class _Recent:
         """Return an array, which is read if it is not there."""
         found = self._arrays.pop(key, None)
         self._arrays[key] = array = read() if found is None else found
+        if found is not None:
+            return array
         limit = max(_RECENT_BYTES, 3 * max(one.nbytes for one in self._arrays.values()) // 2)
         while sum(one.nbytes for one in self._arrays.values()) > limit:
             del self._arrays[next(iter(self._arrays))]

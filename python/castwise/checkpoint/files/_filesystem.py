@@ -118,10 +118,21 @@ class SourceFile:
             return self.stream.read(count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
-        """Fill `data` from there on; returns how many bytes there were."""
-        with self._lock:
-            self.stream.seek(begin)
-            return self.stream.readinto(data)
+        """Fill `data` from there on; returns how many bytes there were.
+
+        Threads do that at the same time where the system lets them.
+        """
+        if not hasattr(os, "preadv"):  # Windows
+            with self._lock:
+                self.stream.seek(begin)
+                return self.stream.readinto(data)
+        done = 0
+        while done < len(data):
+            count = os.preadv(self.stream.fileno(), [data[done:]], begin + done)
+            if not count:
+                break
+            done += count
+        return done
 
     def _state(self) -> tuple[int, int, int, int]:
         """Which file it is, and of which state."""

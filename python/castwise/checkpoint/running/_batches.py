@@ -208,8 +208,9 @@ def _with_made(
             if one.made is None:
                 reports.append(next(left))
                 continue
-            target.seek(one.target)
-            target.writelines(reader.pieces(one.name, one.made))
+            if not reader.write(one.name, target, one.target):
+                target.seek(one.target)
+                target.writelines(reader.pieces(one.name, one.made))
             reports.append(reader.report(one.name))
     return reports
 

@@ -185,8 +185,10 @@ class Conversion:
         """Convert a tensor whose pieces pass through Python."""
         casting = self._casting(name)
         if casting is None:
-            self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return None if self._maker is None else self._maker.report(name)
+            place, maker = self._writer.place(name), self._maker
+            if place is None or maker is None or not maker.write(name, *place):
+                self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
+            return None if maker is None else maker.report(name)
         old, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (old, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE

@@ -27,3 +27,4 @@ pub use error::{HeaderError, MAX_HEADER_BYTES};
 pub use header::{Header, Places, TensorEntry, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
+pub use positioned::write_at;

@@ -33,6 +33,16 @@ pub(super) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> Result<()
     Ok(())
 }
 
+/// Writes all of `data` at `offset`, and lets the system begin to send what lies before to the disk.
+///
+/// # Errors
+/// That of the system; `WriteZero` if it takes none of the bytes.
+pub fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+    write_all_at(file, data, offset).map_err(|(_, error)| error)?;
+    begin_write_back(file, offset..offset + data.len() as u64);
+    Ok(())
+}
+
 /// Asks the system to begin writing to the disk what lies well before `written`, the range of a file that was written
 /// last, so that the sync at the end has little left to do. Errors are reported by that sync.
 #[cfg(target_os = "linux")]
