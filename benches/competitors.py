@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frameworks import Jax, NumKong, TensorFlow, Torch
-from peers import Astype, Castwise, Memcpy, Peer
+from peers import Astype, Castwise, Memcpy, Peer, installed
 
 LIMIT = Memcpy.name
 
@@ -37,14 +37,10 @@ def load(names: Sequence[str] | None, threads: int) -> tuple[Peer, ...]:
     for name in names or ():
         if name not in known:
             raise ValueError(f"--peers: {name!r} is none of {', '.join(known)}")
-    found = []
-    for peer in PEERS:
-        if names is None or peer.name in (*FIXED, *names):
-            try:
-                peer.load(threads)
-            except ImportError as error:
-                if names is not None:
-                    raise ValueError(f"--peers: {peer.name} is not installed: {error}") from error
-                continue
-            found.append(peer)
-    return tuple(found)
+    found = installed(
+        (peer for peer in PEERS if names is None or peer.name in (*FIXED, *names)), threads
+    )
+    for name in names or ():
+        if name not in [peer.name for peer in found]:
+            raise ValueError(f"--peers: {name} is not installed.")
+    return found

@@ -27,7 +27,7 @@ class Torch(Peer):
     """`Tensor.to` and `Tensor.copy_` on the CPU."""
 
     name = "torch"
-    distributions = ("torch",)
+    distributions: tuple[str, ...] = ("torch",)
 
     def load(self, threads: int) -> None:
         """See Peer."""

@@ -10,11 +10,12 @@ would have to do at each cast belongs in the call.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import castwise
 import numpy as np
@@ -36,8 +37,8 @@ def returned(value: object) -> NDArray[Any]:
     return np.asarray(value)
 
 
-class Peer(ABC):
-    """A library, or a way of using one, that casts arrays."""
+class Library:
+    """A library, or a way of using one, that is timed beside castwise."""
 
     name: str
     distributions: tuple[str, ...]
@@ -46,8 +47,25 @@ class Peer(ABC):
         """Versions of the libraries that this peer runs."""
         return {name: version(name) for name in self.distributions}
 
-    def load(self, threads: int) -> None:  # noqa: B027 - numpy is there, and has one thread
+    def load(self, threads: int) -> None:
         """Import the library and let it use this many threads; ImportError if it is not there."""
+
+
+AnyLibrary = TypeVar("AnyLibrary", bound=Library)
+
+
+def installed(libraries: Iterable[AnyLibrary], threads: int) -> tuple[AnyLibrary, ...]:
+    """Load those that are installed."""
+    found = []
+    for library in libraries:
+        with suppress(ImportError):
+            library.load(threads)
+            found.append(library)
+    return tuple(found)
+
+
+class Peer(Library, ABC):
+    """A library that casts arrays."""
 
     @abstractmethod
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
