@@ -1,4 +1,4 @@
-//! What elements that are scaled are read from and written to: float32, and its upper halves.
+//! What elements that are scaled are read from and written to: float32, its upper halves, and integers of a byte.
 
 use crate::codec::options::Rounding;
 use crate::codec::rounding::{Directed, round_off};
@@ -54,6 +54,23 @@ impl Source for f32 {
         let source = source.cast::<u8>();
         // SAFETY: the trait's contract.
         unsafe { [V::from_bits(V::load(source)), V::from_bits(V::load(source.add(V::BYTES)))] }
+    }
+}
+
+impl Source for i8 {
+    const HALF: bool = false;
+
+    #[inline(always)]
+    fn f32(self) -> f32 {
+        self.into()
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
+        let source = source.cast::<u8>();
+        let second = source.wrapping_add(V::BYTES / size_of::<f32>());
+        // SAFETY: the trait's contract.
+        unsafe { [V::load_integers::<1, true>(source), V::load_integers::<1, true>(second)] }
     }
 }
 

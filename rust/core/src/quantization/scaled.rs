@@ -1,4 +1,4 @@
-//! Elements times numbers of their blocks, or divided by them, from bf16 or float32 to bf16 or float32 in one pass.
+//! Elements times numbers of their blocks, or divided by them, from bf16, float32 or int8 to bf16 or float32 in one pass.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
 
-/// A float as it lies in memory.
+/// A number as it lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Float {
     /// The upper 16 bits of a float32.
@@ -18,12 +18,18 @@ pub(super) enum Float {
     /// The same, rounded to odd: roundings to two bits fewer give the same results from there.
     OddBf16,
     F32,
+    /// No float, but one that bf16 holds.
+    Int8,
 }
 
 impl Float {
     /// Bytes of an element.
     pub(super) fn size(self) -> usize {
-        if self == Self::F32 { size_of::<f32>() } else { size_of::<u16>() }
+        match self {
+            Self::Bf16 | Self::OddBf16 => size_of::<u16>(),
+            Self::F32 => size_of::<f32>(),
+            Self::Int8 => size_of::<i8>(),
+        }
     }
 }
 
@@ -68,7 +74,7 @@ impl Scaling<'_> {
     /// Returns what products with the numbers add to the bits of bf16, if that is all and blocks are whole registers.
     fn shifts(&self) -> Option<[u16; MOST_SHIFTS]> {
         let (Blocks { width, begun }, (least, most)) = (self.blocks, self.exponents);
-        let halves = self.from.1 != Float::F32 && self.to.1 != Float::F32;
+        let halves = self.from.1.size() == size_of::<u16>() && self.to.1 != Float::F32;
         let whole = begun == 0 && width % SHIFTED == 0 && self.from.0.columns.is_multiple_of(width);
         if !halves || !whole || least > most || self.numbers.len() > MOST_SHIFTS {
             return None;
@@ -424,8 +430,7 @@ impl<V: Vector> RawKernel for Shifted<'_, V> {
 ///
 /// # Safety
 /// The elements are readable at the first place, and results writable at the second. These are the same, if both are
-/// without gaps and no result is larger than an element, or do not overlap. None is rounded from float32 to the nearest
-/// bf16, and quotients that are rounded to it are not NaN.
+/// without gaps and no result is larger than an element, or do not overlap. Quotients that are rounded to bf16 are not NaN.
 pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
     /// # Safety
     /// As for `scale`.
@@ -448,10 +453,13 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
         }
         match (what.from.1, what.to.1) {
             (Float::F32, Float::OddBf16) => run::<f32, Odd>(level, what),
+            (Float::F32, Float::Bf16) => run::<f32, u16>(level, what),
             (Float::F32, _) => run::<f32, f32>(level, what),
+            (Float::Int8, Float::Bf16) => run::<i8, u16>(level, what),
+            (Float::Int8, _) => run::<i8, f32>(level, what),
             (_, Float::Bf16) => run::<u16, u16>(level, what),
             (_, Float::OddBf16) => run::<u16, Odd>(level, what),
-            (_, Float::F32) => run::<u16, f32>(level, what),
+            _ => run::<u16, f32>(level, what),
         }
     }
 }

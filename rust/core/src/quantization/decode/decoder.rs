@@ -8,10 +8,11 @@ use crate::format::{Format, Kind};
 use crate::kernels::tables::rectangle;
 use crate::kernels::tile::{TILE, Tile};
 use crate::kernels::vectors::shapes::{Shape, shape_of};
-use crate::quantization::arithmetic::{LANES, PIECE, Piece};
+use crate::quantization::arithmetic::{LANES, PIECE, Piece, with_one};
 use crate::quantization::lookup::{self, HALF};
 use crate::quantization::nearest::look_up;
 use crate::quantization::packing::Packing;
+use crate::quantization::real::operation::SUBTRACT;
 use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::work::{Extent, Item};
@@ -93,6 +94,8 @@ pub(super) struct Decoder<T> {
     pub(super) elements: Option<Prepared>,
     /// The same to bf16, where results are products of values that it holds and scales.
     pub(super) bf16_elements: Option<Prepared>,
+    /// Codes are integers that are scaled as they are.
+    pub(super) is_int8: bool,
     pub(super) results: Prepared,
     pub(super) out_shape: Option<Shape>,
     /// From results back, where products are rounded to their format.
@@ -107,6 +110,8 @@ pub(super) struct Decoder<T> {
     pub(super) way: Way,
     /// The elements of the codes of a table, several times for nibbles.
     pub(super) pattern: Vec<T>,
+    /// They have the offset, and results are their products with scales, in bf16; biases are added to these.
+    pub(super) products: bool,
 }
 
 /// How the codes of an item become results.
@@ -214,6 +219,7 @@ impl<T: Real> Decoder<T> {
             bf16_elements: bf16_elements(&what, &extent)?,
             out_shape: out.format.float().and_then(|spec| shape_of(&spec)),
             results,
+            is_int8: matches!(what.meaning, Meaning::Format(format) if format.name() == "int8"),
             back,
             out: out_rows,
             offset: T::from_f32(what.offset as f32),
@@ -222,6 +228,7 @@ impl<T: Real> Decoder<T> {
             piece: (widest / unit * unit, tall),
             way: Way::Pieces,
             pattern: Vec::new(),
+            products: false,
             extent,
             what,
         }
@@ -292,6 +299,11 @@ impl<T: Real> Decoder<T> {
             // SAFETY: as many codes as values.
             unsafe { elements.run(NUMBERS.as_ptr(), first.as_mut_ptr().cast(), entries) };
         }
+        let narrow = self.bias.is_none() || self.back.is_some();
+        self.products = only_scales(&self.what) && narrow && self.out_shape == Some(Shape::Bf16);
+        if self.products && self.what.offset != 0 {
+            with_one::<T, SUBTRACT>(level, first, self.offset, false);
+        }
         for values in rest.chunks_exact_mut(entries) {
             values.copy_from_slice(first);
         }
@@ -304,19 +316,22 @@ fn widest(extent: &Extent) -> usize {
     if extent.matrices() * extent.rows * extent.columns > LONG { PIECE / 2 } else { PIECE }
 }
 
-/// Returns the cast of codes to bf16, if results are products of values that it holds and scales of blocks that are not
-/// short.
-fn bf16_elements(what: &Decoding, extent: &Extent) -> Result<Option<Prepared>, Error> {
-    let others = [&what.zero_point, &what.bias, &what.group_index, &what.divisor];
-    let only_scales = what.scale.is_some()
+/// Whether values are products with scales, and all else but biases is in these.
+fn only_scales(what: &Decoding) -> bool {
+    let others = [&what.zero_point, &what.group_index, &what.divisor];
+    what.scale.is_some()
         && others.iter().all(|other| other.is_none())
-        && what.offset == 0
         && !what.exact
         && !what.scale_divides
         && what.global_scale.as_ref().is_none_or(|(_, how)| *how != GlobalUse::After)
-        && extent.block.1 >= LANES;
+}
+
+/// Returns the cast of codes to bf16, if results are products of values that it holds and scales of blocks that are not
+/// short.
+fn bf16_elements(what: &Decoding, extent: &Extent) -> Result<Option<Prepared>, Error> {
+    let pays = only_scales(what) && what.bias.is_none() && what.offset == 0 && extent.block.1 >= LANES;
     match &what.meaning {
-        &Meaning::Format(format) if only_scales && format.kind() != Kind::Bool => {
+        &Meaning::Format(format) if pays && format.kind() != Kind::Bool => {
             Prepared::new(format, None, bf16()).map(Some)
         }
         _ => Ok(None),

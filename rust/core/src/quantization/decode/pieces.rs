@@ -136,16 +136,19 @@ impl<T: Real> Decoder<T> {
         };
         // SAFETY: the caller's promise; the buffers have room for a piece.
         unsafe {
-            if codes.is_gapless(1) {
-                elements.run(codes.first, from, rows * columns);
+            let from = if self.is_int8 {
+                (codes, Float::Int8)
             } else {
-                for row in 0..rows {
-                    elements.run(codes.row(row), from.add(row * columns * size_of::<u16>()), columns);
+                if codes.is_gapless(1) {
+                    elements.run(codes.first, from, rows * columns);
+                } else {
+                    for row in 0..rows {
+                        elements.run(codes.row(row), from.add(row * columns * size_of::<u16>()), columns);
+                    }
                 }
-            }
-            let first = from.cast_const();
-            let area = Area { first, pitch: (columns * size_of::<u16>()) as isize, rows, columns };
-            let from = (area, Float::Bf16);
+                let pitch = (columns * size_of::<u16>()) as isize;
+                (Area { first: from.cast_const(), pitch, rows, columns }, Float::Bf16)
+            };
             let exponents = match self.what.meaning {
                 // Not E8M0, the one without a sign: its values have exponents of the whole range.
                 Meaning::Format(format) if format.float().is_none_or(|spec| spec.signed) => {
@@ -184,7 +187,7 @@ impl<T: Real> Decoder<T> {
     /// Applies to values what their blocks have.
     pub(super) fn apply_blocks(&self, count: usize, blocks: Blocks, buffers: &mut Buffers<T>) {
         let odd = self.odd;
-        let Buffers { values, zero, scale, bias, narrow, constant, .. } = buffers;
+        let Buffers { values, zero, scale, narrow, constant, .. } = buffers;
         let values = &mut values.0[..count];
         if self.zero_point.is_some() {
             self.each::<SUBTRACT>(values, blocks, zero);
@@ -206,17 +209,24 @@ impl<T: Real> Decoder<T> {
                 with_one::<T, MULTIPLY>(self.level, values, *constant, odd);
             }
         }
-        if let Some(back) = &self.back {
-            let narrow = narrow.0.as_mut_ptr().cast::<u8>();
-            // SAFETY: both buffers have room for so many elements, and are apart.
-            unsafe {
-                self.results.run(values.as_ptr().cast(), narrow, count);
-                back.run(narrow, values.as_mut_ptr().cast(), count);
-            }
+        if self.back.is_some() {
+            // SAFETY: the buffer has room for so many elements.
+            unsafe { self.results.run(values.as_ptr().cast(), narrow.0.as_mut_ptr().cast(), count) };
         }
         if self.bias.is_some() {
-            self.each::<ADD>(values, blocks, bias);
+            self.add_biases(count, blocks, buffers);
         }
+    }
+
+    /// Adds to values what their blocks have: to rounded ones, if they are rounded before.
+    pub(super) fn add_biases(&self, count: usize, blocks: Blocks, buffers: &mut Buffers<T>) {
+        let Buffers { narrow, values, bias, .. } = buffers;
+        let values = &mut values.0[..count];
+        if let Some(back) = &self.back {
+            // SAFETY: both buffers have room for so many elements, and are apart.
+            unsafe { back.run(narrow.0.as_ptr().cast(), values.as_mut_ptr().cast(), count) };
+        }
+        self.each::<ADD>(values, blocks, bias);
     }
 
     /// Applies an operation to values and the operands of their blocks.

@@ -3,10 +3,11 @@
 use super::decoder::{Buffers, Decoder, Ends};
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::tables::rectangle::{Planes, Rectangle, look_up};
-use crate::quantization::arithmetic::PIECE;
+use crate::quantization::arithmetic::{Area, Blocks, PIECE};
 use crate::quantization::lookup::{self, Choice, GROUP, HALF};
 use crate::quantization::packing::Packing;
 use crate::quantization::real::Real;
+use crate::quantization::scaled::{self, Float, NO_EXPONENTS, Scaling};
 use crate::quantization::work::Item;
 
 /// Blocks whose tables are made together.
@@ -40,14 +41,49 @@ impl<T: Real> Decoder<T> {
         buffers: &mut Buffers<T>,
     ) {
         let count = number * entries;
-        for values in buffers.values.0[..count].chunks_mut(self.pattern.len()) {
-            values.copy_from_slice(&self.pattern[..values.len()]);
-        }
-        // SAFETY: the caller's promise.
+        let columns = (first * entries, count, entries);
+        // SAFETY: the caller's promise; the buffers have room for a piece.
         unsafe {
-            let blocks = self.prepare(matrix, block, (first * entries, count, entries), buffers);
-            self.apply_blocks(count, blocks, buffers);
+            if self.products {
+                let blocks = self.prepare(matrix, block, columns, buffers);
+                let to = if self.bias.is_some() { buffers.narrow.0.as_mut_ptr().cast() } else { tables };
+                self.multiply_pattern(&buffers.scale.0[..number], entries, to);
+                if self.bias.is_none() {
+                    return;
+                }
+                self.add_biases(count, blocks, buffers);
+            } else {
+                for values in buffers.values.0[..count].chunks_mut(self.pattern.len()) {
+                    values.copy_from_slice(&self.pattern[..values.len()]);
+                }
+                let blocks = self.prepare(matrix, block, columns, buffers);
+                self.apply_blocks(count, blocks, buffers);
+            }
             self.results.run(buffers.values.0.as_ptr().cast(), tables, count);
+        }
+    }
+
+    /// Multiplies the pattern by scales, and rounds to bf16.
+    ///
+    /// # Safety
+    /// There is room for so many entries for each scale.
+    unsafe fn multiply_pattern(&self, scales: &[T], entries: usize, to: *mut u8) {
+        let blocks = Blocks { width: entries, begun: 0 };
+        let mut done = 0;
+        for numbers in scales.chunks(self.pattern.len() / entries).filter_map(T::f32s) {
+            let columns = numbers.len() * entries;
+            let area = Area { first: self.pattern.as_ptr().cast(), pitch: 0, rows: 1, columns };
+            let what = Scaling {
+                from: (area, Float::F32),
+                to: (to.wrapping_add(done * size_of::<u16>()), Float::Bf16, 0),
+                blocks,
+                numbers,
+                reciprocals: &[],
+                exponents: NO_EXPONENTS,
+            };
+            // SAFETY: the caller's promise; the pattern has as many elements.
+            unsafe { scaled::scale(self.level, what) };
+            done += columns;
         }
     }
 
