@@ -147,14 +147,16 @@ impl<V: Vector> RawKernel for InRegisters<'_, V> {
         /// What makes small integers positive: a multiple of 256.
         const MIDDLE: f32 = (1 << 14) as f32;
         let Whole(values, (low, high), added, codes) = self.0;
-        let limit = |limit: f32| (limit + MIDDLE) as u16 + u16::from(added);
-        let magic = (MAGIC + MIDDLE + f32::from(added)).to_bits();
+        let limit = |limit: f32| (limit + MIDDLE) as u16;
+        let magic = (MAGIC + MIDDLE).to_bits();
         // SAFETY: the vectors are there; there are as many codes as values. No `map`: the instructions of a level are not
         // inlined into closures.
         unsafe {
             let (low, high) = (V::splat16(limit(low)), V::splat16(limit(high)));
             let (one, magic) = (V::splat32(1f32.to_bits()), V::splat32(magic));
             let (one, magic) = (V::from_bits(one), V::from_bits(magic));
+            // Not part of the addition that rounds: an odd number would send ties to odd codes.
+            let added = V::splat8(added);
             let mut start = 0;
             while start + V::BYTES <= values.len() {
                 let from = values.as_ptr().add(start).cast::<u8>();
@@ -165,7 +167,8 @@ impl<V: Vector> RawKernel for InRegisters<'_, V> {
                     let whole = V::alternate_halves(V::bits(a), V::bits(b)).0;
                     *half = V::min16(V::max16(whole, low), high);
                 }
-                V::store(codes.as_mut_ptr().add(start), V::in_order(V::unzip8(halves[0], halves[1]).0));
+                let found = V::in_order(V::unzip8(halves[0], halves[1]).0);
+                V::store(codes.as_mut_ptr().add(start), V::add8(found, added));
                 start += V::BYTES;
             }
             start

@@ -22,8 +22,9 @@ const MANTISSA: u32 = 7;
 pub(crate) const E2M1_CELL: u32 = 5;
 pub(crate) const E4M3_CELL: u32 = 3;
 
-/// The largest finite code of E4M3.
+/// The largest finite code of E4M3, and how many exponents there are.
 const E4M3_MAX: u8 = 0x7e;
+const E4M3_EXPONENTS: u8 = 16;
 
 /// The sign of a byte.
 const SIGN: u8 = 1 << 7;
@@ -237,8 +238,10 @@ impl<V: Cells> RawKernel for E4m3Loop<'_, V> {
             // SAFETY: the vectors are there; the caller of `to_e4m3` vouches for the elements.
             unsafe {
                 let cells = V::load_cells([&block.sums; 2]);
-                let (least, down) = (block.exponent.saturating_add(1), block.exponent.wrapping_neg());
-                let (least, down) = (V::splat8(least), V::splat8(down));
+                let (least, first) =
+                    (V::splat8(block.exponent.saturating_add(1)), V::splat8(block.exponent));
+                // Larger ones have no codes, which a scale that saturates leaves.
+                let largest = V::splat8(E4M3_EXPONENTS);
                 let (one, rest) = (V::splat8(1), V::splat8((1 << E4M3_CELL) - 1));
                 let (low, most, sign) = (V::splat8(0x0f), V::splat8(E4M3_MAX), V::splat8(SIGN));
                 for row in 0..rows {
@@ -253,7 +256,7 @@ impl<V: Cells> RawKernel for E4m3Loop<'_, V> {
                         // At most 16 cells of codes below 16: the byte before has no bits that matter.
                         let above = V::and(V::shr16::<E4M3_CELL>(sums), V::splat8(0x1f));
                         let exponents = V::or_masked(V::add8(odd, odd), V::shr16::<MANTISSA>(even), one);
-                        let twice = V::add8(exponents, down);
+                        let twice = V::min8(V::sub_saturated8(exponents, first), largest);
                         let twice = V::add8(twice, twice);
                         let twice = V::add8(twice, twice);
                         let codes = V::min8(V::add8(V::add8(twice, twice), above), most);

@@ -140,7 +140,7 @@ impl<T: Real> Encoder<T> {
         let (width, size) = (self.extent.block.1, self.data.size());
         let (from, to) = (self.bytes(item.columns.start) / size, self.bytes(item.columns.end).div_ceil(size));
         let (above, rows, items) = (item.rows.start, item.rows.len(), to - from);
-        buffers.places = self.places(item.matrix, rows * item.columns.len(), buffers);
+        buffers.has_places = self.has_places(item.matrix, rows * item.columns.len(), buffers);
         let turned = self.turns.then(|| buffers.turned.make(&self.data, (above, rows), (from, items)));
         if joins {
             let wide = (JOINED / self.extent.columns).max(1) * self.extent.columns;

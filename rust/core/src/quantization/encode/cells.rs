@@ -3,10 +3,9 @@
 //! Where that is, the arithmetic of the recipe says, of a few magnitudes: scales that differ by powers of two share tables.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::encoder::Encoder;
-use super::places::{ByCells, Places};
+use super::places::{ByCells, Cause, Places};
 use super::source::Buffers;
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -63,23 +62,27 @@ impl<T: Real> Encoder<T> {
         Some(bounds)
     }
 
-    /// Returns where the cells of all stored scales begin, if the item is worth it.
-    pub(super) fn places(
-        &self,
-        matrix: usize,
-        elements: usize,
-        buffers: &mut Buffers<T>,
-    ) -> Option<Arc<Places>> {
-        let (Some(ByCells::E2m1(_)), true) = (self.by_cells, elements >= MANY) else { return None };
-        let global = self.global.get(matrix).copied().unwrap_or(T::ONE).to_f64();
-        let mut known = self.places.lock().ok()?;
-        if known.as_ref().is_none_or(|known| known.global != global) {
-            *known = Some(Arc::new(self.find_places(matrix, global, buffers)));
+    /// Returns whether the buffers have the places of all stored scales, which are found if the item is worth it.
+    pub(super) fn has_places(&self, matrix: usize, elements: usize, buffers: &mut Buffers<T>) -> bool {
+        let Some(ByCells::E2m1(_)) = self.by_cells else { return false };
+        let of_all = self.of_all(matrix);
+        let cause = Cause {
+            steps: self.recipe.steps,
+            ties: self.ties(),
+            rounding: self.settings.options.rounding,
+            scale: self.stored.format.name(),
+            of_all: (of_all.0.to_f64(), of_all.1.to_f64()),
+            level: self.level,
+        };
+        let is_known = buffers.places.as_ref().is_some_and(|known| known.cause == cause);
+        if !is_known && elements >= MANY {
+            buffers.places = Some(Box::new(self.find_places(matrix, cause, buffers)));
+            return true;
         }
-        known.clone()
+        is_known
     }
 
-    fn find_places(&self, matrix: usize, global: f64, buffers: &mut Buffers<T>) -> Places {
+    fn find_places(&self, matrix: usize, cause: Cause, buffers: &mut Buffers<T>) -> Places {
         let codes: [u8; 1 << u8::BITS] = std::array::from_fn(|code| code as u8);
         buffers.scale.clear();
         buffers.scale.resize(codes.len(), T::default());
@@ -88,7 +91,7 @@ impl<T: Real> Encoder<T> {
         self.factors_of_scales(matrix, buffers);
         let factors = std::mem::take(&mut buffers.factors);
         // A table for every place.
-        let mut found = Places { global, of_scales: [NOWHERE; 1 << u8::BITS], tables: vec![[0; CELLS]] };
+        let mut found = Places { cause, of_scales: [NOWHERE; 1 << u8::BITS], tables: vec![[0; CELLS]] };
         let mut firsts: Vec<(u32, u16)> = Vec::new();
         let of_zero = if self.recipe.steps == Steps::EncodeScale { NOWHERE } else { BEYOND_ALL };
         for (code, (place, factor)) in found.of_scales.iter_mut().zip(&factors).enumerate() {
@@ -118,7 +121,7 @@ impl<T: Real> Encoder<T> {
     /// Whether all codes of a band of so many columns are found by the cells of scales, in all likelihood; then there are no
     /// factors yet.
     pub(super) fn needs_no_factors(&self, columns: usize, buffers: &mut Buffers<T>) -> bool {
-        let whole = |step: usize| columns.is_multiple_of(step) && buffers.places.is_some();
+        let whole = |step: usize| columns.is_multiple_of(step) && buffers.has_places;
         let by_scales = matches!(self.by_cells, Some(ByCells::E2m1(step)) if whole(step));
         if by_scales {
             buffers.factors.clear();

@@ -1,11 +1,10 @@
 //! Everything that is decided before an element is read.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
-use super::places::{ByCells, Places};
-use super::rounded::Rounded;
+use super::places::ByCells;
+use super::rounded::{Rounded, single};
 use super::source::{Source, TURNED};
 use crate::cast::{PlannedCast, Settings};
 use crate::codec::odd_bf16::MANTISSA;
@@ -81,8 +80,6 @@ pub(super) struct Encoder<T> {
     pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
     /// What codes are found by, if not by quotients.
     pub(super) by_cells: Option<ByCells>,
-    /// Those for the last global scale.
-    pub(super) places: Mutex<Option<Arc<Places>>>,
 }
 
 fn common_multiple(a: usize, b: usize) -> usize {
@@ -92,6 +89,9 @@ fn common_multiple(a: usize, b: usize) -> usize {
     }
     a / x * b
 }
+
+/// No scale of finite elements is beyond this.
+const LARGEST_SCALE: f64 = f32::MAX as f64 / 2.0;
 
 /// Elements of a band of joined rows, or of one row, at most: they stay in the second cache.
 pub(super) const JOINED: usize = 1 << 15;
@@ -156,8 +156,10 @@ impl<T: Real> Encoder<T> {
         let at_once = !asymmetric && map.is_none() && rounding != Some(Rounding::Stochastic);
         let few_bits = element.float().is_some_and(|spec| spec.signed && spec.mantissa_bits + 2 <= MANTISSA);
         let float = if quotient.is_some() {
-            // Without an amax of the caller's or NaN, quotients are finite.
-            let finite = what.amax.is_none() && !what.nan_scales;
+            // Without NaN, an amax of the caller's or scales that saturate, quotients are small.
+            let spec = to.scale.format.float().unwrap_or_else(single);
+            let saturates = worth(&spec, spec.max_code()) < LARGEST_SCALE;
+            let finite = what.amax.is_none() && !what.nan_scales && !saturates;
             if at_once && source.is_bf16() && finite { Float::Bf16 } else { Float::F32 }
         } else if at_once
             && few_bits
@@ -221,7 +223,6 @@ impl<T: Real> Encoder<T> {
             failed: AtomicBool::new(false),
             grid: None,
             by_cells: None,
-            places: Mutex::default(),
             extent,
             what,
         };
@@ -238,7 +239,7 @@ impl<T: Real> Encoder<T> {
             && self.what.offset == 0
             && !self.what.nan_scales
             && (self.quotient.is_none() || self.float != Float::F32)
-            && self.rounds_to_nearest();
+            && self.is_usual();
         let in_bytes = self.stored.format.item_size() == 1;
         match self.element.name() {
             E2M1 if plain
@@ -248,7 +249,7 @@ impl<T: Real> Encoder<T> {
             {
                 e2m1_step(self.level, self.extent.block.1).map(ByCells::E2m1)
             }
-            E4M3 if plain && self.is_usual() => Some(ByCells::E4m3),
+            E4M3 if plain => Some(ByCells::E4m3),
             _ => None,
         }
     }

@@ -210,7 +210,7 @@ impl<T: Real> Encoder<T> {
         buffers: &mut Buffers<T>,
     ) -> bool {
         let Buffers {
-            values, codes, packed, turned, places, bytes, cells, factors, reciprocals, left, ..
+            values, codes, packed, turned, places, has_places, bytes, cells, factors, reciprocals, left, ..
         } = buffers;
         let data = turned.of(&self.data);
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
@@ -230,7 +230,7 @@ impl<T: Real> Encoder<T> {
             let codes = if direct && is_plain { std::slice::from_raw_parts_mut(there, count) } else { codes };
             if let Some(elements) = by_cells {
                 let tables = Tables {
-                    places: places.as_deref(),
+                    places: places.as_deref().filter(|_| *has_places),
                     scales: bytes,
                     cells,
                     factors,

@@ -40,7 +40,7 @@ impl<T: Real> Encoder<T> {
     }
 
     /// The global scale of a matrix, and `TransformerEngine`'s factor of the whole array.
-    fn of_all(&self, matrix: usize) -> (T, T) {
+    pub(super) fn of_all(&self, matrix: usize) -> (T, T) {
         let global = self.global.get(matrix).copied().unwrap_or(T::ONE);
         let most = self.what.global_max.unwrap_or(GLOBAL_MAX) * 6.0;
         (global, T::from_f32(encode_scale(self.what.amax.unwrap_or(0.0) as f32, most)))

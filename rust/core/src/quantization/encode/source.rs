@@ -1,7 +1,7 @@
 //! The weight, piece by piece, and the buffers of a thread.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use super::operands::refuse;
 use super::places::Places;
@@ -246,8 +246,10 @@ pub(super) struct Buffers<T: Real> {
     /// That of a factor whose cells are found.
     pub(super) own_reciprocal: Vec<f32>,
     pub(super) constant: Vec<T>,
-    /// Where the cells of scales begin, of blocks of an item; or the tables of the blocks of a band.
-    pub(super) places: Option<Arc<Places>>,
+    /// Where the cells of scales begin, of the last item with places, and whether the item in work has these; or the
+    /// tables of the blocks of a band.
+    pub(super) places: Option<Box<Places>>,
+    pub(super) has_places: bool,
     pub(super) cells: Vec<E4m3Cells>,
     pub(super) left: Vec<Left>,
 }
