@@ -26,6 +26,7 @@ mod scaled;
 mod scheme;
 mod swizzle;
 mod turned;
+mod whole_quotients;
 mod work;
 
 pub use codes::{Direction, repack};

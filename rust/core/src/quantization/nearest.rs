@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 
 use super::real::Real;
 use crate::cpu::{Level, RawKernel};
-use crate::simd::{Vector, with_vectors};
 use crate::sort_few::sort_few;
 
 /// The middles between the magnitudes of E2M1.
@@ -116,9 +115,6 @@ pub(super) unsafe fn look_up<T: Real>(level: Level, map: &[f32; 256], codes: *co
     unsafe { T::run(level, Look { map, codes, tile, count, real: PhantomData }) };
 }
 
-/// Added to a small float32, it leaves the nearest integer in the low bits.
-const MAGIC: f32 = 1.5 / f32::EPSILON;
-
 struct Whole<'a>(&'a [u16], (f32, f32), u8, &'a mut [u8]);
 
 impl RawKernel for Whole<'_> {
@@ -126,6 +122,8 @@ impl RawKernel for Whole<'_> {
 
     #[inline(always)]
     unsafe fn run(self) {
+        /// Added to a small float32, it leaves the nearest integer in the low bits.
+        const MAGIC: f32 = 1.5 / f32::EPSILON;
         let Self(values, (low, high), added, codes) = self;
         for (&bits, code) in values.iter().zip(codes) {
             let value = f32::from_bits(u32::from(bits) << u16::BITS);
@@ -136,55 +134,10 @@ impl RawKernel for Whole<'_> {
     }
 }
 
-/// The same in registers, for the elements that fill two.
-struct InRegisters<'a, V>(Whole<'a>, V);
-
-impl<V: Vector> RawKernel for InRegisters<'_, V> {
-    type Output = usize;
-
-    #[inline(always)]
-    unsafe fn run(self) -> usize {
-        /// What makes small integers positive: a multiple of 256.
-        const MIDDLE: f32 = (1 << 14) as f32;
-        let Whole(values, (low, high), added, codes) = self.0;
-        let limit = |limit: f32| (limit + MIDDLE) as u16;
-        let magic = (MAGIC + MIDDLE).to_bits();
-        // SAFETY: the vectors are there; there are as many codes as values. No `map`: the instructions of a level are not
-        // inlined into closures.
-        unsafe {
-            let (low, high) = (V::splat16(limit(low)), V::splat16(limit(high)));
-            let (one, magic) = (V::splat32(1f32.to_bits()), V::splat32(magic));
-            let (one, magic) = (V::from_bits(one), V::from_bits(magic));
-            // Not part of the addition that rounds: an odd number would send ties to odd codes.
-            let added = V::splat8(added);
-            let mut start = 0;
-            while start + V::BYTES <= values.len() {
-                let from = values.as_ptr().add(start).cast::<u8>();
-                let mut halves = [V::splat16(0); 2];
-                for (register, half) in halves.iter_mut().enumerate() {
-                    let [a, b] = V::alternate_bf16(V::load(from.add(register * V::BYTES)));
-                    let (a, b) = (V::product_sum(a, one, magic), V::product_sum(b, one, magic));
-                    let whole = V::alternate_halves(V::bits(a), V::bits(b)).0;
-                    *half = V::min16(V::max16(whole, low), high);
-                }
-                let found = V::in_order(V::unzip8(halves[0], halves[1]).0);
-                V::store(codes.as_mut_ptr().add(start), V::add8(found, added));
-                start += V::BYTES;
-            }
-            start
-        }
-    }
-}
-
-/// Rounds bf16 of less than 2^13 to the nearest integers, ties to even, between two limits, and adds a number to the codes.
+/// Rounds bf16 to the nearest integers, ties to even, between two of less than 2^15, and adds a number to the codes.
 pub(super) fn whole(level: Level, values: &[u16], limits: (f32, f32), added: u8, codes: &mut [u8]) {
-    // SAFETY: the kernels have no requirements.
-    unsafe {
-        let what = Whole(values, limits, added, &mut *codes);
-        let done =
-            with_vectors!(level, vectors => vectors.run(InRegisters(what, vectors))).unwrap_or_default();
-        level.run_raw(Whole(&values[done..], limits, added, &mut codes[done..]));
-    }
+    // SAFETY: the kernel has no requirements.
+    unsafe { level.run_raw(Whole(values, limits, added, codes)) };
 }
 
 struct LimitCodes<'a, const SIGNED: bool>(&'a mut [u8], (u8, u8), u8);

@@ -73,9 +73,14 @@ pub(super) fn addend(rule: ScaleRule, largest: &Largest) -> u64 {
 /// Returns the E8M0 code for a finite magnitude; 0 for 0.
 #[inline(always)]
 pub(super) fn power_code(amax: f64, addend: u64, largest: &Largest) -> i64 {
-    let exponent = |bits: u64| (bits >> MANTISSA) as i64 - BIAS;
-    let top = exponent(amax.to_bits() + addend);
-    (top - exponent(largest.value.to_bits()) + E8M0_BIAS).clamp(0, E8M0_MAX)
+    let top = exponent(f64::from_bits(amax.to_bits() + addend));
+    (top - exponent(largest.value) + E8M0_BIAS).clamp(0, E8M0_MAX)
+}
+
+/// Returns the exponent of a magnitude.
+#[inline(always)]
+pub(super) fn exponent(magnitude: f64) -> i64 {
+    (magnitude.to_bits() >> MANTISSA) as i64 - BIAS
 }
 
 /// Returns the value of an E8M0 code below 255.

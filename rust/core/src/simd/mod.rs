@@ -9,8 +9,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod cells;
 mod conversions;
+mod intervals;
 mod magic_addition;
 // Big-endian machines number lanes in another order than memory.
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -23,8 +23,8 @@ mod vector;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use cells::{CELLS, Cells};
 pub(crate) use conversions::Conversions;
+pub(crate) use intervals::{INTERVALS, Intervals};
 pub(crate) use magic_addition::MagicAddition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;

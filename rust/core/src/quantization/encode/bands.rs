@@ -1,16 +1,13 @@
 //! Bands: blocks side by side, found and written one after the other.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::encoder::{Encoder, JOINED, is_large};
 use super::operands::refuse;
-use super::source::{Buffers, bits_of};
+use super::source::Buffers;
 use crate::error::Error;
-use crate::kernels::tile::TILE;
-use crate::quantization::arithmetic::{Area, Blocks, PIECE, pieces};
+use crate::quantization::arithmetic::{PIECE, pieces};
 use crate::quantization::held::with_held;
-use crate::quantization::largest::{Extremes, raise_largest, widen};
 use crate::quantization::real::Real;
 use crate::quantization::work::{Extent, ITEM, Item, run_items};
 
@@ -36,75 +33,8 @@ impl<T: Real> Encoder<T> {
         }
     }
 
-    /// Finds the largest magnitudes and the extremes of all blocks.
-    ///
-    /// # Safety
-    /// As for [`encode`].
-    unsafe fn find_grid(&self, bytes: usize, threads: usize) -> Result<Vec<(T, Extremes<T>)>, Error> {
-        let (down, across) = (self.extent.row_blocks(), self.extent.column_blocks());
-        let grid =
-            Mutex::new(vec![(T::default(), Extremes::default()); self.extent.matrices() * down * across]);
-        let width = self.extent.block.1;
-        // SAFETY: the caller's promise.
-        run_items(&self.extent, (TILE, self.tall), bytes, threads, |item| unsafe {
-            self.source.with_item(item, |buffers| {
-                let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
-                let columns = (item.columns.start, item.columns.end);
-                for (row, rows) in self.of_blocks(item) {
-                    buffers.clear(last - first, true);
-                    self.measure((item.matrix, row, rows), columns, first, buffers);
-                    let place = (item.matrix * down + self.extent.row_block(row)) * across + first;
-                    let Ok(mut grid) = grid.lock() else { return };
-                    let found = buffers.amax.iter().zip(&buffers.extremes);
-                    for (known, (&amax, extremes)) in grid[place..].iter_mut().zip(found) {
-                        known.0 = known.0.larger(amax);
-                        known.1.include(extremes.low);
-                        known.1.include(extremes.high);
-                    }
-                }
-            });
-            Ok(())
-        })?;
-        Ok(grid.into_inner().unwrap_or_default())
-    }
-
-    /// Adds rows, between two columns, to what is known of their blocks, the first of which has this number.
-    ///
-    /// # Safety
-    /// As for [`encode`].
-    unsafe fn measure(
-        &self,
-        (matrix, row, rows): (usize, usize, usize),
-        (begin, end): (usize, usize),
-        first: usize,
-        buffers: &mut Buffers<T>,
-    ) {
-        let width = self.extent.block.1;
-        let mut amax = std::mem::take(&mut buffers.amax);
-        // SAFETY: the caller's promise.
-        unsafe { self.source.raise((matrix, row, rows), (begin, end), (width, first), &mut amax, buffers) };
-        buffers.amax = amax;
-        if !self.widens() {
-            return;
-        }
-        let Buffers { raw, values, extremes, .. } = buffers;
-        for start in (begin..end).step_by(PIECE) {
-            let columns = PIECE.min(end - start);
-            let blocks = Blocks { width, begun: start % width };
-            let here = start / width - first..(start + columns).div_ceil(width) - first;
-            for (row, rows) in pieces((row, rows), columns) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let room = (&mut *raw, values.0.as_mut_ptr());
-                    let found = self.source.load((matrix, row, rows), (start, columns), room);
-                    widen(self.level, found, blocks, &mut extremes[here.clone()]);
-                }
-            }
-        }
-    }
-
     /// Returns the rows of an item, those of a block together: the first one and how many.
-    fn of_blocks(&self, item: &Item) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn of_blocks(&self, item: &Item) -> impl Iterator<Item = (usize, usize)> {
         let (tall, end) = (self.extent.block.0, item.rows.end);
         let mut row = item.rows.start;
         std::iter::from_fn(move || {
@@ -116,7 +46,7 @@ impl<T: Real> Encoder<T> {
 
     /// Whether the rows of an item follow each other without gaps in every array and share no blocks, and are as good as
     /// one row.
-    fn joins(&self) -> bool {
+    pub(super) fn joins(&self) -> bool {
         let Extent { columns, block, .. } = self.extent;
         let across = self.extent.column_blocks();
         let (what, size) = (&self.what, self.data.size());
@@ -140,7 +70,7 @@ impl<T: Real> Encoder<T> {
         let (width, size) = (self.extent.block.1, self.data.size());
         let (from, to) = (self.bytes(item.columns.start) / size, self.bytes(item.columns.end).div_ceil(size));
         let (above, rows, items) = (item.rows.start, item.rows.len(), to - from);
-        buffers.has_places = self.has_places(item.matrix, rows * item.columns.len(), buffers);
+        buffers.has_tables = self.has_tables(item.matrix, rows * item.columns.len(), buffers);
         let turned = self.turns.then(|| buffers.turned.make(&self.data, (above, rows), (from, items)));
         if joins {
             let wide = (JOINED / self.extent.columns).max(1) * self.extent.columns;
@@ -181,41 +111,34 @@ impl<T: Real> Encoder<T> {
         buffers: &mut Buffers<T>,
     ) {
         let row_block = self.extent.row_block(row);
-        buffers.clear(blocks, self.grid.is_some() || self.widens());
+        // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
+        let has_tables = buffers.has_tables && self.grid.is_none();
+        let at_once = has_tables && self.what.four_over_six.is_none();
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(grid) = &self.grid {
-                let place =
-                    (matrix * self.extent.row_blocks() + row_block) * self.extent.column_blocks() + first;
-                let found = &grid[place..place + blocks];
-                for ((amax, extremes), known) in buffers.amax.iter_mut().zip(&mut buffers.extremes).zip(found)
-                {
-                    (*amax, *extremes) = *known;
-                }
+            let (found, of_blocks) = ((matrix, row, rows), (start, end));
+            let most = if at_once {
+                self.measure_shorts(found, of_blocks, (first, blocks), buffers)
             } else {
-                self.measure((matrix, row, rows), (start, end), first, buffers);
-            }
-            if let (Some(amax), false) = (self.what.amax, self.what.scheme.global_scale) {
-                let found = buffers.amax.iter().all(|amax| amax.to_f64().is_finite());
-                buffers.amax.fill(T::from_f64(if found { amax } else { f64::NAN }));
-            }
-            let mut largest = [T::default()];
-            let whole = Blocks { width: blocks.max(1), begun: 0 };
-            let found = Area { first: buffers.amax.as_ptr().cast(), pitch: 0, rows: 1, columns: blocks };
-            raise_largest(self.level, found, whole, bits_of(&mut largest));
-            if !largest[0].is_finite() && !self.what.nan_scales {
+                self.measure_band(found, of_blocks, (first, blocks), buffers)
+            };
+            let Some(most) = most else {
                 self.failed.store(true, Ordering::Relaxed);
                 return;
-            }
-            if let Some(error) = self.what.four_over_six {
-                self.better_scales((matrix, row, rows), (start, end), first, error, buffers);
+            };
+            if at_once {
+                self.scales_of_shorts(matrix, buffers);
+            } else if let Some(error) = self.what.four_over_six {
+                self.better_scales(found, of_blocks, first, error, buffers);
             } else {
                 self.scales(matrix, 1.0, buffers);
-                if !self.needs_no_factors(end - start, buffers) {
-                    self.factors(matrix, buffers);
-                }
+                self.factors(matrix, buffers);
             }
-            self.find_cells(rows * self.extent.block.1.min(end - start), buffers);
+            buffers.by_scale = has_tables && self.have_all(most, buffers);
+            if at_once && !buffers.by_scale {
+                self.complete(matrix, buffers);
+            }
+            self.find_block_tables(rows * self.extent.block.1.min(end - start), buffers);
             if row % self.extent.block.0 == 0 {
                 self.write_blocks(matrix, row_block, (first, blocks), buffers);
             }

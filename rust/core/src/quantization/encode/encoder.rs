@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
-use super::places::ByCells;
 use super::rounded::{Rounded, single};
 use super::source::{Source, TURNED};
+use super::tables::ByTables;
 use crate::cast::{PlannedCast, Settings};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::{Options, Overflow, Rounding};
@@ -13,7 +13,8 @@ use crate::codec::reference::worth;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
-use crate::kernels::tables::cells::e2m1_step;
+use crate::kernels::tables::e2m1_codes::fits_e2m1;
+use crate::quantization::arithmetic::PIECE;
 use crate::quantization::element::Element;
 use crate::quantization::element::names::{E2M1, E4M3, INT8, UINT8};
 use crate::quantization::largest::Extremes;
@@ -78,8 +79,10 @@ pub(super) struct Encoder<T> {
     pub(super) failed: AtomicBool,
     /// The largest magnitudes and extremes of all blocks, if they were found before.
     pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
-    /// What codes are found by, if not by quotients.
-    pub(super) by_cells: Option<ByCells>,
+    /// Those of all blocks as bf16, if they were found with that of the array.
+    pub(super) amaxes: Option<Vec<u16>>,
+    /// What codes are found by, if not by quotients that are rounded.
+    pub(super) by_tables: Option<ByTables>,
 }
 
 fn common_multiple(a: usize, b: usize) -> usize {
@@ -222,35 +225,39 @@ impl<T: Real> Encoder<T> {
             level: Level::active(),
             failed: AtomicBool::new(false),
             grid: None,
-            by_cells: None,
+            amaxes: None,
+            by_tables: None,
             extent,
             what,
         };
-        encoder.by_cells = encoder.by_cells();
+        encoder.by_tables = encoder.by_tables();
         Ok(encoder)
     }
 
-    /// Returns what codes are found by, if not by quotients.
-    fn by_cells(&self) -> Option<ByCells> {
+    /// Returns what codes are found by, if not by quotients that are rounded.
+    fn by_tables(&self) -> Option<ByTables> {
         let plain = self.source.is_bf16()
             && size_of::<T>() == size_of::<f32>()
             && !self.widens()
             && self.map.is_none()
-            && self.what.offset == 0
             && !self.what.nan_scales
-            && (self.quotient.is_none() || self.float != Float::F32)
             && self.is_usual();
-        let in_bytes = self.stored.format.item_size() == 1;
-        match self.element.name() {
-            E2M1 if plain
-                && in_bytes
-                && matches!(self.recipe.family, Family::Mx | Family::TwoLevel)
-                && self.ties() == Ties::Even =>
-            {
-                e2m1_step(self.level, self.extent.block.1).map(ByCells::E2m1)
+        let width = self.extent.block.1;
+        match (self.element.name(), self.recipe.family) {
+            _ if !plain => None,
+            (E2M1, Family::Mx | Family::TwoLevel) => {
+                let has_tables = self.stored.format.item_size() == 1
+                    && matches!(self.ties(), Ties::Even | Ties::TowardsZero)
+                    && self.what.offset == 0
+                    && fits_e2m1(self.level, width)
+                    && PIECE.is_multiple_of(width);
+                has_tables.then_some(ByTables::OfScales)
             }
-            E4M3 if plain => Some(ByCells::E4m3),
-            _ => None,
+            (E4M3, _) if self.quotient.is_none() || self.float == Float::Bf16 => Some(ByTables::OfBlocks),
+            _ => {
+                let is_whole = self.float == Float::Bf16 && self.limits.is_some() && !self.multiplies();
+                (is_whole && self.rounds_to_even()).then_some(ByTables::Integers)
+            }
         }
     }
 

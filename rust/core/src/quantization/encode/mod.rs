@@ -8,18 +8,20 @@
 //! magnitudes found before, by all threads.
 //!
 //! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
-//! * `bands`: the order of work. `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes;
-//!   `cells`: bf16 to codes at once.
+//! * `bands`: the order of work; `amaxes`: the largest magnitudes that it begins with.
+//! * `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes.
+//! * `tables`, `by_tables`: the same for bf16, without arithmetic but for that of the tables.
 
+mod amaxes;
 mod bands;
-mod cells;
+mod by_tables;
 mod encoder;
 mod operands;
 mod pieces;
-mod places;
 mod rounded;
 mod scales;
 mod source;
+mod tables;
 
 use encoder::Encoder;
 use operands::refuse;
@@ -189,7 +191,9 @@ impl<T: Real> Encoder<T> {
         let Some(global) = global else { return Ok(()) };
         self.what.x.pointer = x;
         // SAFETY: the caller's promise.
-        let amax = unsafe { block_amax(&self.what.x, threads)? };
+        let amax = unsafe {
+            if self.finds_amaxes() { self.find_amaxes(threads)? } else { block_amax(&self.what.x, threads)? }
+        };
         // The element that is not finite is found later.
         let amax = if amax.is_finite() { amax } else { 1.0 };
         let found = global_scale(amax as f32, self.recipe.name, self.what.x.format, self.what.global_max)?;

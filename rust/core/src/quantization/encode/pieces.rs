@@ -1,6 +1,6 @@
 //! Pieces of rows: quotients, codes, packing.
 
-use super::cells::{Elements, Tables};
+use super::by_tables::Elements;
 use super::encoder::{Encoder, Limits};
 use super::operands::FourOverSix;
 use super::rounded::single;
@@ -9,9 +9,10 @@ use crate::cast::{PlannedCast, cast_piece};
 use crate::codec::options::Rounding;
 use crate::codec::reference::worth;
 use crate::format::{Format, Kind};
+use crate::kernels::tables::e2m1_codes::Form;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, by_block, limit};
 use crate::quantization::nearest::{e2m1_towards_zero, limit_codes, nearest, whole};
-use crate::quantization::packing::pack;
+use crate::quantization::packing::{Packing, pack};
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Steps, Ties};
@@ -148,15 +149,12 @@ impl<T: Real> Encoder<T> {
                 self.source.load(places.0, places.1, (raw, to)).cast()
             }
         };
-        if self.by_cells.is_some() {
+        if self.by_tables.is_some() {
             let elements = Elements { area: found, blocks, here: here.clone() };
             // SAFETY: as above.
             if unsafe { self.write_codes(places.0, places.1, Some(elements), buffers) } {
                 return;
             }
-        }
-        if buffers.factors.is_empty() {
-            self.factors(matrix, buffers);
         }
         let Buffers { values, factors, shifts, rounded, reciprocals, .. } = &mut *buffers;
         let factors = &factors[here.clone()];
@@ -198,7 +196,8 @@ impl<T: Real> Encoder<T> {
         unsafe { self.write_codes((matrix, row, rows), (start, columns), None, buffers) };
     }
 
-    /// Rounds the values of a piece, or finds the codes of its elements by cells, and packs the codes. Returns whether it did.
+    /// Rounds the values of a piece, or finds the codes of its elements by tables, and packs the codes. Returns whether it
+    /// did.
     ///
     /// # Safety
     /// As for [`encode`].
@@ -206,17 +205,13 @@ impl<T: Real> Encoder<T> {
         &self,
         (matrix, row, rows): (usize, usize, usize),
         (start, columns): (usize, usize),
-        by_cells: Option<Elements>,
+        by_tables: Option<Elements>,
         buffers: &mut Buffers<T>,
     ) -> bool {
-        let Buffers {
-            values, codes, packed, turned, places, has_places, bytes, cells, factors, reciprocals, left, ..
-        } = buffers;
-        let data = turned.of(&self.data);
+        let data = buffers.turned.of(&self.data);
         let index = ((matrix * self.extent.rows + row) * self.extent.columns + start) as u64;
         let (packing, bits, size) = (self.what.packing, self.what.scheme.bits, self.data.size());
         let count = rows * columns;
-        let codes = &mut codes.0[..count];
         let (from, to) = (self.bytes(start), self.bytes(start + columns));
         let items = to.div_ceil(size) - from / size;
         let is_plain = self.is_plain();
@@ -227,23 +222,28 @@ impl<T: Real> Encoder<T> {
         let there = data.row(matrix, row).wrapping_add(from);
         // SAFETY: the caller's promise; there is room for the containers of a piece, at most 4 bytes for each code.
         unsafe {
-            let codes = if direct && is_plain { std::slice::from_raw_parts_mut(there, count) } else { codes };
-            if let Some(elements) = by_cells {
-                let tables = Tables {
-                    places: places.as_deref().filter(|_| *has_places),
-                    scales: bytes,
-                    cells,
-                    factors,
-                    reciprocals,
-                    left,
-                    values: &mut values.0,
+            let is_last = direct && is_plain;
+            if let Some(elements) = by_tables {
+                let nibbles = match packing {
+                    Packing::Dense if bits == 4 => Some(Form::LowFirst),
+                    Packing::HighFirst => Some(Form::HighFirst),
+                    _ => None,
                 };
-                if !self.by_tables(elements, tables, codes) {
+                let nibbles = nibbles.filter(|&form| direct && self.has_form(form, elements.blocks));
+                if let Some(form) = nibbles {
+                    return self.find_codes(elements, (Some(there), form), buffers);
+                }
+                if !self.find_codes(elements, (is_last.then_some(there), Form::Bytes), buffers) {
                     return false;
                 }
             } else {
+                let Buffers { values, codes, .. } = &mut *buffers;
+                let last = is_last.then(|| std::slice::from_raw_parts_mut(there, count));
+                let codes = last.unwrap_or(&mut codes.0[..count]);
                 self.round(index, (&values.0[..count], self.float), codes);
             }
+            let Buffers { codes, packed, turned, .. } = buffers;
+            let (codes, data) = (&codes.0[..count], turned.of(&self.data));
             if direct {
                 if !is_plain {
                     pack(self.level, (packing, bits), codes.as_ptr(), there, count);
@@ -300,7 +300,7 @@ impl<T: Real> Encoder<T> {
         }
     }
 
-    fn rounds_to_even(&self) -> bool {
+    pub(super) fn rounds_to_even(&self) -> bool {
         self.settings.options.rounding == Some(Rounding::NearestEven)
     }
 

@@ -11,7 +11,7 @@ use crate::quantization::largest::Extremes;
 use crate::quantization::real::Real;
 use crate::quantization::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::quantization::recipe::{Family, Steps, ZeroScale};
-use crate::quantization::scale_rule::{Largest, ScaleRule, addend, power, power_code};
+use crate::quantization::scale_rule::{Largest, ScaleRule, addend, exponent, power, power_code};
 use crate::quantization::scaled::reciprocals;
 
 /// What bitsandbytes divides by at least.
@@ -46,13 +46,22 @@ impl<T: Real> Encoder<T> {
         (global, T::from_f32(encode_scale(self.what.amax.unwrap_or(0.0) as f32, most)))
     }
 
-    /// Finds what codes are computed with, of any scales under a global one.
-    pub(super) fn factors_of_scales(&self, matrix: usize, buffers: &mut Buffers<T>) {
-        self.find_factors(self.of_all(matrix), buffers);
+    /// Returns what rules for powers of two add to magnitudes, and the exponent of the largest element.
+    pub(super) fn power_steps(&self) -> (u64, i64) {
+        let rule = self.what.rule.or(self.recipe.rule).unwrap_or(ScaleRule::Floor);
+        (addend(rule, &self.largest), exponent(self.largest.value))
+    }
+
+    /// Returns the scale of a block of zeros, or its code of E8M0.
+    pub(super) fn zero_scale(&self) -> f32 {
+        match self.recipe.zero {
+            ZeroScale::Value(value) => value,
+            ZeroScale::Epsilon => self.epsilon(),
+        }
     }
 
     /// Computes scales of the largest magnitudes, as the recipe does; some find factors first, or shifts with them.
-    fn compute(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
+    pub(super) fn compute(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
         let Buffers { amax, extremes, scale, factors, shifts, constant, rounded, .. } = buffers;
         let six = T::from_f32(6.0);
         refill(scale, amax);
@@ -83,8 +92,7 @@ impl<T: Real> Encoder<T> {
                 self.over(scale, self.max, constant);
             }
             Steps::Power => {
-                let rule = self.what.rule.or(self.recipe.rule).unwrap_or(ScaleRule::Floor);
-                powers(self.level, scale, addend(rule, &self.largest), &self.largest);
+                powers(self.level, scale, self.power_steps().0, &self.largest);
             }
             Steps::DividedGlobal => {
                 self.with::<DIVIDE>(scale, six);
@@ -125,11 +133,9 @@ impl<T: Real> Encoder<T> {
     fn store(&self, buffers: &mut Buffers<T>) {
         let Buffers { amax, scale, factors, bytes, .. } = buffers;
         let steps = self.recipe.steps;
-        let zero = T::from_f32(match self.recipe.zero {
-            ZeroScale::Value(code) if self.has_powers() && steps == Steps::Power => power(code as i64) as f32,
-            ZeroScale::Value(value) => value,
-            ZeroScale::Epsilon => self.epsilon(),
-        });
+        let zero = self.zero_scale();
+        let is_power = self.has_powers() && steps == Steps::Power;
+        let zero = T::from_f32(if is_power { power(zero as i64) as f32 } else { zero });
         let has_zero = !matches!(steps, Steps::Edge | Steps::Inverse);
         let (nothing, nan) = (T::default(), T::from_f32(f32::NAN));
         // Loops that own what they need, and take no branches, are vectorised.
@@ -162,7 +168,7 @@ impl<T: Real> Encoder<T> {
     }
 
     /// Finds what codes are multiplied with, or divided by, of scales as they are stored.
-    fn find_factors(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
+    pub(super) fn find_factors(&self, (global, encode_scale): (T, T), buffers: &mut Buffers<T>) {
         let Buffers { scale, factors, constant, rounded, .. } = buffers;
         match self.recipe.steps {
             Steps::Quotient | Steps::SingleLevel | Steps::Inverse => refill(factors, scale),

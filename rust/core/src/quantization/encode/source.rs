@@ -1,15 +1,16 @@
 //! The weight, piece by piece, and the buffers of a thread.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::operands::refuse;
-use super::places::Places;
 use super::rounded::single;
+use super::tables::ScaleTables;
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
-use crate::kernels::tables::cells::{E4m3Cells, Left};
+use crate::kernels::tables::e4m3_codes::{Left, Lookup};
 use crate::kernels::tile::TILE;
 use crate::kernels::vectors::shapes::{Shape, shape_of};
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, pieces};
@@ -169,52 +170,90 @@ impl<T: Real> Source<T> {
         }
     }
 
-    /// Finds the largest magnitudes, which are 0 before, of blocks side by side in rows between two columns, given the width of blocks and the
-    /// number of the first one.
+    /// Whether elements of 16 bits are in the order of their magnitudes after the sign.
+    fn is_short(&self) -> bool {
+        matches!(self.shape, Some(Shape::Bf16 | Shape::F16))
+    }
+
+    /// Finds the largest magnitudes, which are 0 before, of blocks side by side in rows between two columns, given the
+    /// width of blocks and the number of the first one.
     ///
     /// # Safety
     /// The elements are readable.
     pub(super) unsafe fn raise(
         &self,
-        (matrix, row, rows): (usize, usize, usize),
-        (begin, end): (usize, usize),
+        rows: (usize, usize, usize),
+        columns: (usize, usize),
         (width, first): (usize, usize),
         amax: &mut [T],
         buffers: &mut Buffers<T>,
     ) {
-        let Buffers { raw, values, shorts, .. } = buffers;
-        // Elements of 16 bits are in the order of their magnitudes after the sign.
-        let is_short = matches!(self.shape, Some(Shape::Bf16 | Shape::F16));
-        shorts.clear();
-        shorts.resize(if is_short { amax.len() } else { 0 }, 0);
-        // What lies densely is read where it is.
-        let at_once = (self.is_direct || is_short) && (self.turns || self.x.is_dense());
-        let step = if at_once { end - begin } else { PIECE };
-        for start in (begin..end).step_by(step) {
-            let columns = step.min(end - start);
-            let blocks = Blocks { width, begun: start % width };
-            let here = start / width - first..(start + columns).div_ceil(width) - first;
-            // What is read where it is needs no room.
-            for (row, rows) in pieces((row, rows), if at_once { 0 } else { columns }) {
-                let rows = (matrix, row, rows);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    if is_short {
-                        let found = self.read(rows, (start, columns), raw).cast();
-                        raise_largest(self.level, found, blocks, &mut shorts[here.clone()]);
-                    } else {
-                        let room = (&mut *raw, values.0.as_mut_ptr());
-                        let found = self.load(rows, (start, columns), room).cast();
-                        raise_largest(self.level, found, blocks, bits_of(&mut amax[here.clone()]));
-                    }
-                }
+        if self.is_short() {
+            // SAFETY: the caller's promise; there are as many.
+            unsafe {
+                self.raise_shorts(rows, columns, (width, first), amax.len(), buffers);
+                let shorts = &buffers.shorts;
+                self.cast.run(shorts.as_ptr().cast(), amax.as_mut_ptr().cast(), shorts.len());
+            }
+            return;
+        }
+        let Buffers { raw, values, .. } = buffers;
+        for (rows, columns) in self.pieces(rows, columns, self.is_direct) {
+            let (blocks, here) = blocks_of(columns, (width, first));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let found = self.load(rows, columns, (&mut *raw, values.0.as_mut_ptr())).cast();
+                raise_largest(self.level, found, blocks, bits_of(&mut amax[here]));
             }
         }
-        if is_short {
-            // SAFETY: there are as many.
-            unsafe { self.cast.run(shorts.as_ptr().cast(), amax.as_mut_ptr().cast(), shorts.len()) };
+    }
+
+    /// Finds those of elements of 16 bits, of so many blocks.
+    ///
+    /// # Safety
+    /// The elements are readable.
+    pub(super) unsafe fn raise_shorts(
+        &self,
+        rows: (usize, usize, usize),
+        columns: (usize, usize),
+        (width, first): (usize, usize),
+        count: usize,
+        buffers: &mut Buffers<T>,
+    ) {
+        let Buffers { raw, shorts, .. } = buffers;
+        shorts.clear();
+        shorts.resize(count, 0);
+        for (rows, columns) in self.pieces(rows, columns, true) {
+            let (blocks, here) = blocks_of(columns, (width, first));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let found = self.read(rows, columns, raw).cast();
+                raise_largest(self.level, found, blocks, &mut shorts[here]);
+            }
         }
     }
+
+    /// Returns rows and columns that are read at once: what lies densely, where it is, without room.
+    fn pieces(
+        &self,
+        (matrix, row, rows): (usize, usize, usize),
+        (begin, end): (usize, usize),
+        is_direct: bool,
+    ) -> impl Iterator<Item = ((usize, usize, usize), (usize, usize))> {
+        let at_once = is_direct && (self.turns || self.x.is_dense());
+        let step = if at_once { (end - begin).max(1) } else { PIECE };
+        (begin..end).step_by(step).flat_map(move |start| {
+            let columns = step.min(end - start);
+            let elements = if at_once { 0 } else { columns };
+            pieces((row, rows), elements).map(move |(row, rows)| ((matrix, row, rows), (start, columns)))
+        })
+    }
+}
+
+/// Returns the blocks of some columns, and their places among those from a first one on.
+fn blocks_of((start, columns): (usize, usize), (width, first): (usize, usize)) -> (Blocks, Range<usize>) {
+    let here = start / width - first..(start + columns).div_ceil(width) - first;
+    (Blocks { width, begun: start % width }, here)
 }
 
 /// Elements of the weight that are not read where they are: a piece, or an item.
@@ -243,14 +282,16 @@ pub(super) struct Buffers<T: Real> {
     pub(super) factors: Vec<T>,
     pub(super) shifts: Vec<T>,
     pub(super) reciprocals: Vec<f32>,
-    /// That of a factor whose cells are found.
+    /// That of a factor whose table is made.
     pub(super) own_reciprocal: Vec<f32>,
     pub(super) constant: Vec<T>,
-    /// Where the cells of scales begin, of the last item with places, and whether the item in work has these; or the
-    /// tables of the blocks of a band.
-    pub(super) places: Option<Box<Places>>,
-    pub(super) has_places: bool,
-    pub(super) cells: Vec<E4m3Cells>,
+    /// The tables of all stored scales that were made last; whether they are those of the item in work, and whether they
+    /// have the codes of all blocks of the band.
+    pub(super) tables: Option<Box<ScaleTables>>,
+    pub(super) has_tables: bool,
+    pub(super) by_scale: bool,
+    /// The tables of blocks, or none.
+    pub(super) of_blocks: Vec<Lookup>,
     pub(super) left: Vec<Left>,
 }
 

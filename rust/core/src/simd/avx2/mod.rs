@@ -1,7 +1,7 @@
 //! Registers of 256 bits: AVX2 with F16C.
 
-mod cells;
 mod conversions;
+mod intervals;
 mod magic_addition;
 mod nibble_tables;
 mod stochastic;

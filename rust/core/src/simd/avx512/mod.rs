@@ -1,7 +1,7 @@
 //! Registers of 512 bits: AVX-512.
 
-mod cells;
 mod conversions;
+mod intervals;
 mod nibble_tables;
 mod stochastic;
 mod vector;

@@ -1,7 +1,7 @@
 //! Registers of 128 bits: NEON.
 
-mod cells;
 mod conversions;
+mod intervals;
 mod nibble_tables;
 mod stochastic;
 mod vector;
