@@ -219,7 +219,7 @@ LIES: dict[str, tuple[dict[str, str], str]] = {
     "a path that climbs out": ({"x": "../in/" + NAMES[0]}, "not the name of a file in this folder"),
     "a folder": ({"x": ".."}, "not the name of a file in this folder"),
     "two names become one": (
-        {"x": NAMES[0], "z": NAMES[0].removeprefix("pytorch_")},
+        {"x": NAMES[0], "z": NAMES[1], "v": NAMES[0].removeprefix("pytorch_")},
         "would have the same name",
     ),
 }
@@ -227,7 +227,7 @@ LIES: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("weight_map", "message"), LIES.values(), ids=LIES)
 def test_an_index_that_lies(sharded: Path, weight_map: dict[str, str], message: str) -> None:
-    write_tensors(sharded / NAMES[0].removeprefix("pytorch_"), z=floats(4))
+    write_tensors(sharded / NAMES[0].removeprefix("pytorch_"), v=floats(4))
     write_index(sharded, weight_map)
     with pytest.raises(checkpoint.CheckpointError, match=message):
         checkpoint.cast_file(sharded, sharded.with_name("out"), "bfloat16")

@@ -219,8 +219,8 @@ def test_an_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (lambda index: index.update({SCALE: first}), (SCALE, first)),
         (lambda index: index.update({SCALE: "gone.safetensors"}), (SCALE, "gone.safetensors")),
         (lambda index: index.update({"b.weight": third}), ("b.weight", third)),
-        (lambda index: index.pop("norm.weight"), ()),
-        (lambda index: index.pop(WEIGHT), (SCALE,)),
+        (lambda index: index.pop("norm.weight"), ("norm.weight", third)),
+        (lambda index: index.pop(WEIGHT), (WEIGHT, first)),
     )
     for place, (lie, parts) in enumerate(lies):
         folder = sharded(tmp_path / str(place), model())
@@ -233,6 +233,30 @@ def test_an_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     hidden = sharded(tmp_path / "hidden", model())
     checkpoint.save(hidden / third, {"norm.weight": np.ones(4, np.float32), "x": np.ones(1)})
     refused(hidden, capsys, "'x'", third)
+    for command in (["quantize", "--scheme", "int8_channel"], ["transcode", "--to", "modelopt"]):
+        out = str(tmp_path / "out")
+        assert main([command[0], str(hidden), out, *command[1:]]) == 2
+        assert "tensor 'x' is in" in capsys.readouterr().err
+
+
+def test_an_index_without_a_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = (f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3))
+    lies: tuple[tuple[str, dict[str, str]], ...] = (
+        (third, {WEIGHT: first, SCALE: second}),
+        (first, {}),
+    )
+    for place, (shard, weights) in enumerate(lies):
+        folder = sharded(tmp_path / str(place), MODELS["deepseek, scales of float32"]())
+        (folder / INDEX).write_text(json.dumps({"weight_map": weights}))
+        name = WEIGHT if shard == first else "norm.weight"
+        refused(folder, capsys, f"tensor '{name}' is in '{shard}'", INDEX)
+        assert main(["verify", str(folder), str(folder)]) == 2
+        assert main(["cast", str(folder), str(tmp_path / "out"), "--dtype", "float16"]) == 2
+    out = tmp_path / "out"
+    whole = sharded(tmp_path / "whole", MODELS["deepseek, scales of float32"]())
+    (whole / INDEX).write_text(json.dumps({"weight_map": lies[0][1]}))
+    checkpoint.dequantize_file(whole, out, exclude=third)
+    assert set(checkpoint.load(out)) == {WEIGHT}
 
 
 def test_nothing_to_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

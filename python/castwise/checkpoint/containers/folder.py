@@ -35,6 +35,7 @@ _FILE = re.compile(
     r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
     re.DOTALL,
 )
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
 _OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
 """What the names of torch's files begin with that transformers, diffusers and peft load."""
 
@@ -251,6 +252,8 @@ def _open_component(root: Path, prefix: str, names: list[str], other_forms: set[
         if shard not in names:
             raise CheckpointError(_missing(folder, shard, tensors))
     shards = {shard: _open_shard(folder / shard, one) for shard, one in indexed.items()}
+    if chosen:
+        _check_series(folder, chosen[0], indexed, stems)
     if variants := others.intersection(stems).difference(indexed):
         there = {tensor for shard in shards.values() for tensor in shard.tensors}
         for name in sorted(variants):
@@ -262,6 +265,29 @@ def _open_component(root: Path, prefix: str, names: list[str], other_forms: set[
         {prefix + shard: reader for shard, reader in shards.items()},
         {prefix + shard: one for shard, one in indexed.items()},
     )
+
+
+def _check_series(
+    folder: Path, index: str, indexed: Container[str], stems: Mapping[str, str]
+) -> None:
+    """CheckpointError if a file is one of the shards by its name, and the index has it nowhere."""
+    series = {_series(stem) for name, stem in stems.items() if name in indexed}
+    for name, stem in stems.items():
+        if name in indexed or name.endswith(".json"):
+            continue
+        is_shard = _series(stem) in series - {None} or not series
+        if is_shard and (tensors := _open_shard(folder / name, ()).tensors):
+            raise CheckpointError(
+                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, by its name a shard, of "
+                f"which {index} has nothing; fetch the index again, or leave the file out "
+                "(exclude, --exclude)"
+            )
+
+
+def _series(stem: str) -> str | None:
+    """Return what the names of all shards of a model have, None if it is not a shard's."""
+    found = _SHARD.fullmatch(stem)
+    return found and f"{found[1]}-of-{found[2]}"
 
 
 def _check_variant(path: Path, stem: str, tensors: Container[str]) -> None:

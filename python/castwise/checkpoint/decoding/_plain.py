@@ -23,7 +23,7 @@ from castwise.checkpoint.decoding._decode import FORMATS, Decode
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import Exceptions
-from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.plan import plan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
@@ -232,13 +232,8 @@ class _Plain:
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
                     f"({', '.join(CONFIGS)})"
                 )
-        there: Mapping[str, str] | None = self._component.index.get("weight_map")
-        for shard, reader in self._component.shards.items():
-            for name in reader.tensors:
-                if there is not None and name not in there:
-                    raise self._refusal(
-                        f"tensor {name!r} is in {shard}, and its index has it nowhere"
-                    )
+        if (reason := not_indexed(self._component)) is not None:
+            raise self._refusal(reason)
 
     def _chosen(self, found: Quantization) -> list[QuantizedWeight]:
         if self._how.only is None:

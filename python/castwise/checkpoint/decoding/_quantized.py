@@ -89,6 +89,22 @@ def found_in(
     return Quantization((f"{component.prefix}gguf",), weights=weights)
 
 
+def not_indexed(component: Component) -> str | None:
+    """Say which tensor of a shard the index leaves out; None if it has all."""
+    if component.index_name is None:
+        return None
+    there = component.index["weight_map"]
+    return next(
+        (
+            f"tensor {name!r} is in {shard}, and its index has it nowhere"
+            for shard, reader in component.shards.items()
+            for name in reader.tensors
+            if name not in there
+        ),
+        None,
+    )
+
+
 def stated_of(
     source: Reader | CheckpointFolder, component: Component
 ) -> tuple[list[TensorInfo], dict[str, Any], dict[str, str], tuple[str, ...]]:

@@ -32,7 +32,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import without_quantization
-from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
@@ -261,6 +261,8 @@ class _Plan:
         tensors, configs, pairs, unreadable = stated_of(source, component)
         if unreadable:
             raise self._refusal(f"what may state how it is stored cannot be read: {unreadable[0]}")
+        if (reason := not_indexed(component)) is not None:
+            raise self._refusal(reason)
         self._check_plain(component, tensors, configs, pairs)
         self._turned = turned_type(configs)
         config = configs.get(CONFIG, {})

@@ -25,7 +25,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
-from castwise.checkpoint.decoding._quantized import found_in, stated_of
+from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import Kept
 from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
@@ -140,6 +140,8 @@ class _Relaid:
         tensors, configs, pairs, unreadable = stated_of(source, component)
         if unreadable:
             raise self._refusal(f"what states how it is stored cannot be read: {unreadable[0]}")
+        if (reason := not_indexed(component)) is not None:
+            raise self._refusal(reason)
         found = found_in(component, tensors, configs, pairs)
         self.weights: Sequence[QuantizedWeight] = () if found is None else found.weights
         self.consumed: list[str] = []
