@@ -279,10 +279,10 @@ def packed_in_order_of_activations() -> Decodable:
     return made
 
 
-def nvfp4(recipe: str) -> Callable[[], Decodable]:
+def nvfp4(recipe: str, size: int = 16) -> Callable[[], Decodable]:
     def make() -> Decodable:
         draw = Draw()
-        codes, scale = draw.codes(4, 24, 64), np.abs(draw.float8(24, 4).astype(np.float32))
+        codes, scale = draw.codes(4, 24, 64), np.abs(draw.float8(24, 64 // size).astype(np.float32))
         scale = scale.astype(E4M3)
         second = np.array([2688 / 3], np.float32)
         values = codes.view(E2M1).astype(np.float32)
@@ -303,10 +303,12 @@ def nvfp4(recipe: str) -> Callable[[], Decodable]:
             tensors = {"a.weight": packed, "a.weight_scale": scale, "a.weight_scale_2": second}
             tensors["a.input_scale"] = second
             effective = scale.astype(np.float32) * second
-            section = {"quant_algo": "NVFP4", "group_size": 16}
+            # That of 32 is for engines that multiply in float8.
+            name = {16: "NVFP4", 32: "W4A8_NVFP4_FP8"}[size]
+            section = {"quant_algo": name, "group_size": size}
             config = stated(quant_method="modelopt", **section)
             files = {"hf_quant_config.json": {"quantization": section}}
-        plain = {"a.weight": decoded(values, effective, (1, 16))}
+        plain = {"a.weight": decoded(values, effective, (1, size))}
         return Decodable(tensors, plain, config, files)
 
     return make
@@ -676,6 +678,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "compressed-tensors, mxfp4": mx(4, recipe="compressed-tensors"),
     "compressed-tensors, mxfp6": mx(6, recipe="compressed-tensors"),
     "modelopt, nvfp4": nvfp4("modelopt"),
+    "modelopt, nvfp4 in blocks of 32": nvfp4("modelopt", 32),
     "modelopt, int4": modelopt_int4(scaled=False),
     "modelopt, int4, scaled inputs": modelopt_int4(scaled=True),
     "modelopt, w4a8, scaled inputs": modelopt_w4a8(scaled=True),

@@ -507,6 +507,8 @@ def test_what_goes_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     refused(models["mlx, mxfp4"], CT, says=("'a.weight' is mxfp4 as by mlx",))
     ragged = write_model(tmp_path / "ragged", MODELS[f"{MODELOPT}, nvfp4"]())
     refused(ragged, COMFY, says=("'a.weight' is a matrix of 24x64", "16x16"))
+    wide = write_model(tmp_path / "wide", MODELS["modelopt, nvfp4 in blocks of 32"]())
+    refused(wide, CT, says=("'a.weight' has blocks of 1x32",))
     old = MODELS["comfy, old"]()
     old.tensors["model.a.weight"] = old.tensors["model.a.weight"].view(ml_dtypes.float8_e5m2)
     refused(write_model(tmp_path / "e5m2", old), CT, says=("'model.a.weight' is float8_e5m2",))

@@ -220,6 +220,12 @@ class _Relaid:
                 f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {made}, of which "
                 f"castwise makes no {wanted or 'form'} of {self._recipe}; {AGAIN}"
             )
+        own = find_scheme(old[0])
+        if own.global_scale and weight.block not in (None, own.block):
+            size = "x".join(map(str, weight.block))
+            raise self._refusal(
+                f"{weight.payload!r} has blocks of {size}, which {self._recipe} has not; {AGAIN}"
+            )
         section = self._section(weight)
         try:
             plan = decoding(

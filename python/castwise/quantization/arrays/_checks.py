@@ -90,6 +90,8 @@ def _check_block(views: Views) -> None:
     if block == scheme.block:
         return
     free = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    # ModelOpt's W4A8 has nvfp4 in blocks of 32; blocks of rows are stored as blocks of one.
+    free = free or (scheme.global_scale and block[0] == 1)
     if not free or min(block) < 1:
         use = "(rows, columns)" if free else scheme.block
         raise ValueError(f"block={block} is not valid for {scheme.name}; use {use}.")
