@@ -259,6 +259,37 @@ def test_an_index_without_a_shard(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert set(checkpoint.load(out)) == {WEIGHT}
 
 
+@pytest.mark.parametrize(
+    ("name", "section", "words"),
+    [
+        ("gptq, 4 bits", {"is_marlin_format": True}, ("'marlin'", "GPTQModel")),
+        ("gptq, 4 bits", {"quant_method": "gptq_marlin"}, ("'gptq_marlin'", "library")),
+        ("awq", {"bits": 3}, ("AWQ with 3 bits", "AutoAWQ")),
+        ("awq", {"version": "gemv"}, ("'gemv'", "AutoAWQ")),
+    ],
+)
+def test_other_packings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, section: Any, words: Any
+) -> None:
+    model = MODELS[name]()
+    model.config["quantization_config"] |= section
+    refused(write(tmp_path / "model", model), capsys, *words)
+
+
+@pytest.mark.parametrize("group", [-1, 2**31 - 1])
+@pytest.mark.parametrize(
+    "name", ["gptq, order of activations", "compressed-tensors, order of activations"]
+)
+def test_an_index_of_other_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, group: int
+) -> None:
+    model = MODELS[name]()
+    part = next(one for one in model.tensors if one.endswith("g_idx"))
+    model.tensors[part] = model.tensors[part].copy()
+    model.tensors[part][3] = group
+    refused(write(tmp_path / "model", model), capsys, f"'{part}' has {group}")
+
+
 def test_nothing_to_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "model", Decodable({"a.weight": np.ones((8, 8), np.float32)}, {}))
     refused(folder, capsys, "no weight in it is quantised")

@@ -259,7 +259,7 @@ def test_planted_faults(tmp_path: Path) -> None:
     refused("index", changed(gptq(4), g_idx=np.zeros(127, np.int32)), "a.g_idx", "(127,)")
     refused("3 bits", gptq(3)(), "a.qweight", "int3_group", "gptq")
     marlin = gptq(4, "marlin")()
-    refused("marlin", marlin, "a.qweight", "'marlin'", "GPTQModel reads it")
+    refused("packing", marlin, "a.qweight", "'marlin'", "GPTQModel reads it")
     gemv = awq()
     gemv.config["quantization_config"]["version"] = "gemv"
     refused("gemv", gemv, "a.qweight", "'gemv'")
@@ -270,4 +270,15 @@ def test_planted_faults(tmp_path: Path) -> None:
     ragged.config["quantization_config"]["group_size"] = 48
     ragged.tensors["a.qzeros"] = np.zeros((3, 8), np.int32)
     ragged.tensors["a.scales"] = np.ones((3, 64), np.float16)
+    refused("groups", ragged, "'a.g_idx' has 3, and there are 3 groups")
+    ragged.tensors["a.g_idx"] //= 2
     refused("ragged", ragged, "a.qweight", "group of 48")
+    negative = gptq(4, reordered=True)()
+    negative.tensors["a.g_idx"][5] = -1
+    refused("negative groups", negative, "'a.g_idx' has -1, and there are 4 groups")
+    marlin = gptq(4)()
+    marlin.config["quantization_config"]["is_marlin_format"] = True
+    refused("marlin flag", marlin, "a.qweight", "'marlin'", "GPTQModel")
+    unknown = gptq(4)()
+    unknown.config["quantization_config"]["quant_method"] = "marlin"
+    refused("marlin method", unknown, "does not know the method 'marlin'", "library of that method")

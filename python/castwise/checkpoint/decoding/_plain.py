@@ -55,6 +55,8 @@ WRAPPED = (
     "one"
 )
 
+UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
+
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
 
@@ -210,7 +212,7 @@ class _Plain:
         """Refuse what does not say for certain how each weight is stored."""
         stated = ", ".join(found.stated)
         if found.unknown is not None:
-            raise self._refusal(f"castwise does not know the method {found.unknown!r} ({stated})")
+            raise self._refusal(UNKNOWN.format(found.unknown, stated))
         if found.orphans:
             orphan = max(found.orphans, key=lambda one: one.is_payload)
             raise self._refusal(f"{orphan} ({len(found.orphans):,} such tensors)")

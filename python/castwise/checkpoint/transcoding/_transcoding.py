@@ -24,7 +24,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
-from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
+from castwise.checkpoint.decoding._plain import METADATA, UNKNOWN, WRAPPED
 from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import Kept
@@ -180,15 +180,16 @@ class _Relaid:
         """Refuse what the other form has no place for."""
         if found.orphans:
             raise self._refusal(f"{found.orphans[0]} ({len(found.orphans):,} such tensors)")
-        if found.unknown is not None or not found.weights:
-            raise self._refusal(
-                f"{listed(list(found.stated))} is not known, or not complete; {AGAIN}"
-            )
+        stated = ", ".join(found.stated)
+        if found.unknown is not None:
+            raise self._refusal(UNKNOWN.format(found.unknown, stated))
         for one in self._stated:
-            if one.section.get("kv_cache_quant_algo") or one.section.get("kv_cache_scheme"):
-                raise self._refusal(f"caches are stated otherwise there ({one.origin})")
             if (reason := undecodable(one)) is not None:
                 raise self._refusal(f"{one.origin}: {reason}")
+            if one.section.get("kv_cache_quant_algo") or one.section.get("kv_cache_scheme"):
+                raise self._refusal(f"caches are stated otherwise there ({one.origin})")
+        if not found.weights:
+            raise self._refusal(f"no weight is stored as is stated ({stated})")
         others = [name for name in found.others if not name.endswith(_OF_COMFY)]
         if others:
             raise self._refusal(f"scales of caches are stored otherwise there: {others[0]!r}")

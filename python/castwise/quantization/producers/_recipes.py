@@ -208,6 +208,7 @@ RECIPES = (
                 "qweight",
                 OF_WORD,
                 (scale_part("scales"), Part("qzeros", ZERO, OF_WORD, distinct=True)),
+                families=("int",),
                 columns=(1, 8),
                 storage=Storage(
                     np.int32,

@@ -14,6 +14,7 @@ from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._cut import row_step, rows_of
 from castwise.quantization.arrays._decode import check_steps
 from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.arrays._views import views_of
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._gguf import GGUF, layout_of
 from castwise.quantization.producers._names import Described
@@ -131,6 +132,8 @@ def _of_array(q: Any, given: Given) -> Decoding:
         q = replace(q, shape=(math.prod(q.shape), 1))
     if len(q.shape) < MATRIX:
         raise Undecodable(f"{q.data.name!r} has the shape {q.data.shape}, which is not a matrix")
+    if "group index" in q.extras:
+        _check_groups(q.extras["group index"], views_of(q).grid[-1])
     columns, size = q.shape[q.axis], q.block[1]
     parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
     names = [part.name for part in parts if isinstance(part, LazyArray)]
@@ -144,6 +147,14 @@ def _of_array(q: Any, given: Given) -> Decoding:
     if size and columns > size and columns % size and not is_free:
         raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
     return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)
+
+
+def _check_groups(index: LazyArray, count: int) -> None:
+    """Refuse an index of other groups than there are."""
+    groups = np.asarray(index)
+    wrong = groups[~((groups >= 0) & (groups < count))]
+    if wrong.size:
+        raise Undecodable(f"{index.name!r} has {wrong[0]}, and there are {count} groups from 0 on")
 
 
 def _rows(q: QuantizedArray, slab: Slab) -> Any:

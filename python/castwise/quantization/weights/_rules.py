@@ -154,6 +154,8 @@ def gptq(case: Case) -> Given:
     """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
     form = case.section.get("checkpoint_format", "gptq")
     method = case.section.get("quant_method", "gptq")
+    if case.section.get("is_marlin_format"):  # as AutoGPTQ wrote before it stated a form
+        form = "marlin"
     bits = case.bits()
     if form not in ("gptq", "gptq_v2") or method != "gptq" or bits not in (2, 3, 4, 8):
         raise Undecodable(
