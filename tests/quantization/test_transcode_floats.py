@@ -509,6 +509,15 @@ def test_what_goes_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     refused(ragged, COMFY, says=("'a.weight' is a matrix of 24x64", "16x16"))
     wide = write_model(tmp_path / "wide", MODELS["modelopt, nvfp4 in blocks of 32"]())
     refused(wide, CT, says=("'a.weight' has blocks of 1x32",))
+    unequal = MODELS["modelopt, nvfp4"]()
+    one = {name.removeprefix("a."): array for name, array in unequal.tensors.items()}
+    two = one | {"weight_scale_2": one["weight_scale_2"] * np.float32(2)}
+    pair = {"mlp.gate_proj": one, "mlp.up_proj": two}
+    unequal.tensors = {
+        f"{at}.{name}": part for at, own in pair.items() for name, part in own.items()
+    }
+    levels = tuple(f"'{at}.weight_scale_2'" for at in pair)
+    refused(write_model(tmp_path / "unequal", unequal), CT, says=(*levels, "engines fuse"))
     old = MODELS["comfy, old"]()
     old.tensors["model.a.weight"] = old.tensors["model.a.weight"].view(ml_dtypes.float8_e5m2)
     refused(write_model(tmp_path / "e5m2", old), CT, says=("'model.a.weight' is float8_e5m2",))

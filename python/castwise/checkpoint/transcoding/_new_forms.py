@@ -25,6 +25,7 @@ from castwise.quantization.producers._names import tail
 from castwise.quantization.producers._schemes import find_recipe, find_scheme, written_layout
 
 COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
+COMFY = "comfy"
 _GPT_OSS, _MODELOPT = "gpt-oss", "modelopt"
 _MARKERS = ("comfy_quant", "weight_shape")
 """Parts that only tell how a weight is stored, or its shape."""

@@ -42,6 +42,7 @@ from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokens import FILES
 from castwise.checkpoint.requests._quantizing import Made
 from castwise.checkpoint.transcoding._new_forms import (
+    COMFY,
     COMPRESSED,
     DEEPSEEK_V4,
     GGUF,
@@ -260,6 +261,7 @@ class _Relaid:
         """Find which global scales change, and which weights must have the same."""
         powers: dict[tuple[str, ...], Power] = {}
         reciprocals: dict[bytes, Reciprocal] = {}
+        shared: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
         divides = self._recipe == COMPRESSED
         for one in self._relaid:
             weight = one.weight
@@ -270,7 +272,17 @@ class _Relaid:
                 power = powers.setdefault(fused_with(weight.name), Power(divides=divides))
                 power.add(weight, one.plan)
                 one.level = power
-            elif divides != (weight.recipes == (COMPRESSED,)):
+                continue
+            # Models of ComfyUI are run by what fuses none.
+            if COMFY not in (*weight.recipes, self._recipe):
+                own = self._stored.read(level)
+                other, first = shared.setdefault(fused_with(weight.name), (level, own))
+                if first.tobytes() != own.tobytes():
+                    raise self._refusal(
+                        f"{other!r} and {level!r} are of weights that engines fuse, and differ; "
+                        f"{AGAIN}"
+                    )
+            if divides != (weight.recipes == (COMPRESSED,)):
                 value = np.float32(self._stored.read(level).reshape(()))
                 reciprocal = Reciprocal(value, divides=not divides, stored=self._stored)
                 one.level = reciprocals.setdefault(value.tobytes(), reciprocal)
