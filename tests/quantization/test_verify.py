@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint._verify import _in_step, _ulps
 from castwise.cli import main
-from decodable_models import MODELS, Decodable
+from decodable_models import MODELS, Decodable, Draw
 from test_dequantize import write
 
 
@@ -107,6 +108,27 @@ def test_streams_are_cut_at_the_same_places() -> None:
     pairs = list(_in_step(one, other))
     assert all((left == right).all() for left, right in pairs)
     assert np.concatenate([left for left, _ in pairs]).tolist() == whole.tolist()
+
+
+def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
+    """Of all that differs, only what is compared at a time takes more than a slab."""
+    draw, config = Draw(), MODELS["deepseek, scales of float32"]().config
+    threads, slab = 2, (1 + 2) * (1 << 20)  # bytes, before and after
+    for rows in (1024, 4096):
+        pair = []
+        for name in ("one", "other"):
+            tensors = {
+                "a.weight": draw.float8(rows, 4096),
+                "a.weight_scale_inv": draw.scales(rows // 128, 32),
+            }
+            pair.append(write(tmp_path / f"{name} {rows}", Decodable(tensors, {}, config)))
+        del tensors
+        tracemalloc.start()
+        found = checkpoint.verify(*pair, threads=threads)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert found.differences[0].different > rows * 4000
+        assert peak < 2 * (threads + 2) * slab + (8 << 20)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,9 @@ from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 
 _PIECE_ELEMENTS = 1 << 18
+_COMPARED_ELEMENTS = 1 << 16
+"""At a time: what differs takes many times the memory of its elements."""
+
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
 _UNITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -346,7 +349,7 @@ def _in_step(
             right = next(other, None)
         if left is None or right is None:
             return
-        count = min(left.size, right.size)
+        count = min(left.size, right.size, _COMPARED_ELEMENTS)
         yield left[:count], right[:count]
         left, right = left[count:], right[count:]
 
@@ -370,7 +373,7 @@ class _Total:
         if self._format is not None:
             dtype = numpy_dtype(self._format)
             one, other = (_cast(array, dtype) for array in (one, other))
-        if one.tobytes() == other.tobytes():
+        if np.array_equal(_bits(one), _bits(other)):
             return
         places = np.flatnonzero(_differing(one, other))
         if not places.size:
