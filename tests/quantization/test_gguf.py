@@ -13,6 +13,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
+from castwise.quantization import QuantizedArray, dequantize, quantize
 from checkpoint_samples import assert_same, floats
 from decodable_models import powers_of
 
@@ -108,10 +109,12 @@ TYPES: dict[str, tuple[int, int, int, Callable[[Array], Array]]] = {
 }
 
 
-def sample(name: str, seed: int = 0) -> tuple[tuple[int, tuple[int, ...], bytes], Array]:
+def sample(
+    name: str, rows: int = ROWS, blocks: int = BLOCKS
+) -> tuple[tuple[int, tuple[int, ...], bytes], Array]:
     """Return a tensor of random blocks, and its values."""
     kind, width, size, decode = TYPES[name]
-    raw = np.random.default_rng(seed).integers(0, 256, (ROWS, BLOCKS, size), np.uint8)
+    raw = np.random.default_rng(0).integers(0, 256, (rows, blocks, size), np.uint8)
     if name == "MXFP4":
         raw[..., 0] = raw[..., 0] % 16 + 115
     elif name == "NVFP4":
@@ -119,8 +122,8 @@ def sample(name: str, seed: int = 0) -> tuple[tuple[int, tuple[int, ...], bytes]
     else:
         raw[..., 1] = 0x20  # a half that is small and finite
         raw[..., 3 if name in ("Q4_1", "Q5_1") else 1] = 0x20
-    values = decode(raw).reshape(ROWS, BLOCKS * width)
-    return (kind, (ROWS, BLOCKS * width), raw.tobytes()), values
+    values = decode(raw).reshape(rows, blocks * width)
+    return (kind, values.shape, raw.tobytes()), values
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -141,6 +144,43 @@ def test_a_type_of_blocks(tmp_path: Path, name: str, dtype: str) -> None:
     assert found == {}
     assert checkpoint.metadata(out) == {"general.architecture": "llama", "size": "7"}
     assert checkpoint.verify(source, out).equal
+
+
+SCHEMES = {"Q4_0": "int4_group", "Q4_1": "int4_group", "Q5_0": "int5_group", "Q5_1": "int5_group"}
+SCHEMES |= {"Q8_0": "int8_group", "MXFP4": "mxfp4", "NVFP4": "nvfp4"}
+LONG = [(3, 300), (70, 3), (513, 1), (1, 2100)]
+"""Rows and blocks: pieces end within rows, or go on with the next one."""
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(("rows", "blocks"), LONG)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_of_blocks(name: str, rows: int, blocks: int, threads: int) -> None:
+    (_, shape, data), values = sample(name, rows, blocks)
+    size = TYPES[name][2]
+    raw = np.frombuffer(data, np.uint8).reshape(rows, blocks * size)
+    apart = np.zeros((rows + 2, blocks * size + 3), np.uint8)[1:-1, 2:-1]
+    apart[...] = raw
+    for array in (raw, apart):
+        q = QuantizedArray.from_parts({"blocks": array}, "gguf", shape, scheme=SCHEMES[name])
+        assert_same(dequantize(q, "float32", threads=threads), values)
+        out = np.zeros((shape[0], shape[1] + 5), ml_dtypes.bfloat16)
+        dequantize(q, out=out[:, 2:-3], threads=threads)
+        assert_same(out[:, 2:-3].copy(), values.astype(ml_dtypes.bfloat16))
+        assert not out[:, :2].any()
+        assert not out[:, -3:].any()
+
+
+@pytest.mark.parametrize("scheme", ["int8_group", "mxfp4"])
+@pytest.mark.parametrize(("rows", "blocks"), LONG)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_do_not_depend_on_others(scheme: str, rows: int, blocks: int, threads: int) -> None:
+    values = np.random.default_rng(1).normal(size=(rows, blocks * 32))
+    for dtype in (np.float32, ml_dtypes.bfloat16, np.float64):
+        x = values.astype(dtype)
+        found = quantize(x, scheme, recipe="gguf", threads=threads).data
+        each = quantize(x.reshape(-1, 32), scheme, recipe="gguf", threads=1).data
+        assert_same(np.ascontiguousarray(found).reshape(-1), np.ascontiguousarray(each).reshape(-1))
 
 
 def test_other_commands_name_this_one(tmp_path: Path) -> None:

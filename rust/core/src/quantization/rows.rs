@@ -95,6 +95,17 @@ impl Rows {
         self.is_dense() && self.row_stride == (items * self.size) as isize
     }
 
+    /// Whether the items of a row are adjacent, or in runs of adjacent ones at a constant distance: pieces of a row are
+    /// moved by one call then.
+    pub(super) fn is_in_runs(&self) -> bool {
+        self.is_dense() || (self.inner.len() == 2 && self.inner[1].1 == self.size as isize)
+    }
+
+    /// Whether each row begins where the one before it would go on, whatever is between items.
+    pub(super) fn goes_on(&self) -> bool {
+        self.row_stride == self.inner[0].0 as isize * self.inner[0].1
+    }
+
     /// Returns rows of so many items without gaps, in other memory that begins with an item of a row.
     pub(super) fn elsewhere(&self, memory: *mut u8, (row, start, count): (usize, usize, usize)) -> Self {
         let before = (row * count + start) * self.size;
@@ -137,19 +148,27 @@ impl Rows {
             call(run);
             return;
         }
+        let (runs, pitch) = self.inner[self.inner.len() - 2];
         for row in 0..rows {
             let mut position = start;
             while position < start + count {
-                let within = position % length;
-                let taken = (length - within).min(start + count - position);
+                let (within, left) = (position % length, start + count - position);
                 let mut offset = row as isize * self.row_stride + within as isize * stride;
                 let mut outer = position / length;
-                for &(length, stride) in self.inner.iter().rev().skip(1) {
-                    offset += (outer % length) as isize * stride;
+                // Whole runs at a constant distance go together. A row that goes on ends only with the piece.
+                let most = if self.inner.len() == 2 { left } else { runs - outer % runs };
+                let whole = if within == 0 { (left / length).min(most) } else { 0 };
+                for axis in (0..self.inner.len() - 1).rev() {
+                    let (length, stride) = self.inner[axis];
+                    let index = if axis == 0 { outer } else { outer % length };
+                    offset += index as isize * stride;
                     outer /= length;
                 }
-                call(Run::row([offset; OPERANDS], strides, taken));
-                position += taken;
+                let taken = if whole > 0 { length } else { (length - within).min(left) };
+                let mut run = Run::row([offset; OPERANDS], strides, taken);
+                (run.rows, run.row_strides) = (whole.max(1), [pitch; OPERANDS]);
+                call(run);
+                position += run.len();
             }
         }
     }
@@ -203,5 +222,61 @@ impl Rows {
             }
             done += run.len();
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of u16 whose items have these axes, in an array of three rows that is its own indices.
+    fn rows(memory: &mut [u16], row: isize, axes: &[Axis]) -> Rows {
+        let (pointer, bytes) = (memory.as_mut_ptr().cast(), |stride: isize| stride * 2);
+        let shape = [3].into_iter().chain(axes.iter().map(|axis| axis.0)).collect();
+        let strides = [bytes(row)].into_iter().chain(axes.iter().map(|axis| bytes(axis.1))).collect();
+        let format = Format::named("uint16").expect("it is in the table");
+        Rows::new(&Array { pointer, shape, strides, format }, 0)
+    }
+
+    #[test]
+    fn pieces_of_rows_with_gaps() {
+        let mut memory: Vec<u16> = (0..400).collect();
+        let all: [(isize, &[Axis], bool, bool); 6] = [
+            (40, &[(5, 7), (4, 1)], true, false),
+            (35, &[(5, 7), (4, 1)], true, true),
+            (60, &[(3, 18), (2, 7), (4, 1)], false, false),
+            (54, &[(3, 18), (2, 7), (4, 1)], false, true),
+            (40, &[(5, 8), (4, 2)], false, true),
+            (35, &[(5, 7)], false, true),
+        ];
+        for (row, axes, in_runs, goes_on) in all {
+            let rows = rows(&mut memory, row, axes);
+            assert_eq!((rows.is_in_runs(), rows.goes_on()), (in_runs, goes_on), "{axes:?}");
+            let width = rows.width();
+            let index = |row: usize, item: usize| {
+                let place = rows.item(0, row + item / width, item % width);
+                // SAFETY: within the memory, by the axes.
+                unsafe { place.cast::<u16>().read_unaligned() }
+            };
+            // A row that goes on has the items of those after it.
+            let longest = if goes_on { 3 * width } else { width };
+            for (start, end) in
+                (0..longest).flat_map(|start| (start + 1..=longest).map(move |end| (start, end)))
+            {
+                let number = if goes_on { 1 } else { 3 };
+                let mut room = [0u16; 100];
+                // SAFETY: as above; the room is larger than all rows.
+                let (first, pitch) = unsafe {
+                    let room = room.as_mut_ptr().cast();
+                    rows.read(Level::active(), rows.row(0, 0), (number, start, end - start), room)
+                };
+                for (row, item) in (0..number).flat_map(|row| (start..end).map(move |item| (row, item))) {
+                    let place = first.wrapping_offset(row as isize * pitch).cast::<u16>();
+                    // SAFETY: as above.
+                    let found = unsafe { place.add(item - start).read_unaligned() };
+                    assert_eq!(found, index(row, item), "{axes:?} {start}..{end}");
+                }
+            }
+        }
     }
 }

@@ -203,7 +203,7 @@ impl<T: Real> Decoder<T> {
         let back = narrow.then(|| Prepared::new(out.format, None, format::<T>())).transpose()?;
         let out_rows = Rows::new(out, stack);
         let unit = what.packing.unit(what.bits);
-        let dense = data.is_dense() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_dense);
+        let dense = data.is_in_runs() && out_rows.is_dense() && high.as_ref().is_none_or(Rows::is_in_runs);
         let (widest, tall) = if dense { (widest(&extent), 1) } else { (NARROW, TALL) };
         Ok(Self {
             data,
@@ -235,14 +235,13 @@ impl<T: Real> Decoder<T> {
         .with_way(out.format))
     }
 
-    /// Returns an item as one row, if its rows follow each other without gaps in every array and share nothing.
+    /// Returns an item as one row, if each row goes on where the one before it ends in every array, and they share nothing.
     pub(super) fn joined(&self, item: &Item) -> Option<Item> {
         let Extent { columns, block, .. } = self.extent;
         let (packing, bits) = (self.what.packing, self.what.bits);
         let is_plain = (packing, bits) == (Packing::Dense, u8::BITS) && self.high.is_none();
         // Rows end with whole containers.
         let unit = if is_plain { self.data.size() } else { packing.unit(bits) };
-        let across = self.extent.column_blocks();
         let per_block = [&self.scale, &self.zero_point, &self.bias];
         let joins = item.columns == (0..columns)
             && block.0 == 1
@@ -250,12 +249,9 @@ impl<T: Real> Decoder<T> {
             && columns % unit == 0
             && self.groups.is_none()
             && self.divisors.is_none()
-            && [Some(&self.data), self.high.as_ref()]
-                .into_iter()
-                .flatten()
-                .all(|rows| rows.is_gapless(rows.width()))
+            && [Some(&self.data), self.high.as_ref()].into_iter().flatten().all(Rows::goes_on)
             && self.out.is_gapless(columns)
-            && per_block.into_iter().flatten().all(|found| found.items.is_gapless(across));
+            && per_block.into_iter().flatten().all(|found| found.items.goes_on());
         let (start, columns) = (item.rows.start, 0..item.rows.len() * columns);
         joins.then(|| Item { rows: start..start + 1, columns, ..item.clone() })
     }

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::quantization::arithmetic::{PIECE, pieces};
 use crate::quantization::held::with_held;
 use crate::quantization::real::Real;
+use crate::quantization::rows::Rows;
 use crate::quantization::work::{Extent, ITEM, Item, run_items};
 
 impl<T: Real> Encoder<T> {
@@ -44,11 +45,10 @@ impl<T: Real> Encoder<T> {
         })
     }
 
-    /// Whether the rows of an item follow each other without gaps in every array and share no blocks, and are as good as
-    /// one row.
+    /// Whether each row of an item goes on where the one before it ends in every array, and they share no blocks: they are
+    /// as good as one row.
     pub(super) fn joins(&self) -> bool {
         let Extent { columns, block, .. } = self.extent;
-        let across = self.extent.column_blocks();
         let (what, size) = (&self.what, self.data.size());
         let unit = if self.is_plain() { size } else { what.packing.unit(what.scheme.bits) };
         let blocks = [Some(&self.scale), self.zero_point.as_ref(), self.bias.as_ref().map(|bias| &bias.0)];
@@ -58,8 +58,8 @@ impl<T: Real> Encoder<T> {
             && columns % block.1 == 0
             && columns % unit == 0
             && (self.source.turns || self.source.x.is_gapless(columns))
-            && (self.turns || self.data.is_gapless(self.data.width()))
-            && blocks.into_iter().flatten().all(|rows| rows.is_gapless(across))
+            && (self.turns || self.data.goes_on())
+            && blocks.into_iter().flatten().all(Rows::goes_on)
     }
 
     /// Encodes an item of work, whose rows are joined to one of so many columns or have as many.

@@ -188,7 +188,7 @@ impl<T: Real> Encoder<T> {
         let tall = TURNED.next_multiple_of(whole);
         let can_turn = tall * wide <= MOST_TURNED;
         source.turns &= can_turn;
-        let turns = can_turn && !data.is_dense();
+        let turns = can_turn && !data.is_in_runs();
         let mut encoder = Self {
             recipe,
             turns,
