@@ -823,3 +823,19 @@ def test_scales_are_reordered_in_tiles(shape: tuple[int, int]) -> None:
 
 def test_castwise_names_the_package() -> None:
     assert castwise.quantization.quantize is quantize
+
+
+@pytest.mark.parametrize("scheme", [one.name for one in schemes()])
+def test_zero_points_are_stored_or_refused(scheme: str) -> None:
+    """Also of an array without elements, of which the core sees nothing."""
+    row = next(one for one in schemes() if one.name == scheme)
+    for recipe in row.recipes:
+        for shape in ((4, 128), (0, 128)):
+            x = np.ones(shape, np.float32)
+            if row.zero_point and recipe in {"compressed-tensors", "mlx"}:
+                q = quantize(x, scheme, recipe=recipe, symmetric=False)
+                assert (q.zero_point is None) == (recipe == "mlx") == ("bias" in q.extras)
+                continue
+            remedy = "or use recipe='compressed-tensors' or 'mlx'" if row.zero_point else "leave it"
+            with pytest.raises(ValueError, match=f"symmetric=False is not valid .*{remedy}"):
+                quantize(x, scheme, recipe=recipe, symmetric=False)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from castwise import _core
-from castwise._core import finfo
 from castwise._options import Rounding
 from castwise.quantization.arrays._arguments import (
     MAX_SEED,
@@ -235,9 +234,11 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
             f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
             "of MX or fp8."
         )
-    if not symmetric and not _has_integers(row):
+    if not symmetric and not _may_be_asymmetric(row, producer):
+        known = " or ".join(repr(one) for one in row.recipes if _may_be_asymmetric(row, one))
         raise ValueError(
-            f"symmetric=False is not valid for {row.name}, whose codes have no zero points."
+            f"symmetric=False is not valid for {row.name} as recipe={producer!r} stores it, which "
+            f"is without zero points; leave it out{f', or use recipe={known}' if known else ''}."
         )
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
@@ -316,8 +317,12 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
 _known_plan = lru_cache(1 << 10, typed=True)(_planned)
 
 
-def _has_integers(scheme: Scheme) -> bool:
-    return scheme.code_map is None and finfo(scheme.element).kind == "int"
+def _may_be_asymmetric(scheme: Scheme, recipe: str) -> bool:
+    """Return True if a producer stores zero points, or a bias, beside the scales of a scheme."""
+    layout = written_layout(recipe, scheme, symmetric=False)
+    divides = layout.storage is not None and layout.storage.divides  # Keras: only groups have some
+    has_zeros = any(part.role == ZERO for part in layout.parts) and not divides
+    return scheme.zero_point and (has_bias(layout) or has_zeros)
 
 
 def _allowed_block(
