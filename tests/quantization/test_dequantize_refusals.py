@@ -427,3 +427,39 @@ def test_one_scale_where_each_row_is_stated_to_have_one(tmp_path: Path) -> None:
         source = write(tmp_path / str(place), model)
         with pytest.raises(CheckpointError, match=r"'a\.weight'"):
             checkpoint.dequantize_file(source, tmp_path / "out")
+
+
+WORDS = "compressed-tensors, words of 4, zero points"
+IN_ORDER = "compressed-tensors, order of activations"
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "array"),
+    [
+        *(
+            (model, "a.weight_shape", np.zeros(count, np.int64))
+            for model in (WORDS, IN_ORDER)
+            for count in (0, 1, 5)
+        ),
+        ("mlx, 4 bits", "a.weight", np.uint32(7)),
+        ("modelopt, nvfp4", "a.weight", np.uint8(7)),
+        ("deepseek-v4", "w1.weight", np.int8(7)),
+        ("bitsandbytes, int8", "a.weight_format", np.zeros(0, np.uint8)),
+        *(
+            (model, part, np.arange(96).astype(dtype))
+            for model, part, dtype in (
+                ("awq", "a.qweight", np.int32),
+                ("gptq, 4 bits", "a.qweight", np.int32),
+                (WORDS, "a.weight_packed", np.int32),
+                ("mlx, 4 bits", "a.weight", np.uint32),
+                ("gpt-oss", "mlp.experts.gate_up_proj_blocks", np.uint8),
+            )
+        ),
+    ],
+)
+def test_parts_without_rows_and_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, part: str, array: Any
+) -> None:
+    model = MODELS[name]()
+    assert part in model.tensors
+    refused(write(tmp_path / "model", replaced(model, **{part: np.asarray(array)})), capsys, part)

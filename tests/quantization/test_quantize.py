@@ -839,3 +839,11 @@ def test_zero_points_are_stored_or_refused(scheme: str) -> None:
             remedy = "or use recipe='compressed-tensors' or 'mlx'" if row.zero_point else "leave it"
             with pytest.raises(ValueError, match=f"symmetric=False is not valid .*{remedy}"):
                 quantize(x, scheme, recipe=recipe, symmetric=False)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_stated_shape_without_rows_and_columns(count: int) -> None:
+    parts = quantize(normal(64, 64), "int4_group", recipe="compressed-tensors").parts()
+    parts["weight_shape"] = np.ones(count, np.int64)
+    with pytest.raises(ValueError, match=f"'weight_shape' has {count} numbers.*fetch"):
+        QuantizedArray.from_parts(parts, "compressed-tensors")

@@ -229,8 +229,11 @@ def _own_shape(match: Match[_Named], shape: tuple[int, ...] | None) -> tuple[int
     """Return the shape that the parts state, or what the caller states."""
     for part, one in match.parts.values():
         if part.use == "shape":
-            if one.array.size not in range(1, _MAX_AXES + 1):
-                raise ValueError(f"{one.name!r} is not a shape.")
+            if one.array.size not in range(_MATRIX, _MAX_AXES + 1):
+                raise ValueError(
+                    f"{one.name!r} has {one.array.size} numbers, which is not the shape of a "
+                    "matrix or a stack of them; fetch the checkpoint again."
+                )
             own = tuple(int(n) for n in np.asarray(one.array).reshape(-1))
             if min(own) < 0:
                 raise ValueError(f"{one.name!r} has negative sizes, {own}.")
@@ -290,7 +293,13 @@ def _marked(match: Match[_Named], wanted: str | None) -> str | None:
     if one is None:
         return None
     if one.name.endswith("weight_format"):
-        if np.any(np.asarray(one.array)):
+        layout = np.asarray(one.array)
+        if layout.size != 1:
+            raise ValueError(
+                f"{one.name!r} has the shape {layout.shape}, not that of one number; "
+                "fetch the checkpoint again."
+            )
+        if layout.any():
             raise ValueError(f"{one.name!r} says that rows are reordered; bitsandbytes reads them.")
         return None
     state = json_of(one.name, one.array)

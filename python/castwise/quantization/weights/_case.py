@@ -85,11 +85,11 @@ class Case:
             raise Undecodable(f"{self.payload!r} has the shape {shape}, which is not a matrix")
         return shape[0], shape[1]
 
-    def containers(self, axis: int = -1) -> int:
-        """Count the containers of the payload along an axis."""
+    def length(self, axis: int) -> int:
+        """Return the length of an axis of the payload, counted from the last one, -1."""
         shape = self.shape(self.payload)
-        if not shape:
-            raise Undecodable(f"{self.payload!r} has no axes, and holds several codes in one item")
+        if len(shape) < -axis:
+            raise Undecodable(f"{self.payload!r} has the shape {shape}, which is not a matrix")
         return shape[axis]
 
     def part(self, ending: str) -> str | None:

@@ -42,7 +42,7 @@ def usual(case: Case) -> Given:
         return _words(case)
     if scheme in _FLOAT_BITS:
         axis = _axis_of_codes(case)
-        case.whole(_FLOAT_BITS[scheme], case.containers(axis), 8)
+        case.whole(_FLOAT_BITS[scheme], case.length(axis), 8)
         return Given(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
@@ -87,6 +87,8 @@ def _words(case: Case) -> Given:
     bits, block = case.bits(), case.block()
     name = case.named("_shape")
     shape = [int(n) for n in np.asarray(case.lazy(name)).reshape(-1)]
+    if len(shape) < MATRIX:
+        raise Undecodable(f"{name!r} has {len(shape)} numbers, which is not the shape of a matrix")
     if 0 in block and (case.part("_g_idx") is not None or block == (0, 0)):
         block = (block[0] or shape[-2], shape[-1])
     return Given(f"int{bits}_{'channel' if block == (1, 0) else 'group'}", block)
@@ -182,7 +184,7 @@ def mlx(case: Case) -> Given:
     bits = case.bits() if is_affine else own.get(case.scheme)
     if bits is None:
         raise case.unknown()
-    case.whole(bits, case.containers())
+    case.whole(bits, case.length(-1))
     return Given(f"int{bits}_group" if is_affine else case.scheme, case.block())
 
 
