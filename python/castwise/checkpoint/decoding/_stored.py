@@ -134,7 +134,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
                     )
                 ]
                 return np.ascontiguousarray(picked)
-            if chunks is not None or isinstance(reader, ChunkedReader):
+            if isinstance(reader, ChunkedReader):
                 return _read(reader, info, ranges)
         return _read(reader, info, ranges)
 
