@@ -101,10 +101,14 @@ pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectang
 /// As for [`look_up`].
 unsafe fn run<V: Vector, S: Step<V, 2>>(
     vectors: V,
-    steps: impl Iterator<Item = Option<S>>,
+    tables: impl ExactSizeIterator<Item = Option<S>>,
     rectangle: Rectangle,
 ) -> bool {
-    let Some(steps) = steps.collect::<Option<Vec<_>>>() else { return false };
+    let mut steps = Vec::with_capacity(tables.len());
+    for step in tables {
+        let Some(step) = step else { return false };
+        steps.push(step);
+    }
     // SAFETY: the caller's promise.
     unsafe { vectors.run(RectangleLoop { steps: &steps, rectangle, _vectors: vectors }) };
     true

@@ -9,6 +9,8 @@
 //! Constant rows are class 0; the shape of another is the sum of the steps up to it. A lookup of a step gives 0 in lower
 //! classes, because the top bit of their index is set.
 
+use smallvec::SmallVec;
+
 use super::table::Table;
 use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::vector_loop::{InSteps, Step};
@@ -32,17 +34,25 @@ pub(super) struct Rows<T, const PLANES: usize, const STEPS: usize> {
 
 type Row = [u8; ROW];
 
+/// Whether rows are equal: in registers, where `==` would be a call for each.
+#[inline(always)]
+fn is_same<const PLANES: usize>(one: &[Row; PLANES], other: &[Row; PLANES]) -> bool {
+    let different = |(a, b): (&Row, &Row)| (0..ROW).fold(0, |found, place| found | (a[place] ^ b[place]));
+    one.iter().zip(other).fold(0, |found, pair| found | different(pair)) == 0
+}
+
 impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// Finds the classes; `None` if there are more.
     pub(super) fn of(planes: &[[u8; ROW * ROW]; PLANES]) -> Option<Self> {
         let first = planes.map(|plane| -> Row { std::array::from_fn(|row| plane[ROW * row]) });
-        let mut shapes = vec![[Row::default(); PLANES]];
+        // On the stack, because tables of blocks are made again and again.
+        let mut shapes = SmallVec::<[[Row; PLANES]; STEPS_AT_ONCE]>::from_elem([Row::default(); PLANES], 1);
         let mut classes = [Row::default(); 2];
         for row in 0..ROW {
             let shape: [Row; PLANES] = std::array::from_fn(|plane| {
                 std::array::from_fn(|place| planes[plane][ROW * row + place].wrapping_sub(first[plane][row]))
             });
-            let class = shapes.iter().position(|known| *known == shape).unwrap_or_else(|| {
+            let class = shapes.iter().position(|known| is_same(known, &shape)).unwrap_or_else(|| {
                 shapes.push(shape);
                 shapes.len() - 1
             });
