@@ -94,8 +94,6 @@ pub(super) struct Decoder<T> {
     pub(super) elements: Option<Prepared>,
     /// The same to bf16, where results are products of values that it holds and scales.
     pub(super) bf16_elements: Option<Prepared>,
-    /// Codes are integers that are scaled as they are.
-    pub(super) is_int8: bool,
     pub(super) results: Prepared,
     pub(super) out_shape: Option<Shape>,
     /// From results back, where products are rounded to their format.
@@ -219,7 +217,6 @@ impl<T: Real> Decoder<T> {
             bf16_elements: bf16_elements(&what, &extent)?,
             out_shape: out.format.float().and_then(|spec| shape_of(&spec)),
             results,
-            is_int8: matches!(what.meaning, Meaning::Format(format) if format.name() == "int8"),
             back,
             out: out_rows,
             offset: T::from_f32(what.offset as f32),

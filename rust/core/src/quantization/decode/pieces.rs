@@ -3,6 +3,7 @@
 use super::decoder::{Buffers, Decoder, Ends, NUMBERS};
 use super::operands::{GlobalUse, Meaning, PerBlock};
 use crate::cast::Prepared;
+use crate::format::{Format, Kind};
 use crate::kernels::vectors::shapes::Shape;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, apply, by_block, with_one};
 use crate::quantization::nearest::look_up;
@@ -136,7 +137,10 @@ impl<T: Real> Decoder<T> {
         };
         // SAFETY: the caller's promise; the buffers have room for a piece.
         unsafe {
-            let from = if self.is_int8 {
+            let is_int8 = |format: Format| {
+                format.kind() == Kind::Integer { signed: true } && format.row().bits == u8::BITS
+            };
+            let from = if matches!(self.what.meaning, Meaning::Format(format) if is_int8(format)) {
                 (codes, Float::Int8)
             } else {
                 if codes.is_gapless(1) {
