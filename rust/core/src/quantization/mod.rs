@@ -5,7 +5,8 @@
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
 //! * `rows`, `work`: arrays as rows, and their shares; `held`, `turned`: buffers of threads.
-//! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
+//! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`, `whole_quotients`: tiles of floats, what blocks have, and
+//!   codes.
 
 mod arithmetic;
 mod codes;

@@ -30,12 +30,16 @@ pub(crate) type Table = [u8; INTERVALS];
 
 /// Returns the table of magnitudes from a first one on, given the bounds from which on codes are larger.
 pub(crate) fn table(first: u16, bounds: &[u16]) -> Table {
+    let mut rest = bounds.iter().peekable();
+    let mut code = 0;
     std::array::from_fn(|interval| {
         let begin = interval as u16 * INTERVAL;
+        // The magnitudes in the interval from its bound on: the distance adds those up to an element.
         let end = first + begin + INTERVAL;
-        // Larger codes times the magnitudes in the interval that have them; the distance adds those up to an element.
-        let above: u16 = bounds.iter().map(|&bound| end.saturating_sub(bound).min(INTERVAL)).sum();
-        above.wrapping_sub(begin) as u8
+        let above = rest.next_if(|&&bound| bound < end).map_or(0, |&bound| end - bound);
+        let entry = (code * INTERVAL + above).wrapping_sub(begin) as u8;
+        code += u16::from(above > 0);
+        entry
     })
 }
 
@@ -69,6 +73,13 @@ pub(crate) struct Tables {
     /// Those of the scales of each byte. Every number of a table is that of one.
     pub(crate) lookups: [Lookup; 1 << u8::BITS],
     pub(crate) tables: Vec<Table>,
+}
+
+impl Default for Tables {
+    /// All codes are 0.
+    fn default() -> Self {
+        Self { lookups: [Lookup::ZEROS; 1 << u8::BITS], tables: vec![Table::default()] }
+    }
 }
 
 /// How codes are stored.
@@ -208,20 +219,22 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
         unsafe {
             let weights = V::splat16(self.0.form.weights());
             while start < count {
-                if width < lanes {
-                    self.step(start, self.of_two(block), self.of_two(block + 2), weights);
-                    (start, block) = (start + 2 * lanes, block + 4);
-                } else if width == lanes {
-                    self.step(start, self.of_one(block), self.of_one(block + 1), weights);
-                    (start, block) = (start + 2 * lanes, block + 2);
-                } else {
+                if width > lanes {
                     let (operand, end) = (self.of_one(block), count.min(start + width));
                     while start < end {
                         self.step(start, operand, operand, weights);
                         start += 2 * lanes;
                     }
                     block += 1;
+                    continue;
                 }
+                let (first, second, blocks) = if width == lanes {
+                    (self.of_one(block), self.of_one(block + 1), 2)
+                } else {
+                    (self.of_two(block), self.of_two(block + 2), 4)
+                };
+                self.step(start, first, second, weights);
+                (start, block) = (start + 2 * lanes, block + blocks);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Lookup tables by source code, filled one code at a time by `codec`.
+//! Lookup tables by source code, filled one code at a time by `codec`; piecewise ones of bf16 for blocks that share scales.
 
 pub(crate) mod e2m1_codes;
 pub(crate) mod e4m3_codes;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::encoder::Encoder;
-use super::source::{Buffers, bits_of};
+use super::source::{Buffers, bits_of, of_bf16};
 use super::tables::ByTables;
 use crate::error::Error;
 use crate::kernels::tile::TILE;
@@ -86,7 +86,7 @@ impl<T: Real> Encoder<T> {
         let (mut largest, blocks) = ([B::default()], Blocks { width: columns.max(1), begun: 0 });
         // SAFETY: the caller's promise.
         unsafe {
-            raise_largest(self.level, Area { first, pitch: 0, rows: 1, columns }, blocks, &mut largest)
+            raise_largest(self.level, Area { first, pitch: 0, rows: 1, columns }, blocks, &mut largest);
         };
         largest[0]
     }
@@ -132,7 +132,7 @@ impl<T: Real> Encoder<T> {
         // SAFETY: these are the elements of the vector.
         let most = unsafe { self.largest(amaxes.as_ptr(), amaxes.len()) };
         self.amaxes = Some(amaxes);
-        Ok(f64::from(f32::from_bits(u32::from(most) << u16::BITS)))
+        Ok(of_bf16(most))
     }
 
     /// Finds the largest magnitudes and the extremes of all blocks.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::encoder::{Encoder, Limits};
-use super::source::Buffers;
+use super::source::{Buffers, of_bf16};
 use super::tables::{ByTables, ScaleTables};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::kernels::tables::e2m1_codes::{Form, ToE2m1, to_e2m1};
@@ -69,11 +69,7 @@ impl<T: Real> Encoder<T> {
             let Buffers { amax, shorts, .. } = &mut *buffers;
             amax.clear();
             for range in ranges() {
-                amax.extend(
-                    shorts[range]
-                        .iter()
-                        .map(|&bits| T::from_f32(f32::from_bits(u32::from(bits) << u16::BITS))),
-                );
+                amax.extend(shorts[range].iter().copied().map(of_bf16::<T>));
             }
             self.scales(matrix, 1.0, buffers);
             let mut found = &buffers.bytes[..];
@@ -110,7 +106,7 @@ impl<T: Real> Encoder<T> {
     pub(super) fn complete(&self, matrix: usize, buffers: &mut Buffers<T>) {
         if buffers.amax.is_empty() {
             let Buffers { amax, shorts, .. } = &mut *buffers;
-            amax.extend(shorts.iter().map(|&bits| T::from_f32(f32::from_bits(u32::from(bits) << u16::BITS))));
+            amax.extend(shorts.iter().copied().map(of_bf16::<T>));
             self.scales(matrix, 1.0, buffers);
         }
         if buffers.factors.is_empty() {

@@ -245,8 +245,10 @@ impl<T: Real> Encoder<T> {
         let width = self.extent.block.1;
         match (self.element.name(), self.recipe.family) {
             _ if !plain => None,
-            (E2M1, Family::Mx | Family::TwoLevel) => {
-                let has_tables = self.stored.format.item_size() == 1
+            (E2M1, family @ (Family::Mx | Family::TwoLevel)) => {
+                // The exponents of magnitudes are those of E8M0.
+                let has_tables = (family == Family::TwoLevel || self.has_powers())
+                    && self.stored.format.item_size() == 1
                     && matches!(self.ties(), Ties::Even | Ties::TowardsZero)
                     && self.what.offset == 0
                     && fits_e2m1(self.level, width)

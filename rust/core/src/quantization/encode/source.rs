@@ -73,6 +73,11 @@ pub(super) fn bits_of<T: Real>(values: &mut [T]) -> &mut [T::Bits] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
+/// Returns a bf16 as a float.
+pub(super) fn of_bf16<T: Real>(bits: u16) -> T {
+    T::from_f32(f32::from_bits(u32::from(bits) << u16::BITS))
+}
+
 /// Rows that are moved together, at least: their elements in a column fill a line of the cache.
 pub(super) const TURNED: usize = 16;
 
@@ -282,8 +287,8 @@ pub(super) struct Buffers<T: Real> {
     pub(super) factors: Vec<T>,
     pub(super) shifts: Vec<T>,
     pub(super) reciprocals: Vec<f32>,
-    /// That of a factor whose table is made.
-    pub(super) own_reciprocal: Vec<f32>,
+    /// Those of factors whose tables are made.
+    pub(super) own_reciprocals: Vec<f32>,
     pub(super) constant: Vec<T>,
     /// The tables of all stored scales that were made last; whether they are those of the item in work, and whether they
     /// have the codes of all blocks of the band.

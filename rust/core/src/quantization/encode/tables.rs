@@ -22,6 +22,9 @@ use crate::quantization::scaled::{Float, reciprocals};
 const MANY: usize = 1 << 13;
 const LARGE_BLOCK: usize = 1 << 11;
 
+/// Stored scales of a byte.
+const SCALES: usize = 1 << u8::BITS;
+
 /// What codes of bf16 are found by, in place of quotients that are rounded twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByTables {
@@ -48,8 +51,9 @@ struct Cause {
 }
 
 /// The tables of stored scales of a byte.
+#[derive(Default)]
 pub(super) struct ScaleTables {
-    cause: Cause,
+    cause: Option<Cause>,
     pub(super) of_codes: Tables,
     /// The smallest and the largest stored scale of those that have tables.
     pub(super) known: (u8, u8),
@@ -62,37 +66,45 @@ pub(super) struct ScaleTables {
 }
 
 impl<T: Real> Encoder<T> {
-    /// Finds the codes of some bf16 as the recipe does, given what they are multiplied with, or divided by.
-    fn codes_of(&self, magnitudes: &[u16], factor: f32, codes: &mut [u8], buffers: &mut Buffers<T>) {
-        let Buffers { values, own_reciprocal: found, .. } = buffers;
-        reciprocals(self.level, &[factor], &[1.0], found);
+    /// Finds the codes of bf16 as the recipe does, of which as many belong to each number that they are multiplied with, or
+    /// divided by.
+    fn codes_of(&self, magnitudes: &[u16], factors: &[f32], codes: &mut [u8], buffers: &mut Buffers<T>) {
+        let Buffers { values, own_reciprocals: found, constant, .. } = buffers;
+        reciprocals(self.level, factors, factors, found);
+        constant.clear();
+        constant.extend(factors.iter().map(|&factor| T::from_f32(factor)));
         let (first, columns) = (magnitudes.as_ptr().cast(), magnitudes.len());
         let from = (Area { first, pitch: 0, rows: 1, columns }, Float::Bf16);
-        let (to, blocks) = ((values.0.as_mut_ptr(), self.float), Blocks { width: columns, begun: 0 });
-        // SAFETY: these are the elements of the slice, and values have room for as many.
-        unsafe { self.quotients(from, to, blocks, (&[T::from_f32(factor)], &found[..])) };
+        let blocks = Blocks { width: columns / factors.len(), begun: 0 };
+        // SAFETY: these are the elements of the slice, and values have room for a piece, which is more.
+        unsafe { self.quotients(from, (values.0.as_mut_ptr(), self.float), blocks, (constant, found)) };
         self.round(0, (&values.0[..columns], self.float), codes);
     }
 
-    /// Returns the magnitudes from which on the codes of E2M1 are larger.
-    fn bounds(&self, factor: f32, buffers: &mut Buffers<T>) -> Option<[u16; MIDDLES.len()]> {
+    /// Returns the magnitudes from which on the codes of E2M1 are larger, for each of some factors, if all are found.
+    fn bounds(&self, factors: &[f32], buffers: &mut Buffers<T>) -> Option<Vec<[u16; MIDDLES.len()]>> {
         /// Magnitudes that are tried around a bound, the first of which is below it.
         const TRIED: usize = 4;
-        let guess = |index: usize| {
-            let middle = MIDDLES[index / TRIED];
-            let bound = if self.multiplies() { middle / factor } else { middle * factor };
-            (bound.to_bits() >> u16::BITS) as u16 - 1 + (index % TRIED) as u16
-        };
-        let tried: [u16; TRIED * MIDDLES.len()] = std::array::from_fn(guess);
-        let mut codes = [0; TRIED * MIDDLES.len()];
-        self.codes_of(&tried, factor, &mut codes, buffers);
-        let mut bounds = [0; MIDDLES.len()];
-        for (code, bound) in bounds.iter_mut().enumerate() {
-            let here = code * TRIED..(code + 1) * TRIED;
-            let above = codes[here.clone()].iter().position(|&found| usize::from(found) > code);
-            *bound = tried[here][above.filter(|&above| above > 0)?];
+        let (mut tried, mut codes) = (Vec::new(), Vec::new());
+        for &factor in factors {
+            for middle in MIDDLES {
+                let bound = if self.multiplies() { middle / factor } else { middle * factor };
+                let first = (bound.to_bits() >> u16::BITS) as u16 - 1;
+                tried.extend(first..first + TRIED as u16);
+            }
         }
-        Some(bounds)
+        codes.resize(tried.len(), 0);
+        self.codes_of(&tried, factors, &mut codes, buffers);
+        let mut of_factors = vec![[0; MIDDLES.len()]; factors.len()];
+        let tries = tried.chunks_exact(TRIED).zip(codes.chunks_exact(TRIED));
+        for (index, (bound, (tried, codes))) in
+            of_factors.as_flattened_mut().iter_mut().zip(tries).enumerate()
+        {
+            let code = index % MIDDLES.len();
+            let above = codes.iter().position(|&found| usize::from(found) > code);
+            *bound = tried[above.filter(|&above| above > 0)?];
+        }
+        Some(of_factors)
     }
 
     /// Returns whether the buffers have the tables of all stored scales, which are made if the item is worth it.
@@ -110,63 +122,75 @@ impl<T: Real> Encoder<T> {
             of_all: (of_all.0.to_f64(), of_all.1.to_f64()),
             level: self.level,
         };
-        let is_known = buffers.tables.as_ref().is_some_and(|known| known.cause == cause);
-        if !is_known && elements >= MANY {
-            buffers.tables = Some(Box::new(self.tables(matrix, cause, buffers)));
+        if buffers.tables.as_ref().is_some_and(|known| known.cause == Some(cause)) {
             return true;
         }
-        is_known
+        if elements < MANY {
+            return false;
+        }
+        let mut tables = buffers.tables.take().unwrap_or_default();
+        self.fill_tables(matrix, &mut tables, buffers);
+        tables.cause = Some(cause);
+        buffers.tables = Some(tables);
+        true
     }
 
     /// Makes the tables of all stored scales.
-    fn tables(&self, matrix: usize, cause: Cause, buffers: &mut Buffers<T>) -> ScaleTables {
-        let codes: [u8; 1 << u8::BITS] = std::array::from_fn(|code| code as u8);
+    fn fill_tables(&self, matrix: usize, filled: &mut ScaleTables, buffers: &mut Buffers<T>) {
+        let codes: [u8; SCALES] = std::array::from_fn(|code| code as u8);
         buffers.scale.clear();
-        buffers.scale.resize(codes.len(), T::default());
+        buffers.scale.resize(SCALES, T::default());
         // SAFETY: there are as many scales, of a byte each.
-        unsafe { self.stored.back.run(codes.as_ptr(), buffers.scale.as_mut_ptr().cast(), codes.len()) };
-        let scales: [f64; 1 << u8::BITS] = std::array::from_fn(|code| buffers.scale[code].to_f64());
+        unsafe { self.stored.back.run(codes.as_ptr(), buffers.scale.as_mut_ptr().cast(), SCALES) };
         self.find_factors(self.of_all(matrix), buffers);
-        let factors = std::mem::take(&mut buffers.factors);
-        let mut of_codes = Tables { lookups: [Lookup::ZEROS; 1 << u8::BITS], tables: vec![Table::default()] };
-        let mut is_known = [false; 1 << u8::BITS];
-        // The mantissas of factors, and the first magnitudes of their tables.
-        let mut found: Vec<(u32, u16)> = Vec::new();
-        for (code, factor) in factors.iter().enumerate() {
-            let Some((mantissa, exponent)) = parts(factor.to_f64() as f32) else { continue };
-            let number = found.iter().position(|known| known.0 == mantissa).or_else(|| {
-                let bounds = self.bounds(one_to_two(mantissa), buffers)?;
-                let first = bounds[0] - INTERVAL;
-                of_codes.tables.push(table(first, &bounds));
-                found.push((mantissa, first));
-                Some(found.len() - 1)
-            });
-            let Some(number) = number else { continue };
+        let scales: [f32; SCALES] = std::array::from_fn(|code| buffers.scale[code].to_f64() as f32);
+        // The factors between 1 and 2 of scales, and the number and the exponent of each.
+        let (mut factors, mut number, mut of_scales) = (Vec::new(), 0, [None; SCALES]);
+        for code in (0..SCALES).filter(|&code| scales[code] > 0.0) {
+            let Some((factor, exponent)) = parts(buffers.factors[code].to_f64() as f32) else { continue };
+            // Mantissas take turns.
+            number = if number + 1 < factors.len() { number + 1 } else { 0 };
+            if factors.get(number) != Some(&factor) {
+                let known = factors.iter().position(|&known| known == factor);
+                number = known.unwrap_or(factors.len());
+                factors.resize(factors.len().max(number + 1), factor);
+            }
+            of_scales[code] = Some((number, exponent));
+        }
+        let ScaleTables { of_codes: Tables { lookups, tables }, .. } = filled;
+        tables.clear();
+        tables.push(Table::default());
+        let bounds =
+            if factors.is_empty() { None } else { self.bounds(&factors, buffers) }.unwrap_or_default();
+        tables.extend(bounds.iter().map(|bounds| table(bounds[0] - INTERVAL, bounds)));
+        let mut is_known = [false; SCALES];
+        for (code, found) in of_scales.iter().enumerate() {
+            lookups[code] = Lookup::ZEROS;
+            let Some((bounds, number, exponent)) =
+                found.and_then(|(number, exponent)| Some((bounds.get(number)?, number, exponent)))
+            else {
+                continue;
+            };
             let moved = if self.multiplies() { -exponent } else { exponent } << MANTISSA;
-            let first = i32::from(found[number].1) + moved;
+            let first = i32::from(bounds[0] - INTERVAL) + moved;
             // All are normal numbers.
             if (1 << MANTISSA..(0xff << MANTISSA) - i32::from(RANGE)).contains(&first) {
-                of_codes.lookups[code] = Lookup::new(first as u16, number + 1);
+                lookups[code] = Lookup::new(first as u16, number + 1);
                 is_known[code] = true;
             }
         }
-        buffers.factors = factors;
-        (of_codes.lookups[0], is_known[0]) = (Lookup::ZEROS, true);
+        (lookups[0], is_known[0]) = (Lookup::ZEROS, true);
         // From the scale 1 on, down and up.
         let one = scales.iter().position(|&scale| scale == 1.0).unwrap_or_default();
-        let count = |known: &mut dyn Iterator<Item = &bool>| known.take_while(|&&known| known).count();
-        let (down, up) = (count(&mut is_known[..one].iter().rev()), count(&mut is_known[one..].iter()));
-        let known = ((one - down) as u8, (one + up).saturating_sub(1) as u8);
-        let largest = (0..codes.len()).filter(|&code| scales[code].is_finite());
-        let largest = largest.max_by(|&a, &b| scales[a].total_cmp(&scales[b])).unwrap_or_default();
-        ScaleTables {
-            cause,
-            most: if usize::from(known.1) < largest { MAGNITUDE } else { of_codes.lookups[largest].last() },
-            of_codes,
-            known,
-            zeros_only: self.has_powers() || self.recipe.steps == Steps::EncodeScale,
-            of_amaxes: self.scales_of_amaxes(matrix, buffers),
-        }
+        let down = is_known[..one].iter().rev().take_while(|&&known| known).count();
+        let up = is_known[one..].iter().take_while(|&&known| known).count();
+        filled.known = ((one - down) as u8, (one + up).saturating_sub(1) as u8);
+        let is_finite = |code: &usize| scales[*code].is_finite();
+        let largest = (0..SCALES).filter(is_finite).max_by(|&a, &b| scales[a].total_cmp(&scales[b]));
+        let largest = largest.filter(|&code| code <= usize::from(filled.known.1));
+        filled.most = largest.map_or(MAGNITUDE, |code| lookups[code].last());
+        filled.zeros_only = self.has_powers() || self.recipe.steps == Steps::EncodeScale;
+        filled.of_amaxes = self.scales_of_amaxes(matrix, buffers);
     }
 
     /// Returns how stored scales of E4M3 follow from largest magnitudes, if these are normal numbers.
@@ -207,29 +231,26 @@ impl<T: Real> Encoder<T> {
         buffers.of_blocks = of_blocks;
     }
 
-    /// Returns the table of a block, given the mantissa and the exponent of its factor.
+    /// Returns the table of a block, given its factor as a number between 1 and 2 and an exponent.
     fn block_table(
         &self,
-        (mantissa, exponent): (u32, i32),
+        (factor, exponent): (f32, i32),
         buffers: &mut Buffers<T>,
     ) -> Option<e4m3_codes::Lookup> {
         const ONE: u16 = (1f32.to_bits() >> u16::BITS) as u16;
         let magnitudes: [u16; 1 << MANTISSA] = std::array::from_fn(|place| ONE + place as u16);
         let mut codes = [0; 1 << MANTISSA];
-        self.codes_of(&magnitudes, one_to_two(mantissa), &mut codes, buffers);
+        self.codes_of(&magnitudes, &[factor], &mut codes, buffers);
         let exponent = if self.multiplies() { -exponent } else { exponent };
         e4m3_codes::Lookup::new(i32::from(ONE >> MANTISSA) + exponent, &codes)
     }
 }
 
-/// Returns the mantissa and the exponent of a positive normal number.
-fn parts(number: f32) -> Option<(u32, i32)> {
+/// Returns a positive normal number as one between 1 and 2 and an exponent.
+fn parts(number: f32) -> Option<(f32, i32)> {
     let bits = number.to_bits();
     let normal = number.is_normal() && number > 0.0;
     let exponent = (bits >> Binary32::MANTISSA) as i32 - Binary32::BIAS as i32;
-    normal.then_some((bits & ((1 << Binary32::MANTISSA) - 1), exponent))
-}
-
-fn one_to_two(mantissa: u32) -> f32 {
-    f32::from_bits(1f32.to_bits() | mantissa)
+    let mantissa = bits & ((1 << Binary32::MANTISSA) - 1);
+    normal.then_some((f32::from_bits(1f32.to_bits() | mantissa), exponent))
 }
