@@ -10,7 +10,7 @@ import oracle
 import pytest
 from comparison import first_wrong, wrong
 from oracle import DETERMINISTIC, FORMATS, Array, Cast, Exact, Format
-from sources import random_codes
+from sources import all_codes, random_codes
 from support import LEVELS, REAL, array_of, at_level, codes_of
 
 SCALES = (1.0, -1.0, 0.5, 3.0, 1 / 3, -0.1, 448.0, 1e-30, 1e30, 5e-324, 1.7e308, 2.0**-1022)
@@ -169,3 +169,23 @@ def test_overflow_is_judged_after_the_scale(level: str) -> None:
     ).tolist() == [0.25, 256]
     with pytest.raises(OverflowError, match="index 1"):
         castwise.cast(x, "float8_e4m3fn", scale=0.5, overflow="raise")
+
+
+@pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away"])
+@pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("source", ["float16", "bfloat16"])
+def test_factors_with_products_beside_the_grid(
+    source: str, target: str, rounding: str, level: str
+) -> None:
+    """Another factor may stand in for one if its products have the same results."""
+    row, rng = FORMATS[source], np.random.default_rng(23)
+    x = array_of(all_codes(row), row)
+    points, significands = rng.integers(1, 2048, (2, 8))
+    near = points / significands
+    with_both_sides = [*near, *np.nextafter(near, 0), *np.nextafter(near, 4), *np.float32(near)]
+    extreme = [5e-324, 1e-40, 2.0**-30, 1e30, 1e300]
+    for scale in (0.1, -1 / 3, 448 / 3, 1 + 2**-23, *extreme, *with_both_sides):
+        with at_level("portable"):
+            expected = castwise.cast(x, target, scale=scale, rounding=rounding)
+        found = castwise.cast(x, target, scale=scale, rounding=rounding)
+        assert found.tobytes() == expected.tobytes(), scale

@@ -31,20 +31,14 @@ pub(crate) struct Request {
 pub(crate) enum Count {
     /// Too few for tables and searches that depend on the factor.
     Few,
-    /// Enough for tables that depend on the factor.
+    /// Enough for tables and searches that depend on the factor.
     Many,
-    /// Enough to test every significand of a source of 16 bits.
-    Most,
 }
 
 impl Count {
     /// Returns the class of a number of elements.
     pub(crate) fn of(elements: usize) -> Self {
-        match elements {
-            0..4096 => Self::Few,
-            4096..32_768 => Self::Many,
-            _ => Self::Most,
-        }
+        if elements < 4096 { Self::Few } else { Self::Many }
     }
 }
 

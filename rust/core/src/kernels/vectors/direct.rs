@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code)]
 
-use super::equal_factor::equal_factor;
+use super::equal_factor::{equal_factor, is_exact};
 use super::error_free_product::{ErrorFreeProduct, Factor};
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
@@ -232,16 +232,12 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     }
     // bf16 inputs of a table are rounded to odd first.
     let grid = if shape.is_some() { target.mantissa_bits + 1 } else { MANTISSA };
-    let bits = match request.count {
-        Count::Few => 0,
-        Count::Many => 8,
-        Count::Most => 11,
-    };
-    let source_spec = request.source.float().filter(|spec| spec.mantissa_bits < bits);
-    let Some(equal) = source_spec.and_then(|spec| equal_factor(&spec, grid, factor)) else {
+    let source_spec = request.source.float()?;
+    let equal = if request.count < Count::Many { None } else { equal_factor(&source_spec, grid, factor) };
+    let Some(equal) = equal else {
         let in_one = match (shape, is_f32) {
             (None, false) => product_to_byte(request, decided, vectors.level()),
-            (None, true) if is_exact(request.source.float()?, as_f32) => {
+            (None, true) if is_exact(&source_spec, factor) => {
                 product_to_byte(request, Rounded { source, factor: as_f32 }, vectors.level())
             }
             _ => None,
@@ -266,13 +262,6 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     };
     let factor = f64::from(equal);
     in_one.or_else(|| through(vectors, request, Times::<F, false> { source, factor }))
-}
-
-/// Returns whether float32 holds all products of a source and a factor, except subnormal ones.
-fn is_exact(source: FloatSpec, factor: f32) -> bool {
-    let implicit = 1 << Binary32::MANTISSA;
-    let bits = f32::MANTISSA_DIGITS - (factor.to_bits() | implicit).trailing_zeros();
-    source.mantissa_bits + 1 + bits <= f32::MANTISSA_DIGITS
 }
 
 /// Makes the stage to float32, with any options.
