@@ -38,8 +38,8 @@ pub(crate) struct OddBf16Rule {
     pub(crate) steps: u16,
     /// Larger magnitudes are clamped to these, which give the code of overflows.
     pub(crate) limit: BySign<u16>,
-    /// The magnitude of the code of positive overflows.
-    pub(crate) most: u8,
+    /// The magnitudes of the codes of overflows.
+    pub(crate) most: BySign<u8>,
     /// The bit of the code that decides ties; 0 if none does.
     pub(crate) even: u8,
     /// Fractions above are rounded up.
@@ -52,8 +52,8 @@ pub(crate) struct OddBf16Rule {
     pub(crate) sign: u8,
     /// Zero has no sign.
     pub(crate) signless_zero: bool,
-    /// NaN has codes that are not those of overflows.
-    pub(crate) nan_is_special: bool,
+    /// Infinities or NaN have codes that are not those of overflows.
+    pub(crate) has_specials: bool,
     /// The rounding is to nearest even.
     pub(crate) nearest_even: bool,
 }
@@ -104,14 +104,14 @@ impl OddBf16Rule {
             offset: (rebias - lowest) << shift,
             steps,
             limit: most.map(limit),
-            most: most[0] as u8,
+            most: bytes(most),
             even,
             bound,
             infinity: bytes(codes.infinity),
             nan: bytes(codes.nan),
             sign: sign as u8,
             signless_zero: codes.zero[1] == 0,
-            nan_is_special: codes.nan != codes.overflow,
+            has_specials: codes.infinity != codes.overflow || codes.nan != codes.overflow,
             nearest_even: rounding == Rounding::NearestEven,
         })
     }

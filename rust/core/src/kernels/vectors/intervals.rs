@@ -1,5 +1,5 @@
-//! bf16 and float16 to floats of 8 bits or fewer by *intervals*, on levels whose tables have 16 entries: rounded to
-//! nearest even in bytes, 32 at a time.
+//! bf16 and float16 to floats of 8 bits or fewer by *intervals*, on levels whose tables have 16 entries: rounded in
+//! bytes, 32 at a time.
 //!
 //! ```text
 //! distance   magnitude - that of half the target's smallest subnormal, or 0
@@ -9,10 +9,14 @@
 //! ```
 //! Up to 16 intervals are subnormal: four binades of four, with three mantissa bits. Smaller values count as half of the
 //! smallest subnormal, a tie that goes to zero; larger ones give codes above the largest, which are clamped.
+//!
+//! Magnitudes are bits, whole numbers. So ties go away from zero where those of magnitudes plus one go towards it, and
+//! magnitudes but 0 are rounded up where those less one are rounded down, and one is added to the code.
 
 use super::float_source::{Bf16Source, OddBf16};
-use super::to_byte::{Codes, SignPlace, boxed, with_nan, with_signs};
+use super::to_byte::{Codes, SignPlace, boxed, by_sign, with_signs, with_specials};
 use crate::codec::odd_bf16::OddBf16Rule;
+use crate::codec::options::Rounding;
 use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
@@ -29,8 +33,10 @@ const FLIP: u8 = 1 << 7;
 #[derive(Clone, Copy)]
 struct Intervals {
     rule: OddBf16Rule,
-    /// The magnitude of half the smallest subnormal.
+    /// Subtracted from magnitudes: that of half the smallest subnormal, or one less for ties away from zero.
     lowest: u16,
+    /// Changes the signs of numbers so that the negative ones are those to be rounded up, if any are.
+    flip: u16,
     /// The magnitude of the source's infinity.
     infinity: u16,
     shift: u32,
@@ -48,32 +54,42 @@ struct Intervals {
 
 impl Intervals {
     /// The constants, or `None` where this way does not apply.
-    fn new(source: &FloatSpec, target: &FloatSpec, rule: OddBf16Rule) -> Option<Self> {
+    fn new(source: &FloatSpec, target: &FloatSpec, rule: OddBf16Rule, rounding: Rounding) -> Option<Self> {
         let (mantissa, kept) = (source.mantissa_bits, target.mantissa_bits);
         let shift = (mantissa + 1).checked_sub(kept).filter(|shift| (2..=u8::BITS).contains(shift))?;
         let field = source.bias - target.bias - kept as i32;
         // Binades of half the smallest subnormal and above, up to the smallest normal number.
         let regular = u16::from(kept as u8 + 1) << kept.checked_sub(1)?;
-        if field <= 0 || regular > ENTRIES || !rule.nearest_even {
+        if field <= 0 || regular > ENTRIES {
             return None;
         }
         let (lowest, infinity) = ((field as u16) << mantissa, source.infinity_code()? as u16);
         let offset = 2 * regular - (1 << kept);
         let normal_code = |interval: u16| (2 * interval).min(u8::MAX.into()).saturating_sub(offset) as u8;
-        if normal_code((infinity - lowest) >> shift) < rule.most {
+        if normal_code((infinity - lowest) >> shift) < rule.most[0].max(rule.most[1]) {
             return None;
         }
         let quarter = 1u8 << (shift - 2);
-        let normal = [quarter ^ FLIP, (3 * quarter - 1) ^ FLIP];
+        let normal = match rounding {
+            Rounding::NearestEven => [quarter, 3 * quarter - 1],
+            Rounding::NearestAway => [quarter, 3 * quarter],
+            _ => [2 * quarter - 1, u8::MAX],
+        };
+        let normal = normal.map(|bound| bound ^ FLIP);
         let (mut codes, mut bounds) = ([0; ENTRIES as usize], [0; ENTRIES as usize]);
         for interval in 0..regular {
-            // The code of each place in the interval, rounded to nearest even from fixed point.
+            // The code of each place in the interval, rounded from fixed point.
             let code = |rest: u32| {
                 let distance = (u32::from(interval) << shift) + rest;
                 let significand = (1 << mantissa) | (distance & ((1 << mantissa) - 1));
                 let fixed = significand << (distance >> mantissa);
-                let half = 1 << mantissa;
-                ((fixed + half - 1 + (fixed >> (mantissa + 1) & 1)) >> (mantissa + 1)) as u8
+                let below_half = (1 << mantissa) - 1;
+                let carry = match rounding {
+                    Rounding::NearestEven => below_half + (fixed >> (mantissa + 1) & 1),
+                    Rounding::NearestAway => below_half,
+                    _ => 0,
+                };
+                ((fixed + carry) >> (mantissa + 1)) as u8
             };
             let last = (0..1 << shift).take_while(|&rest| code(rest) == code(0)).count() as u32 - 1;
             let never = last + 1 == 1 << shift;
@@ -82,15 +98,28 @@ impl Intervals {
             bounds[index] = if never { u8::MAX } else { last as u8 } ^ FLIP ^ normal[0];
         }
         let to_index = FLIP - regular as u8;
-        Some(Self { rule, lowest, infinity, shift, to_index, offset: offset as u8, codes, bounds, normal })
+        let lowest = lowest - u16::from(rounding == Rounding::NearestAway);
+        let flip = if rounding == Rounding::TowardsPositive { 1 << 15 } else { 0 };
+        Some(Self {
+            rule,
+            lowest,
+            flip,
+            infinity,
+            shift,
+            to_index,
+            offset: offset as u8,
+            codes,
+            bounds,
+            normal,
+        })
     }
 }
 
-/// Codes by intervals; `TOP` is that of [`with_signs`].
+/// Codes by intervals; `UP` says that numbers of one sign are rounded up, and `TOP` is that of [`with_signs`].
 #[derive(Clone, Copy)]
-struct IntervalCodes<const TOP: bool>(Intervals);
+struct IntervalCodes<const UP: bool, const TOP: bool>(Intervals);
 
-impl<V, const TOP: bool> Codes<V> for IntervalCodes<TOP>
+impl<V, const UP: bool, const TOP: bool> Codes<V> for IntervalCodes<UP, TOP>
 where
     V: Nibbles + MagicAddition + StochasticOps,
 {
@@ -108,13 +137,21 @@ where
         [first, second]: [OddBf16<V::Integers>; 2],
         _one: V::Integers,
     ) -> V::Integers {
-        let Intervals { rule, lowest, infinity, shift, to_index, offset, normal, .. } = this;
+        let Intervals { rule, lowest, flip, infinity, shift, to_index, offset, normal, .. } = this;
         // SAFETY: the trait's contract.
         unsafe {
             let magnitude = V::splat16(i16::MAX as u16);
             let (low, high) = (V::and(first.cut, magnitude), V::and(second.cut, magnitude));
-            let lowest = V::splat16(lowest);
-            let distances = (V::sub_saturated16(low, lowest), V::sub_saturated16(high, lowest));
+            let (mut lowests, mut ups) = ([V::splat16(lowest); 2], [V::splat16(0); 2]);
+            if UP {
+                let flip = V::splat16(flip);
+                ups = [
+                    V::min16(V::shr16::<15>(V::xor(first.cut, flip)), low),
+                    V::min16(V::shr16::<15>(V::xor(second.cut, flip)), high),
+                ];
+                lowests = [V::add16(lowests[0], ups[0]), V::add16(lowests[1], ups[1])];
+            }
+            let distances = (V::sub_saturated16(low, lowests[0]), V::sub_saturated16(high, lowests[1]));
             let interval = V::pack_u8(V::shr16_by(distances.0, shift), V::shr16_by(distances.1, shift));
             let lower = V::splat16((1u16 << shift) - 1);
             let rest = V::pack_u8(V::and(distances.0, lower), V::and(distances.1, lower));
@@ -125,22 +162,30 @@ where
             let bound = V::xor(V::lookup_nibbles(bounds, index), V::splat8(normal[0]));
             let code = V::increment_above8(code, rest, bound);
             let bound = V::choose8(V::top8(index), V::splat8(normal[1]), V::splat8(u8::MAX ^ FLIP));
-            let code = V::min8(V::increment_above8(code, rest, bound), V::splat8(rule.most));
+            let mut code = V::increment_above8(code, rest, bound);
             let tops = V::tops8(first.cut, second.cut);
-            let code = with_signs::<V, TOP>(code, tops, SignPlace::of(&rule));
-            with_nan::<V>(&rule, code, [low, high], tops, infinity)
+            let mut most = V::splat8(rule.most[0]);
+            if UP {
+                code = V::add8(code, V::pack_u8(ups[0], ups[1]));
+                most = by_sign!(choose8, splat8, V::top8(tops), rule.most);
+            }
+            let code = with_signs::<V, TOP>(V::min8(code, most), tops, SignPlace::of(&rule));
+            with_specials::<V>(&rule, code, [low, high], tops, infinity)
         }
     }
 }
 
-/// Makes the stage from a format of 16 bits in the default rounding, if this way serves it, on levels with short tables.
+/// Makes the stage from a format of 16 bits in any rounding that is not stochastic, if this way serves it, on levels
+/// with short tables.
 pub(super) fn stage(request: &Request, source: &FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
     let target = request.target.float()?;
     let rule = OddBf16Rule::new(&target, &request.options, request.rounding())?;
-    let intervals = Intervals::new(source, &target, rule)?;
-    with_nibbles!(level, vectors => if SignPlace::of(&rule).is_top() {
-        boxed(vectors, Bf16Source, IntervalCodes::<true>(intervals))
-    } else {
-        boxed(vectors, Bf16Source, IntervalCodes::<false>(intervals))
+    let intervals = Intervals::new(source, &target, rule, request.rounding())?;
+    let up = matches!(request.rounding(), Rounding::TowardsPositive | Rounding::TowardsNegative);
+    with_nibbles!(level, vectors => match (up, SignPlace::of(&rule).is_top()) {
+        (false, true) => boxed(vectors, Bf16Source, IntervalCodes::<false, true>(intervals)),
+        (false, false) => boxed(vectors, Bf16Source, IntervalCodes::<false, false>(intervals)),
+        (true, true) => boxed(vectors, Bf16Source, IntervalCodes::<true, true>(intervals)),
+        (true, false) => boxed(vectors, Bf16Source, IntervalCodes::<true, false>(intervals)),
     })
 }

@@ -98,8 +98,8 @@ unsafe impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCo
             let code = V::pack_u8(V::sub_saturated16(low, smallest), V::sub_saturated16(high, smallest));
             let tops = V::signs([a, b, c, d]);
             let mut code =
-                with_signs::<V, TOP>(V::min8(code, V::splat8(rule.most)), tops, SignPlace::of(&rule));
-            if rule.nan_is_special && V::any_nan_of_four([a, b, c, d]) {
+                with_signs::<V, TOP>(V::min8(code, V::splat8(rule.most[0])), tops, SignPlace::of(&rule));
+            if rule.has_specials && V::any_nan_of_four([a, b, c, d]) {
                 let nan = V::choose8(V::top8(tops), V::splat8(rule.nan[1]), V::splat8(rule.nan[0]));
                 code = V::choose8(V::nan8([a, b, c, d]), nan, code);
             }
@@ -115,7 +115,7 @@ pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Op
     }
     let spec = request.target.float()?;
     let rule = OddBf16Rule::new(&spec, &request.options, request.rounding())
-        .filter(|rule| rule.infinity[0] == rule.most)?;
+        .filter(|rule| rule.infinity[0] == rule.most[0])?;
     let grid = Grid::new(&spec)?;
     with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
 }

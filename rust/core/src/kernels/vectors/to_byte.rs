@@ -3,7 +3,7 @@
 use super::float_source::{Floats, OddBf16};
 use super::shapes::f16_spec;
 use super::vector_loop::{InSteps, Step};
-use crate::codec::odd_bf16::{BySign, MANTISSA, OddBf16Rule, PowerRule};
+use crate::codec::odd_bf16::{MANTISSA, OddBf16Rule, PowerRule};
 use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
@@ -103,6 +103,7 @@ macro_rules! by_sign {
         V::$choose($negative, V::$splat($pair[1]), V::$splat($pair[0]))
     };
 }
+pub(super) use by_sign;
 
 const TOP_WORD: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
@@ -190,21 +191,16 @@ unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
         if !TOP {
             code = with_signs::<V, TOP>(code, tops, SignPlace::of(rule));
         }
-        if !NEAREST_EVEN {
-            let beyond = V::splat16(infinity - 1);
-            let special = V::join(V::above16(low, beyond), V::above16(high, beyond));
-            code = V::choose8(special, by_sign!(choose8, splat8, V::top8(tops), rule.infinity), code);
-        }
-        with_nan::<V>(rule, code, [low, high], tops, infinity)
+        with_specials::<V>(rule, code, [low, high], tops, infinity)
     }
 }
 
-/// Gives NaN its code, by the magnitudes of the sources.
+/// Gives infinities and NaN their codes, by the magnitudes of the sources.
 ///
 /// # Safety
 /// The level's features.
 #[inline(always)]
-pub(super) unsafe fn with_nan<V: Vector>(
+pub(super) unsafe fn with_specials<V: Vector>(
     rule: &OddBf16Rule,
     code: V::Integers,
     [low, high]: [V::Integers; 2],
@@ -213,10 +209,14 @@ pub(super) unsafe fn with_nan<V: Vector>(
 ) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let infinity = V::splat16(infinity);
-        if rule.nan_is_special && V::any16(V::above16(V::max16(low, high), infinity)) {
+        let finite = V::splat16(infinity - 1);
+        if rule.has_specials && V::any16(V::above16(V::max16(low, high), finite)) {
+            let (infinity, negative) = (V::splat16(infinity), V::top8(tops));
+            let is_special = V::join(V::above16(low, finite), V::above16(high, finite));
             let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
-            return V::choose8(is_nan, by_sign!(choose8, splat8, V::top8(tops), rule.nan), code);
+            let special = by_sign!(choose8, splat8, negative, rule.infinity);
+            let special = V::choose8(is_nan, by_sign!(choose8, splat8, negative, rule.nan), special);
+            return V::choose8(is_special, special, code);
         }
         code
     }
@@ -227,8 +227,9 @@ pub(super) unsafe fn with_nan<V: Vector>(
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
 struct UpperBytes<const NEAREST_EVEN: bool> {
     rule: OddBf16Rule,
-    /// Larger magnitudes are clamped to these, which give the code of overflows.
-    limit: BySign<u16>,
+    /// Larger magnitudes are clamped to this, the code of overflows of the sign where it is larger: finite ones of the
+    /// other sign are below it.
+    limit: u16,
 }
 
 impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> {
@@ -249,18 +250,10 @@ impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> 
         // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
             let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
-            let limits = if NEAREST_EVEN {
-                [V::splat16(limit[0]); 2]
-            } else {
-                let zero = V::splat16(0);
-                [
-                    by_sign!(choose16, splat16, V::above16(zero, first.cut), limit),
-                    by_sign!(choose16, splat16, V::above16(zero, second.cut), limit),
-                ]
-            };
+            let limit = V::splat16(limit);
             let fixed = [
-                V::or_masked(V::min16(magnitudes[0], limits[0]), first.cut, V::splat16(sign)),
-                V::or_masked(V::min16(magnitudes[1], limits[1]), second.cut, V::splat16(sign)),
+                V::or_masked(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
+                V::or_masked(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
             ];
             let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
             rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)
@@ -274,7 +267,7 @@ pub(super) fn upper_bytes(request: &Request, source: &FloatSpec, level: Level) -
     let spec = request.target.float()?;
     let alike = FloatSpec { mantissa_bits: source.mantissa_bits.checked_sub(u8::BITS)?, ..*source };
     let rule = OddBf16Rule::new(&spec, &request.options, request.rounding()).filter(|_| spec == alike)?;
-    let limit = rule.limit.map(|limit| (limit - rule.lowest) * rule.factor - rule.offset);
+    let limit = (rule.limit[0].max(rule.limit[1]) - rule.lowest) * rule.factor - rule.offset;
     with_nibbles!(level, vectors => if rule.nearest_even {
         boxed(vectors, super::float_source::Bf16Source, UpperBytes::<true> { rule, limit })
     } else {
