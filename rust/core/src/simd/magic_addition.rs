@@ -16,6 +16,14 @@ pub(crate) trait MagicAddition: Vector {
         smallest_anchor_factor: [Self::Integers; 3],
         shift: u32,
     ) -> Self::Integers;
+    /// Rounds numbers down to codes, float32 or (unless `SIGNED`) their magnitudes: adds the first constant to their bits
+    /// and shifts them right, and adds the third one to their products with the second. Returns the magnitudes of both in
+    /// 16 bits, packed as by [`MagicAddition::pack_u16`]; those of products that overflow are large.
+    unsafe fn rounded_down<const SIGNED: bool>(
+        a: [Self::F32s; 2],
+        added_scale_half: [Self::Integers; 3],
+        shift: u32,
+    ) -> [Self::Integers; 2];
     /// Packs two registers of i32 into one of i16, with saturation, in an order of the level's own.
     unsafe fn pack_u16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Packs two registers of i16 into one of unsigned bytes, with saturation, in an order of the level's own.

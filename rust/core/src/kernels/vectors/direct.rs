@@ -13,6 +13,7 @@ use super::integer_source::IntegerSource;
 use super::intervals;
 use super::magic_addition;
 use super::piecewise_stage;
+use super::rounded_down;
 use super::shapes::{Shape, shape_of};
 use super::through_f32;
 use super::to_byte;
@@ -143,6 +144,7 @@ fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> 
     usual(vectors, request, F32Source).or_else(|| match shape_of(&request.target.float()?) {
         Some(shape) => to_u16::rounded_stage(vectors, request, shape),
         None => piecewise_stage::away_from_zero(request, vectors.level())
+            .or_else(|| rounded_down::stage(request, vectors.level()))
             .or_else(|| to_byte::rounded_stage(vectors, request, F32Source)),
     })
 }

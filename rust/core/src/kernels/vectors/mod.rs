@@ -33,6 +33,11 @@ pub(crate) mod magic_addition;
 pub(crate) mod native;
 pub(crate) mod piecewise;
 pub(crate) mod piecewise_stage;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
+)]
+pub(crate) mod rounded_down;
 pub(crate) mod shapes;
 pub(crate) mod stochastic_codes;
 pub(crate) mod stochastic_stage;
