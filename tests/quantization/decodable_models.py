@@ -375,6 +375,24 @@ def mx(bits: int, **config: Any) -> Callable[[], Decodable]:
     return make
 
 
+def quark(element: str) -> Callable[[], Decodable]:
+    """AMD's codes: of 4 bits, the low ones first; of 6, as no file says where they are."""
+
+    def make() -> Decodable:
+        draw, bits = Draw(), int(element[2])
+        codes, scale = draw.codes(bits, 24, 96), draw.powers(24, 3)
+        kind = {"fp4": "4_e2m1", "fp6_e2m3": "6_e2m3", "fp6_e3m2": "6_e3m2"}[element]
+        values = codes.view(getattr(ml_dtypes, f"float{kind}fn")).astype(np.float32)
+        weight = {"dtype": element, "qscheme": "per_group", "group_size": 32}
+        return Decodable(
+            {"a.weight": pack(codes, bits), "a.weight_scale": scale},
+            {"a.weight": decoded(values, powers_of(scale), (1, 32))},
+            stated(quant_method="quark", global_quant_config={"weight": weight}),
+        )
+
+    return make
+
+
 def gpt_oss(*, of_openai: bool = False) -> Callable[[], Decodable]:
     def make() -> Decodable:
         draw = Draw()
@@ -685,6 +703,7 @@ MODELS: dict[str, Callable[[], Decodable]] = {
     "modelopt, int8, scaled inputs": modelopt_int8,
     "modelopt, blocks": modelopt_blocks,
     "modelopt, mxfp4": mx(4, recipe="modelopt"),
+    "quark, fp4": quark("fp4"),
     **{f"modelopt, experts of {one}": modelopt_experts(one) for one in ("nvfp4", "each")},
     "gpt-oss": gpt_oss(),
     "gpt-oss, of OpenAI": gpt_oss(of_openai=True),

@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import write_sharded
-from decodable_models import MODELS, MORE, Decodable
+from decodable_models import MODELS, MORE, Decodable, quark
 from quantised_models import LAYOUTS, RECORDED, recorded
 from quantised_models import write as write_zeros
 from test_dequantize import write
@@ -369,6 +369,18 @@ def test_what_is_not_decoded_is_refused_by_name(tmp_path: Path, name: str, recip
     with pytest.raises(CheckpointError, match=recipe):
         checkpoint.dequantize_file(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("element", ["fp6_e2m3", "fp6_e3m2"])
+def test_codes_of_six_bits_of_quark(tmp_path: Path, element: str) -> None:
+    folder = write(tmp_path / "model", quark(element)())
+    with pytest.raises(
+        CheckpointError, match=f"'a.weight': .* mx{element} of Quark, whose releases"
+    ):
+        checkpoint.dequantize_file(folder, tmp_path / "out")
+    found = checkpoint.inspect(folder).quantization
+    assert found is not None
+    assert [(one.scheme, one.block) for one in found.weights] == [(f"mx{element}", (1, 32))]
 
 
 def test_options_are_checked(tmp_path: Path) -> None:

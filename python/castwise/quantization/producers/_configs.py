@@ -348,6 +348,8 @@ _QUARK = {
     "uint4": "uint4",
     "uint8": "uint8",
     "fp4": "mxfp4",
+    "fp6_e2m3": "mxfp6_e2m3",
+    "fp6_e3m2": "mxfp6_e3m2",
 }
 _QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "group"}
 
@@ -365,7 +367,7 @@ def _quark(section: Mapping[str, Any]) -> Describe:
         element = _QUARK.get(str(weight.get("dtype")))
         strategy = _QUARK_STRATEGIES.get(str(weight.get("qscheme")))
         block = _group(weight.get("group_size")) if strategy == "group" else None
-        if element == "mxfp4":
+        if element is not None and element.startswith("mx"):
             return Stated(element, block)
         return Stated(f"{element}_{strategy}" if element and strategy else None, block)
 

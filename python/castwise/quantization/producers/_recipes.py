@@ -298,7 +298,14 @@ RECIPES = (
     Recipe(
         "quark",
         ("quark",),
-        (FP8_SCALE, INT8, MXFP4, MXFP8, Layout("int_{}", "", OF_WORD, INT8.parts)),
+        (
+            FP8_SCALE,
+            INT8,
+            MXFP4,
+            replace(MXFP4, scheme="", families=("mxfp6",), columns=(24, 1), storage=None),
+            MXFP8,
+            Layout("int_{}", "", OF_WORD, INT8.parts),
+        ),
     ),
     Recipe(
         "mlx",

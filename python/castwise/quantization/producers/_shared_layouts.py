@@ -92,6 +92,7 @@ MXFP4 = Layout(
     OF_U8,
     (scale_part("_scale", OF_E8M0), *INPUTS),
     block=(1, 32),
+    columns=(16, 1),
     storage=BYTES_LOW,
 )
 _EXPERTS = {

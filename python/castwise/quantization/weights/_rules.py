@@ -125,6 +125,16 @@ def modelopt(case: Case) -> Given:
     return usual(case)
 
 
+def quark(case: Case) -> Given:
+    """Refuse codes of 6 bits: Quark 0.9 packs their upper two bits apart, and later ones do not."""
+    if case.scheme.startswith("mxfp6_"):
+        raise Undecodable(
+            f"castwise cannot decode {case.scheme} of Quark, whose releases pack it in several "
+            "orders; the release that wrote it reads it"
+        )
+    return usual(case)
+
+
 def gpt_oss(case: Case) -> Given:
     """Describe gpt-oss' blocks; transformers wants the matrix of each expert transposed."""
     stored = case.shape(case.payload)
@@ -381,6 +391,7 @@ RULES: Mapping[str, Callable[[Case], Given]] = {
     "awq": awq,
     "gptq": gptq,
     "mlx": mlx,
+    "quark": quark,
     "bitsandbytes": bitsandbytes,
     "comfy": comfy,
     "keras": keras,

@@ -1,0 +1,53 @@
+"""Whole models as compressed-tensors stores them, made by it and by castwise, in transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peer_models
+import pytest
+import torch
+from castwise import checkpoint
+from castwise.checkpoint.encoding._written_schemes import _ROWS
+
+CT = "compressed-tensors"
+SCHEMES = [row.scheme for row in _ROWS if row.recipe == CT]
+MADE = [name for name in peer_models.PEERS if name.startswith(CT)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "plain"
+    torch.manual_seed(0)
+    peer_models.llama().save_pretrained(folder)
+    return folder
+
+
+def same_logits(model: Path, decoded: Path) -> None:
+    """Compare what castwise decoded with what compressed-tensors decodes when it is loaded."""
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig  # noqa: PLC0415
+
+    ours: Any = AutoModelForCausalLM.from_pretrained(decoded).eval()
+    peer: Any = AutoModelForCausalLM.from_pretrained(
+        model, quantization_config=CompressedTensorsConfig(run_compressed=False)
+    ).eval()
+    for name, parameter in ours.named_parameters():
+        assert torch.equal(parameter, peer.get_parameter(name)), name
+    tokens = torch.arange(1, 17)[None]
+    with torch.no_grad():
+        assert torch.equal(ours(tokens).logits, peer(tokens).logits)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_written_by_castwise(tmp_path: Path, plain: Path, scheme: str) -> None:
+    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT)
+    checkpoint.dequantize_file(tmp_path / "model", tmp_path / "decoded")
+    same_logits(tmp_path / "model", tmp_path / "decoded")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_made_by_compressed_tensors(tmp_path: Path, plain: Path, name: str) -> None:
+    peer_models.PEERS[name](plain, tmp_path / "model")
+    checkpoint.dequantize_file(tmp_path / "model", tmp_path / "decoded")
+    same_logits(tmp_path / "model", tmp_path / "decoded")
