@@ -85,7 +85,11 @@ impl<T: Real> Encoder<T> {
     fn bounds(&self, factors: &[f32], buffers: &mut Buffers<T>) -> Option<Vec<[u16; MIDDLES.len()]>> {
         /// Magnitudes that are tried around a bound, the first of which is below it.
         const TRIED: usize = 4;
-        let (mut tried, mut codes) = (Vec::new(), Vec::new());
+        let count = TRIED * MIDDLES.len() * factors.len();
+        let (mut tried, mut codes) = (Vec::with_capacity(count), vec![0; count]);
+        if factors.is_empty() {
+            return None;
+        }
         for &factor in factors {
             for middle in MIDDLES {
                 let bound = if self.multiplies() { middle / factor } else { middle * factor };
@@ -93,7 +97,6 @@ impl<T: Real> Encoder<T> {
                 tried.extend(first..first + TRIED as u16);
             }
         }
-        codes.resize(tried.len(), 0);
         self.codes_of(&tried, factors, &mut codes, buffers);
         let mut of_factors = vec![[0; MIDDLES.len()]; factors.len()];
         let tries = tried.chunks_exact(TRIED).zip(codes.chunks_exact(TRIED));
@@ -135,60 +138,64 @@ impl<T: Real> Encoder<T> {
         true
     }
 
-    /// Makes the tables of all stored scales.
+    /// Makes the tables of all stored scales: those from 1 to 2, moved by the exponents of others.
     fn fill_tables(&self, matrix: usize, filled: &mut ScaleTables, buffers: &mut Buffers<T>) {
+        /// Exponents of factors for which no step of a recipe loses bits.
+        const MIDRANGE: std::ops::Range<i32> = -120..120;
         let codes: [u8; SCALES] = std::array::from_fn(|code| code as u8);
         buffers.scale.clear();
         buffers.scale.resize(SCALES, T::default());
         // SAFETY: there are as many scales, of a byte each.
         unsafe { self.stored.back.run(codes.as_ptr(), buffers.scale.as_mut_ptr().cast(), SCALES) };
-        self.find_factors(self.of_all(matrix), buffers);
         let scales: [f32; SCALES] = std::array::from_fn(|code| buffers.scale[code].to_f64() as f32);
-        // The factors between 1 and 2 of scales, and the number and the exponent of each.
-        let (mut factors, mut number, mut of_scales) = (Vec::new(), 0, [None; SCALES]);
-        for code in (0..SCALES).filter(|&code| scales[code] > 0.0) {
-            let Some((factor, exponent)) = parts(buffers.factors[code].to_f64() as f32) else { continue };
-            // Mantissas take turns.
-            number = if number + 1 < factors.len() { number + 1 } else { 0 };
-            if factors.get(number) != Some(&factor) {
-                let known = factors.iter().position(|&known| known == factor);
-                number = known.unwrap_or(factors.len());
-                factors.resize(factors.len().max(number + 1), factor);
-            }
-            of_scales[code] = Some((number, exponent));
-        }
+        let mantissa = self.stored.format.float().map_or(0, |spec| spec.mantissa_bits);
+        let one = scales.iter().position(|&scale| scale == 1.0).unwrap_or_default();
+        let to_two = one..(one + (1 << mantissa)).min(SCALES);
+        buffers.scale.truncate(to_two.end);
+        buffers.scale.drain(..one);
+        self.find_factors(self.of_all(matrix), buffers);
+        let found: Option<Vec<_>> =
+            buffers.factors.iter().map(|factor| parts(factor.to_f64() as f32)).collect();
+        let found = found.unwrap_or_default();
+        let factors: Vec<_> = found.iter().map(|parts| parts.0).collect();
+        let bounds = self.bounds(&factors, buffers).unwrap_or_default();
         let ScaleTables { of_codes: Tables { lookups, tables }, .. } = filled;
         tables.clear();
         tables.push(Table::default());
-        let bounds =
-            if factors.is_empty() { None } else { self.bounds(&factors, buffers) }.unwrap_or_default();
         tables.extend(bounds.iter().map(|bounds| table(bounds[0] - INTERVAL, bounds)));
-        let mut is_known = [false; SCALES];
-        for (code, found) in of_scales.iter().enumerate() {
+        let (mut is_known, mut largest) = ([false; SCALES], one);
+        for (code, &scale) in scales.iter().enumerate() {
             lookups[code] = Lookup::ZEROS;
-            let Some((bounds, number, exponent)) =
-                found.and_then(|(number, exponent)| Some((bounds.get(number)?, number, exponent)))
-            else {
+            if !(scale > 0.0 && scale.is_finite()) {
                 continue;
+            }
+            largest = if scale > scales[largest] { code } else { largest };
+            let bits = scale.to_bits();
+            let number = (bits & ((1 << Binary32::MANTISSA) - 1)) >> (Binary32::MANTISSA - mantissa);
+            let exponent = (bits >> Binary32::MANTISSA) as i32 - Binary32::BIAS as i32;
+            let Some(bounds) = bounds.get(number as usize) else { continue };
+            let of_factor = found[number as usize].1;
+            // Products with factors are larger for smaller scales.
+            let (moved, of_factor) = if self.multiplies() {
+                (exponent - of_factor, of_factor - exponent)
+            } else {
+                (exponent + of_factor, exponent + of_factor)
             };
-            let moved = if self.multiplies() { -exponent } else { exponent } << MANTISSA;
-            let first = i32::from(bounds[0] - INTERVAL) + moved;
+            let first = i32::from(bounds[0] - INTERVAL) + (moved << MANTISSA);
             // All are normal numbers.
-            if (1 << MANTISSA..(0xff << MANTISSA) - i32::from(RANGE)).contains(&first) {
-                lookups[code] = Lookup::new(first as u16, number + 1);
+            let normal = (1 << MANTISSA..(0xff << MANTISSA) - i32::from(RANGE)).contains(&first);
+            if normal && MIDRANGE.contains(&of_factor) {
+                lookups[code] = Lookup::new(first as u16, number as usize + 1);
                 is_known[code] = true;
             }
         }
         (lookups[0], is_known[0]) = (Lookup::ZEROS, true);
         // From the scale 1 on, down and up.
-        let one = scales.iter().position(|&scale| scale == 1.0).unwrap_or_default();
         let down = is_known[..one].iter().rev().take_while(|&&known| known).count();
         let up = is_known[one..].iter().take_while(|&&known| known).count();
         filled.known = ((one - down) as u8, (one + up).saturating_sub(1) as u8);
-        let is_finite = |code: &usize| scales[*code].is_finite();
-        let largest = (0..SCALES).filter(is_finite).max_by(|&a, &b| scales[a].total_cmp(&scales[b]));
-        let largest = largest.filter(|&code| code <= usize::from(filled.known.1));
-        filled.most = largest.map_or(MAGNITUDE, |code| lookups[code].last());
+        let saturates = largest <= usize::from(filled.known.1);
+        filled.most = if saturates { lookups[largest].last() } else { MAGNITUDE };
         filled.zeros_only = self.has_powers() || self.recipe.steps == Steps::EncodeScale;
         filled.of_amaxes = self.scales_of_amaxes(matrix, buffers);
     }
