@@ -410,7 +410,6 @@ def convert_tensors(
     list[CastReport | None],
     tuple[int, Literal["read", "cast", "write"], int | None, Exception | None] | None,
 ]: ...
-
 def write_at(target: int, data: memoryview | NDArray[np.uint8], offset: int) -> None: ...
 
 _Dialect = Literal["keras", "tf", "tf_layer", "jmp"]

@@ -160,9 +160,13 @@ pub(crate) fn write_at(py: Python<'_>, target: isize, data: PyBuffer<u8>, offset
     if !data.is_c_contiguous() {
         return Err(PyValueError::new_err("data is not contiguous; give a copy of it in C order."));
     }
+    // An empty buffer may be at no address.
+    if data.len_bytes() == 0 {
+        return Ok(());
+    }
     let target = opened(target)?;
-    // SAFETY: the buffer is contiguous, and its owner keeps the memory as long as the buffer is held; the caller lets
-    // nobody write to it meanwhile.
+    // SAFETY: the buffer is contiguous and not empty, and its owner keeps the memory as long as the buffer is held; the
+    // caller lets nobody write to it meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
     let written = py.detach(|| checkpoint::write_at(&target, bytes, offset));
     written.map_err(|error| match error.raw_os_error() {
