@@ -579,19 +579,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
             ("int4_group", "keras"),
         )
     ),
-    *(
-        (
-            partial(quantize, np.zeros(shape, np.float32), scheme, recipe=recipe, symmetric=False),
-            f"symmetric=False is not valid for recipe='{recipe}'",
-        )
-        for scheme, recipe in (
-            ("int8_group", "gguf"),
-            ("int8_channel", "bitsandbytes"),
-            ("int8_tensor", "keras"),
-            ("int4_channel", "keras"),
-        )
-        for shape in ((4, 64), (0, 64))
-    ),
     (lambda: quantize(normal(64), "int8_channel", recipe="keras"), r"shape \(64,\).*x\[None\]"),
     (lambda: quantize(normal(2, 40), "mxfp4", recipe="gpt-oss"), "whole blocks of 32"),
     (lambda: quantize(normal(4, 64), "fp8_block", recipe="comfy").parts(), "no names"),

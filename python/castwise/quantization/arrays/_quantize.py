@@ -243,12 +243,6 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
     bias = has_bias(layout)
-    has_zeros = any(part.role == ZERO for part in layout.parts) and not storage.divides
-    if not (symmetric or bias or has_zeros):
-        raise ValueError(
-            f"symmetric=False is not valid for recipe={producer!r}, which stores {scheme} without "
-            "zero points; use another recipe."
-        )
     size = row.block if block is None else _allowed_block(row, block, shape)
     if layout.block is not None and storage.fields:
         size = block_pair(layout.block)
