@@ -234,6 +234,25 @@ def test_quantizers_are_functions_with_arguments() -> None:
         assert ours.error in (ValueError, NotImplementedError)
 
 
+def test_quantizers_have_names_and_dictionaries() -> None:
+    def told(of: Any) -> Any:
+        made = of.AbsMaxQuantizer(-1, (-8, 7))
+        config = of.serialize(made)
+        again = [of.deserialize(config), of.get(config), of.get(made), of.get(of.AbsMaxQuantizer)]
+        again += [of.get(name, axis=1) for name in ("AbsMaxQuantizer", "abs_max_quantizer")]
+        configs = [one.get_config() for one in again]
+        return [config, of.serialize([made, 5, None]), configs, of.get(None), of.deserialize(None)]
+
+    assert outcome(lambda: told(quantizers)) == outcome(lambda: told(real()))
+    for identifier in ("nope", 5, {"class_name": "Nope"}):
+        ours = outcome(quantizers.get, identifier)
+        theirs = outcome(lambda identifier=identifier: real().get(identifier))
+        assert ours == theirs
+        assert ours.error is ValueError
+    with pytest.raises(ValueError, match="use one of Quantizer, quantizer, AbsMaxQuantizer"):
+        quantizers.get("nope")
+
+
 @pytest.mark.parametrize("name", sorted(set(quantizers.__all__) - {"Quantizer"}))
 def test_signatures_are_those_of_keras(name: str) -> None:
     def told(of: Any) -> list[tuple[str, str, Any]]:

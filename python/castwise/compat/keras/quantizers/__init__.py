@@ -7,7 +7,7 @@ array([[   0,   64, -127],
 
 Beside what `keras.quantizers` exports there are `compute_quantization_parameters`,
 `quantize_with_sz_map` and `dequantize_with_sz_map`, which Keras' layers call. What a model is
-quantised by (`QuantizationConfig` and its kinds) is Keras' own.
+quantised by (`QuantizationConfig` and its kinds) is Keras' own: `get` and `deserialize` know none.
 
 Arrays are float16, bfloat16, float32 or float64, and every step is rounded to the dtype in which
 Keras takes it. Python's numbers, and lists of them, count as ``floatx()``. float64 is taken as
@@ -23,6 +23,7 @@ from castwise.compat.keras.quantizers._float8 import (
     quantize_and_dequantize,
 )
 from castwise.compat.keras.quantizers._groups import dequantize_with_sz_map, quantize_with_sz_map
+from castwise.compat.keras.quantizers._identifiers import deserialize, get, serialize
 from castwise.compat.keras.quantizers._int4 import pack_int4, unpack_int4
 from castwise.compat.keras.quantizers._ranges import (
     abs_max_quantize_grouped_with_zero_point,
@@ -39,10 +40,13 @@ __all__ = [
     "compute_float8_scale",
     "compute_quantization_parameters",
     "dequantize_with_sz_map",
+    "deserialize",
     "fake_quant_with_min_max_vars",
+    "get",
     "pack_int4",
     "quantize_and_dequantize",
     "quantize_with_sz_map",
+    "serialize",
     "unpack_int4",
 ]
 

@@ -1,0 +1,70 @@
+"""Quantizers by name, and to and from Keras' dictionaries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
+from castwise.compat.keras.quantizers._abs_max import AbsMaxQuantizer, Quantizer
+
+_CLASSES = {
+    "Quantizer": Quantizer,
+    "quantizer": Quantizer,
+    "AbsMaxQuantizer": AbsMaxQuantizer,
+    "abs_max_quantizer": AbsMaxQuantizer,
+}
+
+
+def serialize(initializer: Any) -> Any:
+    """Return the dictionary of a quantizer; plain values stay, containers go by element."""
+    return serialize_with(initializer, _dictionary)
+
+
+def _dictionary(quantizer: Any) -> dict[str, Any]:
+    is_own = type(quantizer) in _CLASSES.values()
+    return to_dictionary(quantizer, "keras.quantizers" if is_own else None, serialize)
+
+
+def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """Make the quantizer that a dictionary describes; what is no dictionary stays.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It describes none that is known.
+
+    """
+    if not isinstance(config, Mapping):
+        return config
+    return from_dictionary(config, _CLASSES, custom_objects)
+
+
+def get(identifier: Any, **kwargs: Any) -> Any:
+    """Return the quantizer that a name, a dictionary, a class or an object stands for.
+
+    None stays None. A class is given `kwargs` as its first argument, as Keras does.
+
+    Raises
+    ------
+    ValueError
+        It stands for none.
+
+    """
+    if identifier is None:
+        return None
+    found: Any = identifier
+    if isinstance(identifier, dict):
+        found = deserialize(identifier)
+    elif isinstance(identifier, str):
+        found = _CLASSES.get(identifier)
+    if not callable(found):
+        raise ValueError(  # noqa: TRY004  (as Keras does)
+            f"identifier={identifier!r} is not a quantizer; use one of {', '.join(_CLASSES)}, a "
+            "dictionary of serialize(), or an object that is called with an array"
+        )
+    if inspect.isclass(found):
+        make: Callable[[Any], Any] = found
+        return make(kwargs)
+    return found
