@@ -41,6 +41,7 @@ __all__ = [
     "ElementCast",
     "FixedLossScale",
     "FormatInfo",
+    "OpenFile",
     "PolicyBase",
     "PolicyMap",
     "__version__",
@@ -83,7 +84,6 @@ __all__ = [
     "unpack_codes",
     "unscale_arrays",
     "unswizzle_scales",
-    "write_at",
 ]
 
 __version__: str
@@ -400,6 +400,11 @@ class ElementCast:
     ) -> Self: ...
     def convert(self, first: int, data: bytes) -> tuple[bytes, CastReport | None]: ...
 
+@final
+class OpenFile:
+    def __new__(cls, descriptor: int) -> Self: ...
+    def write_at(self, data: memoryview | NDArray[np.uint8], offset: int) -> None: ...
+
 def convert_tensors(
     source: int,
     target: int,
@@ -410,7 +415,6 @@ def convert_tensors(
     list[CastReport | None],
     tuple[int, Literal["read", "cast", "write"], int | None, Exception | None] | None,
 ]: ...
-def write_at(target: int, data: memoryview | NDArray[np.uint8], offset: int) -> None: ...
 
 _Dialect = Literal["keras", "tf", "tf_layer", "jmp"]
 

@@ -12,7 +12,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise._core import ElementCast, convert_tensors
+from castwise._core import ElementCast, OpenFile, convert_tensors
 from castwise.checkpoint.running._pieces import Conversion
 from checkpoint_samples import floats
 from processes import run_python
@@ -187,3 +187,31 @@ with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb") as target:
     for threads in (1, 2):
         done = run_python("-c", code, tmp_path / "source", tmp_path / "target", threads)
         assert done.stdout.strip() == "(10, 'write')", done.stderr
+
+
+def test_bytes_are_written_where_they_belong(tmp_path: Path) -> None:
+    with (tmp_path / "target").open("wb") as target:
+        own = OpenFile(target.fileno())
+        own.write_at(np.arange(4, dtype=np.uint8), 6)
+        own.write_at(memoryview(b"ab"), 1)
+        own.write_at(np.empty(0, np.uint8), 99)
+        assert target.tell() == 0
+        number = target.fileno()
+    with (tmp_path / "other").open("wb") as other:
+        own.write_at(memoryview(b"c"), 10)  # not into what has the number of a closed file now
+        assert other.fileno() == number
+    assert (tmp_path / "target").read_bytes() == b"\0ab\0\0\0\0\1\2\3c"
+    assert (tmp_path / "other").read_bytes() == b""
+
+
+def test_bytes_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"old")
+    with (tmp_path / "target").open("rb") as target:
+        own = OpenFile(target.fileno())
+    with pytest.raises(ValueError, match="data is not contiguous; give a copy"):
+        own.write_at(np.arange(4, dtype=np.uint8)[::2], 0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        own.write_at(np.arange(4, dtype=np.uint8), 0)
+    with pytest.raises(ValueError, match="a descriptor is not negative"):
+        OpenFile(-1)
+    assert (tmp_path / "target").read_bytes() == b"old"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, MORE, Decodable, Draw
+from processes import run_python
 from test_dequantize import KEPT, two_weights, write
 from test_dequantize_refusals import INDEX, sharded
 
@@ -206,9 +208,9 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_memory_does_not_grow_with_a_tensor(tmp_path: Path) -> None:
-    """A slab per thread is decoded while one waits and one is written: how many meet is chance."""
+    """A slab per thread is decoded and written while two wait: how many meet is chance."""
     draw, threads = Draw(), 2
-    slab = (1 + 2) * (2 << 20)  # bytes, before and after
+    slab = (1 + 2) * (1 << 20)  # bytes, before and after
     for rows in (2048, 8192):
         weight, scale = draw.float8(rows, 4096), draw.scales(rows // 128, 32)
         config: Any = MODELS[NAME]().config
@@ -228,6 +230,60 @@ def test_threads_do_not_matter(tmp_path: Path, threads: int) -> None:
     source = write(tmp_path / "model", model)
     checkpoint.dequantize_file(source, tmp_path / "out", threads=threads)
     assert_same(checkpoint.load(tmp_path / "out")["a.weight"], model.plain["a.weight"])
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from castwise import checkpoint
+from castwise.checkpoint.decoding import _decoded, _plain
+
+_plain._SLAB_ELEMENTS = 5000
+count, write = 0, _decoded._write
+
+def write_slowly(*arguments):
+    global count
+    count += 1
+    if count == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.02)
+    write(*arguments)
+
+_decoded._write = write_slowly
+try:
+    checkpoint.dequantize_file(sys.argv[1], sys.argv[2], threads=3)
+except KeyboardInterrupt:
+    # Some may have the numbers of files that were closed.
+    files = [open(f"{sys.argv[3]}-{number}", "xb") for number in range(9)]
+    time.sleep(0.1)
+    print([os.fstat(one.fileno()).st_size for one in files])
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_an_interruption_leaves_nothing(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that was just started may go on for a slab: it writes into no other file."""
+    source, others = write(tmp_path / "model", MODELS[NAME]()), tmp_path / "others"
+    others.mkdir()
+    monkeypatch.chdir(others)
+    done = run_python("-c", INTERRUPTED, source, tmp_path / "out", number)
+    assert done.stdout == f"{[0] * 9}\n", done.stderr
+    assert sorted(tmp_path.iterdir()) == [source, others]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a write may end early there")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, threads: int) -> None:
+    source, out = write(tmp_path / "model", MODELS[NAME]()), tmp_path / "out"
+    code = (
+        "import resource, sys; from castwise.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
+    )
+    done = run_python("-c", code, "dequantize", source, out, "--threads", threads)
+    assert done.returncode == 2
+    assert done.stderr == f"castwise: error: {out}: File too large\n"
+    assert sorted(tmp_path.iterdir()) == [source]
 
 
 def test_scales_that_are_not_as_stated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

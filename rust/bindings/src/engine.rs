@@ -152,27 +152,44 @@ fn job(given: PyResult<Bound<'_, PyAny>>) -> PyResult<Job> {
     Ok(Job { source, target, first, count, cast: cast.map(|cast| cast.core) })
 }
 
-/// Write bytes at an offset of an open file, which threads may do to one file at the same time.
-///
-/// `target` is a descriptor (a handle, on Windows). What lies before is on its way to the disk then.
-#[pyfunction]
-pub(crate) fn write_at(py: Python<'_>, target: isize, data: PyBuffer<u8>, offset: u64) -> PyResult<()> {
-    if !data.is_c_contiguous() {
-        return Err(PyValueError::new_err("data is not contiguous; give a copy of it in C order."));
+/// The number of every system for a failure of a device.
+const EIO: i32 = 5;
+
+/// An open file under a descriptor of its own: what a thread still writes when another has closed the file goes nowhere else.
+#[pyclass(frozen, module = "castwise._core")]
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    file: File,
+}
+
+#[pymethods]
+impl OpenFile {
+    /// Duplicate a descriptor (a handle, on Windows).
+    #[new]
+    fn new(descriptor: isize) -> PyResult<Self> {
+        Ok(Self { file: opened(descriptor)? })
     }
-    // An empty buffer may be at no address.
-    if data.len_bytes() == 0 {
-        return Ok(());
+
+    /// Write bytes at an offset, as threads may at the same time. What lies before is on its way to the disk then.
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
+        let data = PyBuffer::<u8>::get(data)?;
+        if !data.is_c_contiguous() {
+            return Err(PyValueError::new_err("data is not contiguous; give a copy of it in C order."));
+        }
+        if data.len_bytes() == 0 {
+            return Ok(());
+        }
+        // SAFETY: the buffer is contiguous and not empty, and its owner keeps the memory as long as the buffer is held; the caller lets
+        // nobody write to it meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
+        let written = py.detach(|| checkpoint::write_at(&self.file, bytes, offset));
+        let Err(error) = written else { return Ok(()) };
+        let Some(number) = errno(&error) else {
+            return Err(PyOSError::new_err((EIO, "no more can be written")));
+        };
+        let text = py.import("os")?.call_method1("strerror", (number,))?;
+        Err(PyOSError::new_err((number, text.unbind())))
     }
-    let target = opened(target)?;
-    // SAFETY: the buffer is contiguous and not empty, and its owner keeps the memory as long as the buffer is held; the
-    // caller lets nobody write to it meanwhile.
-    let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
-    let written = py.detach(|| checkpoint::write_at(&target, bytes, offset));
-    written.map_err(|error| match error.raw_os_error() {
-        None => PyOSError::new_err("no more can be written"),
-        Some(_) => error.into(),
-    })
 }
 
 /// Returns the system's number for an error; `None` where a file ends early.

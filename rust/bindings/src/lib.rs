@@ -53,7 +53,7 @@ mod _core {
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]
-    use super::engine::{ElementCast, convert_tensors, write_at};
+    use super::engine::{ElementCast, OpenFile, convert_tensors};
     #[pymodule_export]
     use super::explain::explain_cast;
     #[pymodule_export]

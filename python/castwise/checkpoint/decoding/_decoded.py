@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, write_at
+from castwise._core import CastReport, OpenFile
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
@@ -221,7 +221,7 @@ class DecodedReader:
         if one is None or one.counts is None:
             return False
         file.flush()  # what stands before
-        target, itemsize = handle(file), numpy_dtype(one.format).itemsize
+        target, itemsize = OpenFile(handle(file)), numpy_dtype(one.format).itemsize
         places = accumulate((count * itemsize for count in one.counts()), initial=begin)
         slabs = zip(one.slabs(one.format), places, strict=False)  # one place more: the end
         for _ in self._carried_out(partial(_write, *each, target) for each in slabs):
@@ -268,9 +268,9 @@ class DecodedReader:
         self._open.close()
 
 
-def _write(slab: Slab, place: int, target: int) -> None:
+def _write(slab: Slab, place: int, target: OpenFile) -> None:
     """Make a slab at its place."""
-    write_at(target, to_bytes(slab()), place)
+    target.write_at(to_bytes(slab()), place)
 
 
 @dataclass(frozen=True, slots=True)
