@@ -79,15 +79,36 @@ mod tests {
     use super::*;
     use crate::format::Format;
 
+    /// Returns whether two factors' products with a significand have the same place on a grid, the second one after
+    /// rounding to float32.
+    fn are_equal(significand: u64, exact: u64, other: u64, grid: u32) -> bool {
+        let (product, other) = (significand * exact, significand * other);
+        let below = product.ilog2() - grid;
+        let fraction = |number: u64| number & ((1 << below) - 1) != 0;
+        let lies_alike = product >> below == other >> below && fraction(product) == fraction(other);
+        // Rounding to float32 must not move a product onto the grid.
+        let rounded = (other as f32).to_bits();
+        let stays = (rounded & ((1 << (Binary32::MANTISSA - grid)) - 1) != 0) == fraction(other);
+        lies_alike && stays
+    }
+
     #[test]
-    fn tenths_have_equals_and_those_are_near() {
-        let source = Format::named("bfloat16").and_then(Format::float).unwrap();
-        for factor in [0.1, -0.3, 1.0 / 3.0, 1e-5, std::f64::consts::PI] {
-            for grid in [7, 8, 11] {
-                let found = equal_factor(&source, grid, factor).unwrap();
-                assert!((f64::from(found) / factor - 1.0).abs() < 1e-4, "{found} {factor}");
+    fn tenths_have_equals_for_every_significand() {
+        let named = |name| Format::named(name).and_then(Format::float).unwrap();
+        let implicit = 1u64 << Binary64::MANTISSA;
+        for (name, grids) in [("bfloat16", &[7, 8, 11][..]), ("float16", &[7, 8])] {
+            let source = named(name);
+            for factor in [0.1, -0.3, 1.0 / 3.0, 1e-5, std::f64::consts::PI] {
+                for &grid in grids {
+                    let found = equal_factor(&source, grid, factor).unwrap();
+                    let one = f64::from_bits(factor.to_bits() & !(implicit - 1));
+                    let [exact, other] =
+                        [factor, f64::from(found)].map(|number| (number / one * implicit as f64) as u64);
+                    let mut all = 1 << source.mantissa_bits..2 << source.mantissa_bits;
+                    assert!(all.all(|each| are_equal(each, exact, other, grid)), "{found} {factor} {grid}");
+                }
             }
         }
-        assert_eq!(equal_factor(&source, 7, 1.5), Some(1.5));
+        assert_eq!(equal_factor(&named("bfloat16"), 7, 1.5), Some(1.5));
     }
 }
