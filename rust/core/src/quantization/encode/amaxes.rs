@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use super::encoder::Encoder;
+use super::scale_tables::ByTables;
 use super::source::{Buffers, bits_of, of_bf16};
-use super::tables::ByTables;
 use crate::error::Error;
 use crate::kernels::tile::TILE;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, pieces};

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::encoder::{Encoder, Limits};
+use super::scale_tables::{ByTables, ScaleTables};
 use super::source::{Buffers, of_bf16};
-use super::tables::{ByTables, ScaleTables};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::kernels::tables::e2m1_codes::{Form, ToE2m1, to_e2m1};
 use crate::kernels::tables::e4m3_codes::{Left, ToE4m3, to_e4m3};

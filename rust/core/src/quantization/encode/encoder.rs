@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
 use super::rounded::{Rounded, single};
+use super::scale_tables::ByTables;
 use super::source::{Source, TURNED};
-use super::tables::ByTables;
 use crate::cast::{PlannedCast, Settings};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::{Options, Overflow, Rounding};

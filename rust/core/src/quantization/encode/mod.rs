@@ -10,7 +10,7 @@
 //! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `bands`: the order of work; `amaxes`: the largest magnitudes that it begins with.
 //! * `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes.
-//! * `tables`, `by_tables`: the same for bf16, without arithmetic but for that of the tables.
+//! * `scale_tables`, `tables`, `by_tables`: the same for bf16, without arithmetic but for that of the tables.
 
 mod amaxes;
 mod bands;
@@ -19,6 +19,7 @@ mod encoder;
 mod operands;
 mod pieces;
 mod rounded;
+mod scale_tables;
 mod scales;
 mod source;
 mod tables;

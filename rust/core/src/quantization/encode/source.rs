@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::operands::refuse;
 use super::rounded::single;
-use super::tables::ScaleTables;
+use super::scale_tables::ScaleTables;
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;

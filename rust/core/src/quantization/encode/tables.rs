@@ -4,18 +4,17 @@
 //! 2: one with another exponent moves them by exponents only.
 
 use super::encoder::Encoder;
+use super::scale_tables::{ByTables, Cause, ScaleTables};
 use super::source::Buffers;
 use crate::codec::odd_bf16::MANTISSA;
-use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::cpu::Level;
 use crate::kernels::tables::e2m1_codes::{INTERVAL, Lookup, MAGNITUDE, RANGE, Table, Tables, table};
 use crate::kernels::tables::e4m3_codes;
 use crate::quantization::arithmetic::{Area, Blocks};
 use crate::quantization::element::names::E4M3;
 use crate::quantization::nearest::MIDDLES;
 use crate::quantization::real::Real;
-use crate::quantization::recipe::{Steps, Ties};
+use crate::quantization::recipe::Steps;
 use crate::quantization::scaled::{Float, reciprocals};
 
 /// Elements of an item for which tables of all scales are made, and of a block for which its own one is.
@@ -24,46 +23,6 @@ const LARGE_BLOCK: usize = 1 << 11;
 
 /// Stored scales of a byte.
 const SCALES: usize = 1 << u8::BITS;
-
-/// What codes of bf16 are found by, in place of quotients that are rounded twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ByTables {
-    /// Tables of the stored scales, to E2M1.
-    OfScales,
-    /// A table for each block, to E4M3.
-    OfBlocks,
-    /// None: quotients of two bf16 as they are rounded to integers.
-    Integers,
-}
-
-/// All that the tables of stored scales follow from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Cause {
-    steps: Steps,
-    ties: Ties,
-    rounding: Option<Rounding>,
-    /// The name of the format of stored scales, and what zero is stored as.
-    scale: &'static str,
-    zero: f32,
-    /// The global scale, and the recipe's factor of the whole array.
-    of_all: (f64, f64),
-    level: Level,
-}
-
-/// The tables of stored scales of a byte.
-#[derive(Default)]
-pub(super) struct ScaleTables {
-    cause: Option<Cause>,
-    pub(super) of_codes: Tables,
-    /// The smallest and the largest stored scale of those that have tables.
-    pub(super) known: (u8, u8),
-    /// Whether the table of scale 0 is for zeros only.
-    pub(super) zeros_only: bool,
-    /// The largest magnitude that tables have, which scales that saturate do not bound.
-    pub(super) most: u16,
-    /// How stored scales of E4M3 follow from the largest magnitudes of blocks.
-    pub(super) of_amaxes: Option<e4m3_codes::Lookup>,
-}
 
 impl<T: Real> Encoder<T> {
     /// Finds the codes of bf16 as the recipe does, of which as many belong to each number that they are multiplied with, or
