@@ -38,7 +38,7 @@ def encode(x: Array, scheme: str, recipe: str, **options: Any) -> tuple[Array, A
         row.scale, row.scale
     )
     if kind is np.uint8:
-        options["scale_format"] = row.scale
+        options.setdefault("scale_format", row.scale)
     scale = np.zeros(grid, options.pop("scale_dtype", kind))
     data = np.zeros((rows, -(-columns * row.bits // 8)), np.uint8)
     if scheme == "nvfp4":
@@ -169,6 +169,25 @@ def test_global_scales_of_any_value(recipe: str, level: float) -> None:
     x = np.random.default_rng(0).standard_normal((512, 256)).astype(BF16)
     x[::3, :100] = 0
     check(x, "nvfp4", recipe, global_scale=np.array(level, np.float32))
+
+
+@pytest.mark.parametrize("recipe", NVFP4)
+def test_scales_that_are_limited_below_the_largest_of_their_format(recipe: str) -> None:
+    """Elements may be any times as large as such a scale, and have the largest code then."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 256)) * np.exp2(rng.integers(-6, 12, (64, 256)))
+    e5m2 = {"scale_format": None, "scale_dtype": ml_dtypes.float8_e5m2}
+    for others in (e5m2, {"scale_format": "float8_e8m0fnu"}):
+        more = {"global_scale": np.array(0.01, np.float32), "amax": 26.88, **others}
+        check(x.astype(BF16), "nvfp4", recipe, **more)
+
+
+@pytest.mark.parametrize("offset", [0, 8])
+@pytest.mark.parametrize("columns", [1, 7, 15, 23, 33, 127])
+def test_rows_whose_last_byte_has_one_code(columns: int, offset: int) -> None:
+    """The nibble beside it is 0, also where the code of a zero is not."""
+    x = np.random.default_rng(columns).standard_normal((33, columns)).astype(BF16)
+    check(x, "int4_group", "compressed-tensors", offset=offset)
 
 
 @pytest.mark.parametrize("columns", [32, 33, 63, 64, 79, 96, 128, 160, 288])

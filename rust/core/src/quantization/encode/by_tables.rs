@@ -115,8 +115,10 @@ impl<T: Real> Encoder<T> {
     }
 
     /// How the codes of a piece may be stored at once.
-    pub(super) fn has_form(&self, form: Form, Blocks { width, begun }: Blocks) -> bool {
-        let of_pairs = || width.is_multiple_of(2) && begun.is_multiple_of(2);
+    pub(super) fn has_form(&self, form: Form, elements: &Elements) -> bool {
+        let Blocks { width, begun } = elements.blocks;
+        // The code of a zero, which would fill up an odd row, may be another nibble than 0.
+        let of_pairs = || [width, begun, elements.area.columns].iter().all(|count| count.is_multiple_of(2));
         let first = |limits: &Limits<T>| limits.low.to_f64() as i32 + self.what.offset;
         match self.by_tables {
             Some(ByTables::OfScales) => true,

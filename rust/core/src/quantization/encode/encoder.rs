@@ -246,9 +246,12 @@ impl<T: Real> Encoder<T> {
         match (self.element.name(), self.recipe.family) {
             _ if !plain => None,
             (E2M1, family @ (Family::Mx | Family::TwoLevel)) => {
-                // The exponents of magnitudes are those of E8M0.
-                let has_tables = (family == Family::TwoLevel || self.has_powers())
-                    && self.stored.format.item_size() == 1
+                // The largest scale is that of the format, so larger elements have the largest code.
+                let is_bounded = match family {
+                    Family::TwoLevel => self.stored.format.name() == E4M3,
+                    _ => self.has_powers(),
+                };
+                let has_tables = is_bounded
                     && matches!(self.ties(), Ties::Even | Ties::TowardsZero)
                     && self.what.offset == 0
                     && fits_e2m1(self.level, width)

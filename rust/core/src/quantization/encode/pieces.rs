@@ -229,7 +229,7 @@ impl<T: Real> Encoder<T> {
                     Packing::HighFirst => Some(Form::HighFirst),
                     _ => None,
                 };
-                let nibbles = nibbles.filter(|&form| direct && self.has_form(form, elements.blocks));
+                let nibbles = nibbles.filter(|&form| direct && self.has_form(form, &elements));
                 if let Some(form) = nibbles {
                     return self.find_codes(elements, (Some(there), form), buffers);
                 }
