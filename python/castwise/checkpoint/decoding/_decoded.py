@@ -236,9 +236,11 @@ class DecodedReader:
             for task in tasks:
                 waiting.append(self._pool.submit(task))
                 if len(waiting) > self._threads:
-                    yield waiting.popleft().result()
+                    yield waiting[0].result()
+                    waiting.popleft()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting[0].result()
+                waiting.popleft()
         finally:
             for future in waiting:
                 future.cancel()

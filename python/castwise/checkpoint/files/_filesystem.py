@@ -34,6 +34,7 @@ if sys.platform == "win32":
     import msvcrt
 
 _BUFFER_BYTES = 1 << 20
+_MOST_READ = 1 << 30  # bytes of one call: macOS reads no 2 GiB at once
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 _CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
 _RENAME_EXCHANGE = 2  # of <linux/fs.h>
@@ -128,7 +129,8 @@ class SourceFile:
                 return self.stream.readinto(data)
         done = 0
         while done < len(data):
-            count = os.preadv(self.stream.fileno(), [data[done:]], begin + done)
+            part = data[done : done + _MOST_READ]
+            count = os.preadv(self.stream.fileno(), [part], begin + done)
             if not count:
                 break
             done += count
