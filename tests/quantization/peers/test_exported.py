@@ -58,6 +58,49 @@ def exported(folder: Path, model: str, config: str) -> dict[str, Any]:
     return load_file(folder / "model.safetensors")
 
 
+WEIGHTS_ALONE = {
+    "mxfp4": "W4A8_MXFP4_FP8_CFG",
+}
+"""Presets whose exports need no data, by scheme."""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("scheme", WEIGHTS_ALONE)
+def test_quantised_as_exported(tmp_path: Path, scheme: str, dtype: str) -> None:
+    """Names, bytes and what is stated are those of ModelOpt's own export of the same model."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64}
+    made = LlamaForCausalLM(LlamaConfig(**sizes)).to(getattr(torch, dtype))
+    made.config.architectures = ["LlamaForCausalLM"]
+    for number, one in enumerate(made.parameters()):
+        with torch.no_grad():  # blocks of zeros, of subnormal and of other magnitudes
+            one[: number % 3] = 0
+            one[5:7] *= 1e-38
+            one[7:9] *= 1e30
+    plain, out, model = tmp_path / "plain", tmp_path / "out", tmp_path / "model"
+    made.save_pretrained(plain)
+    checkpoint.quantize_file(plain, out, scheme, recipe="modelopt")
+    config = getattr(mtq, WEIGHTS_ALONE[scheme])
+    mtq.quantize(made, config, lambda one: one(torch.arange(8)[None]))
+    export_hf_checkpoint(made, dtype=made.dtype, export_dir=model)
+    found, tensors = checkpoint.load(out), load_file(model / "model.safetensors")
+    assert set(found) == set(tensors)
+    for name, one in tensors.items():
+        assert_same(found[name], array(one))
+    ours, theirs = (
+        json.loads((folder / "hf_quant_config.json").read_text())["quantization"]
+        for folder in (out, model)
+    )
+    assert set(theirs.pop("exclude_modules")) - {"model.embed_tokens"} == {"lm_head"}
+    assert ours.pop("exclude_modules") == ["lm_head"]
+    assert ours == theirs
+
+
 def decoded(payload: Any, scale: Any, second: Any) -> Any:
     """Decode experts by ModelOpt's own classes."""
     from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
