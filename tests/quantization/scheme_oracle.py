@@ -231,6 +231,12 @@ def mx(x: Array, element: str, rule: str, *, ties: str = "even", zero_byte: int 
     return Encoded(codes, np.where(amax == 0, zero_byte, byte).astype(np.uint8), block)
 
 
+def _of_normal(amax: Array, dtype: Any, largest: Any) -> Array:
+    """Divide largest magnitudes that ModelOpt makes normal numbers of the weight's dtype."""
+    least = F32(ml_dtypes.finfo(dtype).smallest_normal)
+    return np.where(amax > 0, np.maximum(amax, least) / largest, F32(1))
+
+
 def fp8(x: Array, block: Sequence[int], recipe: str, element: str = "e4m3") -> Encoded:
     """Scale float8 by amax/448 as each producer computes it."""
     size, kind = full(x.shape, block), ELEMENTS[element]
@@ -360,6 +366,10 @@ def integers(
     size, dtype = full(x.shape, block), x.dtype
     wide = x.astype(F32)
     low, high = -F32(1 << (bits - 1)), F32((1 << (bits - 1)) - 1)
+    if recipe == "modelopt":
+        scale = _of_normal(_amax(wide, size), dtype, high)
+        codes = np.rint(np.clip(wide / spread(scale, x.shape, size), low, high)).astype(np.int8)
+        return Encoded(codes, scale, size)
     eps = F32(ml_dtypes.finfo(dtype).eps)
     if symmetric:
         scale = _in(_amax(wide, size) / F32(((1 << bits) - 1) / 2), dtype)

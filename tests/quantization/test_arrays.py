@@ -60,6 +60,12 @@ def _int(bits: int, kind: str, block: tuple[int, int], *, symmetric: bool = True
     return Case(f"int{bits}_{kind}", "compressed-tensors", encode, "int", options)
 
 
+def _modelopt(bits: int, kind: str, block: tuple[int, int]) -> Case:
+    encode = partial(oracle.integers, block=block, bits=bits, recipe="modelopt")
+    options = {"block": block[1]} if block[1] else {}
+    return Case(f"int{bits}_{kind}", "modelopt", encode, "int", options)
+
+
 MX = {"mxfp8_e4m3": "e4m3", "mxfp8_e5m2": "e5m2", "mxfp6_e2m3": "e2m3", "mxfp6_e3m2": "e3m2"}
 MX |= {"mxfp4": "e2m1", "mxint8": "int8"}
 CASES = [
@@ -96,6 +102,7 @@ CASES = [
     ),
     Case("nvfp4", "mlx", partial(oracle.nvfp4, recipe="mlx"), "e2m1", columns=32),
     *(_int(8, kind, block) for kind, block in (("tensor", (0, 0)), ("channel", (1, 0)))),
+    _modelopt(8, "channel", (1, 0)),
     *(_int(bits, "group", (1, 32)) for bits in (2, 3, 4, 5, 6, 8)),
     *(_int(bits, "channel", (1, 0)) for bits in (2, 3, 4)),
     *(_int(bits, "group", (1, 32), symmetric=False) for bits in (3, 4, 8)),
@@ -402,6 +409,7 @@ WRITTEN = {
     "modelopt nvfp4 bf16": Written("nvfp4", "modelopt"),
     "modelopt nvfp4 f32": Written("nvfp4", "modelopt", dtype=np.float32),
     "modelopt mxfp8": Written("mxfp8_e4m3", "modelopt"),
+    "modelopt int8": Written("int8_channel", "modelopt"),
     **{
         f"torchao {rule} {name}": Written(scheme, "torchao", {"scale_rule": rule}, names=_AO)
         for rule in ("floor", "rceil", "ceil")

@@ -60,6 +60,7 @@ RECIPES = [
     *(("compressed-tensors", one) for one in ("nvfp4", "mxfp4", "mxfp6_e2m3", "mxfp8_e4m3")),
     *(("compressed-tensors", one) for one in ("int4_channel", *GROUP)),
     *(("modelopt", one) for one in ("fp8_tensor", "fp8_channel", "nvfp4", "mxfp8_e4m3", "mxfp4")),
+    *(("modelopt", one) for one in ("int8_channel",)),
     *(("comfy", one) for one in ("fp8_tensor", "nvfp4", "mxfp8_e4m3")),
     *(("mlx", one) for one in ("int4_group", "int3_group", "mxfp4", "mxfp8_e4m3", "nvfp4")),
 ]

@@ -100,6 +100,12 @@ def modelopt_mxfp8() -> Parts:
     return {"weight": found.codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": found.scale}
 
 
+def modelopt_integers(bits: int, block: tuple[int, int]) -> Parts:
+    found = oracle.integers(w(16, 128), block, bits, recipe="modelopt")
+    scale = found.scale[:, 0]
+    return {"weight": found.codes, "weight_scale": scale}
+
+
 def torchao(rule: str, element: str) -> Parts:
     found = oracle.mx(w(16, 128), {"fp4": "e2m1"}.get(element, element), rule)
     packed = oracle.pack(found.codes, 4) if element == "fp4" else found.codes
@@ -210,6 +216,7 @@ CASES: dict[str, Callable[[], Parts]] = {
     "modelopt nvfp4 bf16": lambda: modelopt_nvfp4(BF16),
     "modelopt nvfp4 f32": lambda: modelopt_nvfp4(F32),
     "modelopt mxfp8": modelopt_mxfp8,
+    "modelopt int8": lambda: modelopt_integers(8, (1, 0)),
     **{
         f"torchao {rule} {element}": lambda rule=rule, element=element: torchao(rule, element)
         for rule in ("floor", "rceil", "ceil")

@@ -223,6 +223,30 @@ def modelopt_fp8(x: Array, strategy: str) -> tuple[Parts, Array | None]:
     return arrays({"weight": codes, "weight_scale": scale}), array(decoded)
 
 
+def modelopt_scale(weight: torch.Tensor, **config: Any) -> torch.Tensor:
+    """The scale that is exported of a weight whose quantizer saw nothing else."""
+    from modelopt.torch.export.quant_utils import get_scaling_factor
+    from modelopt.torch.quantization.config import QuantizerAttributeConfig
+    from modelopt.torch.quantization.nn import TensorQuantizer
+
+    quantizer = TensorQuantizer(QuantizerAttributeConfig(**config))
+    quantizer.disable_quant()
+    quantizer.enable_calib()
+    quantizer(weight)
+    quantizer.load_calib_amax()
+    return get_scaling_factor(quantizer)
+
+
+def modelopt_int8(x: Array) -> tuple[Parts, Array | None]:
+    from modelopt.torch.export.quant_utils import to_quantized_weight
+
+    weight = tensor(x)
+    scale = modelopt_scale(weight, num_bits=8, axis=0)
+    codes = to_quantized_weight(weight, scale, "int8_wo")
+    decoded = (codes.float() * scale[:, None]).to(weight.dtype)
+    return arrays({"weight": codes, "weight_scale": scale}), array(decoded)
+
+
 MODELOPT = {
     "nvfp4": Producer("nvfp4", "", modelopt_nvfp4, columns=16, signed_zero=False),
     "mxfp4": Producer("mxfp4", "", partial(modelopt_mx, scheme="mxfp4"), signed_zero=False),
@@ -234,6 +258,7 @@ MODELOPT = {
         partial(modelopt_fp8, strategy="channel"),
         not_for=("zero rows",),  # refused there
     ),
+    "int8 channel": Producer("int8_channel", "", modelopt_int8, dtypes=CT_FLOATS),
 }
 
 

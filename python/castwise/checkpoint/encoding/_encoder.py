@@ -258,8 +258,7 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
     """Quantise a matrix as the producer does."""
     written = encoding.written
     scheme, block = written.scheme, encoding.block
-    is_row = block == (1, 0)
-    if is_row and scheme.startswith("int"):
+    if block == (1, 0) and written.code == "pack-quantized":
         # Packed, as groups are, with one group in a row.
         scheme = f"{scheme.rpartition('_')[0]}_group"
         block = (1, array.shape[-1])

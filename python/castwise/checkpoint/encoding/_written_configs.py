@@ -156,7 +156,8 @@ def _of_modelopt(
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
     code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
     algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
-    weights = {"dynamic": False, "num_bits": one.bits, "type": "float", **group}
+    kind = "int" if one.written.scheme.startswith("int") else "float"
+    weights = {"dynamic": False, "num_bits": one.bits, "type": kind, **group}
     stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
     own = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
     return _only_section(

@@ -119,6 +119,7 @@ _ROWS = (
     Written(_MODELOPT, "mxfp8_e4m3", "MXFP8"),
     # Its preset scales inputs by a number that it does not export without data.
     Written(_MODELOPT, "mxfp4", "W4A8_MXFP4_FP8"),
+    Written(_MODELOPT, "int8_channel", "W8A16"),
     Written(_GPT_OSS, "mxfp4", stacks=True, transposed=True),
     Written(_COMFY, "fp8_tensor"),
     Written(_COMFY, "nvfp4", tile=(16, 16), step=_TILE_ROWS),

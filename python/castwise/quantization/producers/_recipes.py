@@ -107,7 +107,7 @@ RECIPES = (
         ("modelopt",),
         (
             FP8_SCALE,
-            INT8,
+            replace(INT8, parts=tuple(part for part in INT8.parts if part.role != ZERO)),
             MXFP8,
             NVFP4,
             MXFP4,

@@ -81,6 +81,7 @@ pub(super) enum Ties {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "columns of a table")]
 pub(super) struct Recipe {
     pub(super) name: &'static str,
     pub(super) family: Family,
@@ -100,6 +101,8 @@ pub(super) struct Recipe {
     pub(super) least: f32,
     /// `max` of integers is half of their range, 127.5 of 8 bits; and -128 is a code.
     pub(super) whole_range: bool,
+    /// Largest magnitudes of blocks that are not zero are at least the smallest normal number of the weight's dtype.
+    pub(super) normal: bool,
 }
 
 const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
@@ -115,6 +118,7 @@ const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
         only: &[],
         least: 0.0,
         whole_range: false,
+        normal: false,
     }
 }
 
@@ -158,6 +162,7 @@ static TABLE: &[Recipe] = &[
 
     Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, Steps::Quotient) },
     row("mlx", Integer, Steps::Edge),
+    Recipe { normal: true, only: &["int8_channel"], ..row("modelopt", Integer, Steps::Quotient) },
     Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, Steps::Amax) },
     Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, Steps::Inverse) },
     Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, Steps::ThenReciprocal) },

@@ -4,6 +4,7 @@ use super::encoder::{Encoder, Limits};
 use super::rounded::{GLOBAL_MAX, encode_scale};
 use super::source::Buffers;
 use crate::codec::options::Rounding;
+use crate::codec::reference::worth;
 use crate::cpu::Level;
 use crate::quantization::arithmetic::{apply, limit, on_level, with_one};
 use crate::quantization::element::names::{E8M0, INT8};
@@ -76,6 +77,10 @@ impl<T: Real> Encoder<T> {
                 self.to_weight(scale, rounded);
             }
             Steps::Quotient | Steps::ThenReciprocal => {
+                if let (true, Some(spec)) = (self.recipe.normal, self.what.x.format.float()) {
+                    let smallest = T::from_f64(worth(&spec, 1 << spec.mantissa_bits));
+                    limit(self.level, scale, smallest, T::from_f32(f32::INFINITY));
+                }
                 self.with::<DIVIDE>(scale, self.max);
                 self.to_weight(scale, rounded);
             }
