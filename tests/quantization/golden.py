@@ -90,6 +90,10 @@ GOLDEN: dict[str, dict[str, tuple[str, str]]] = {
         "weight_scale_2": ("float32 (1,)", "b86331f807fe4601"),
         "decoded": ("bfloat16 (16, 128)", "180376b97262e799"),
     },
+    "modelopt int4 g32": {
+        "weight": ("uint8 (8, 128)", "c48467a5fe04cc72"),
+        "weight_scale": ("float32 (16, 4)", "60e539081f511761"),
+    },
     "modelopt int8": {
         "weight": ("int8 (16, 128)", "29493ff7c4c69416"),
         "weight_scale": ("float32 (16,)", "2493bc35ea88f219"),

@@ -103,6 +103,7 @@ CASES = [
     Case("nvfp4", "mlx", partial(oracle.nvfp4, recipe="mlx"), "e2m1", columns=32),
     *(_int(8, kind, block) for kind, block in (("tensor", (0, 0)), ("channel", (1, 0)))),
     _modelopt(8, "channel", (1, 0)),
+    _modelopt(4, "group", (1, 32)),
     *(_int(bits, "group", (1, 32)) for bits in (2, 3, 4, 5, 6, 8)),
     *(_int(bits, "channel", (1, 0)) for bits in (2, 3, 4)),
     *(_int(bits, "group", (1, 32), symmetric=False) for bits in (3, 4, 8)),
@@ -155,6 +156,9 @@ def codes_of(q: QuantizedArray, case: Case, shape: tuple[int, ...]) -> Array:
     if case.scheme.startswith("bnb"):
         data = (data >> 4) | (data << 4)
         return oracle.unpack(data.reshape(1, -1), 4, int(np.prod(shape))).reshape(shape)
+    if case.element == "int" and case.recipe == "modelopt" and case.bits < 8:
+        # Two rows in a byte, the first one low.
+        return oracle.unpack(np.ascontiguousarray(data.T), 4, shape[0]).T
     if case.recipe == "gpt-oss":
         data = data.reshape(*data.shape[:-2], -1)
     plain = np.ascontiguousarray(data)
@@ -164,6 +168,8 @@ def codes_of(q: QuantizedArray, case: Case, shape: tuple[int, ...]) -> Array:
 
 def as_stored(codes: Array, case: Case) -> Array:
     """The oracle's codes with the bits that are stored."""
+    if case.recipe == "modelopt" and case.bits < 8 and case.element == "int":
+        return codes.view(np.uint8) & 15
     packed = case.bits < 8 or "group" in case.scheme
     if case.element == "int" and packed:
         return (codes.astype(np.int64) + (1 << (case.bits - 1))).astype(np.uint8)
@@ -410,6 +416,7 @@ WRITTEN = {
     "modelopt nvfp4 f32": Written("nvfp4", "modelopt", dtype=np.float32),
     "modelopt mxfp8": Written("mxfp8_e4m3", "modelopt"),
     "modelopt int8": Written("int8_channel", "modelopt"),
+    "modelopt int4 g32": Written("int4_group", "modelopt", {"block": 32}),
     **{
         f"torchao {rule} {name}": Written(scheme, "torchao", {"scale_rule": rule}, names=_AO)
         for rule in ("floor", "rceil", "ceil")

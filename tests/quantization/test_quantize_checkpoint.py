@@ -60,7 +60,7 @@ RECIPES = [
     *(("compressed-tensors", one) for one in ("nvfp4", "mxfp4", "mxfp6_e2m3", "mxfp8_e4m3")),
     *(("compressed-tensors", one) for one in ("int4_channel", *GROUP)),
     *(("modelopt", one) for one in ("fp8_tensor", "fp8_channel", "nvfp4", "mxfp8_e4m3", "mxfp4")),
-    *(("modelopt", one) for one in ("int8_channel",)),
+    *(("modelopt", one) for one in ("int8_channel", "int4_group")),
     *(("comfy", one) for one in ("fp8_tensor", "nvfp4", "mxfp8_e4m3")),
     *(("mlx", one) for one in ("int4_group", "int3_group", "mxfp4", "mxfp8_e4m3", "nvfp4")),
 ]
@@ -257,6 +257,12 @@ def test_what_others_state(tmp_path: Path) -> None:
     stated = section("modelopt", "nvfp4")
     assert (stated["quant_method"], stated["quant_algo"]) == ("modelopt", "W4A16_NVFP4")
     assert stated["ignore"] == kept
+    assert section("modelopt", "int4_group")["config_groups"]["group_0"]["weights"] == {
+        "dynamic": False,
+        "num_bits": 4,
+        "type": "int",
+        "group_size": 128,
+    }
     own = json.loads((tmp_path / "modelopt nvfp4" / "hf_quant_config.json").read_text())
     assert own["producer"]["name"] == "modelopt"
     assert own["quantization"] == {
@@ -492,6 +498,10 @@ def of_another_width(folder: Path) -> Path:
     return write(folder, {**WEIGHTS, "a.weight": weight(16, 40)})
 
 
+def of_odd_rows(folder: Path) -> Path:
+    return write(folder, {**WEIGHTS, "a.weight": weight(15, 128)})
+
+
 def of_two_formats(folder: Path) -> Path:
     return write(folder, {**WEIGHTS, K: WEIGHTS[K].astype(np.float32)})
 
@@ -516,6 +526,11 @@ REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
         of_another_width,
         ["nvfp4", "--recipe", "comfy"],
         ["'a.weight'", "(16, 40)", "--ignore"],
+    ),
+    "odd rows": (
+        of_odd_rows,
+        ["int4_group", "--recipe", "modelopt"],
+        ["'a.weight'", "(15, 128)", "multiples of 2x1", "--ignore"],
     ),
     "experts": (stacked, ["mxfp4"], ["'a.mlp.experts.gate_up_proj'", "a tensor of its own"]),
     "no experts": (write, ["mxfp4", "--recipe", "gpt-oss"], ["no weight in it would be"]),

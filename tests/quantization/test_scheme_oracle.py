@@ -102,8 +102,10 @@ def modelopt_mxfp8() -> Parts:
 
 def modelopt_integers(bits: int, block: tuple[int, int]) -> Parts:
     found = oracle.integers(w(16, 128), block, bits, recipe="modelopt")
-    scale = found.scale[:, 0]
-    return {"weight": found.codes, "weight_scale": scale}
+    if bits < 8:
+        packed = np.ascontiguousarray(oracle.pack(np.ascontiguousarray(found.codes.T), bits).T)
+        return {"weight": packed, "weight_scale": found.scale}
+    return {"weight": found.codes, "weight_scale": found.scale[:, 0]}
 
 
 def torchao(rule: str, element: str) -> Parts:
@@ -217,6 +219,7 @@ CASES: dict[str, Callable[[], Parts]] = {
     "modelopt nvfp4 f32": lambda: modelopt_nvfp4(F32),
     "modelopt mxfp8": modelopt_mxfp8,
     "modelopt int8": lambda: modelopt_integers(8, (1, 0)),
+    "modelopt int4 g32": lambda: modelopt_integers(4, (1, 32)),
     **{
         f"torchao {rule} {element}": lambda rule=rule, element=element: torchao(rule, element)
         for rule in ("floor", "rceil", "ceil")

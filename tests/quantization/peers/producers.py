@@ -247,6 +247,18 @@ def modelopt_int8(x: Array) -> tuple[Parts, Array | None]:
     return arrays({"weight": codes, "weight_scale": scale}), array(decoded)
 
 
+def modelopt_int4(x: Array, block: int) -> tuple[Parts, Array | None]:
+    from modelopt.torch.export.quant_utils import to_quantized_weight
+
+    weight = tensor(x)
+    scale = modelopt_scale(weight, num_bits=4, block_sizes={-1: block})
+    packed = to_quantized_weight(weight, scale, "int4_awq", block_size=block)
+    codes = torch.stack([packed & 15, packed >> 4], 1).reshape(weight.shape)
+    values = torch.where(codes > 7, codes.float() - 16, codes.float())
+    decoded = (values * scale.repeat_interleave(block, 1)).to(weight.dtype)
+    return arrays({"weight": packed, "weight_scale": scale}), array(decoded)
+
+
 MODELOPT = {
     "nvfp4": Producer("nvfp4", "", modelopt_nvfp4, columns=16, signed_zero=False),
     "mxfp4": Producer("mxfp4", "", partial(modelopt_mx, scheme="mxfp4"), signed_zero=False),
@@ -259,6 +271,17 @@ MODELOPT = {
         not_for=("zero rows",),  # refused there
     ),
     "int8 channel": Producer("int8_channel", "", modelopt_int8, dtypes=CT_FLOATS),
+    **{
+        f"int4 g{block}": Producer(
+            "int4_group",
+            "",
+            partial(modelopt_int4, block=block),
+            options={"block": block},
+            dtypes=CT_FLOATS,
+            columns=block,
+        )
+        for block in (32, 128)
+    },
 }
 
 

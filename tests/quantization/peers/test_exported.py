@@ -61,6 +61,7 @@ def exported(folder: Path, model: str, config: str) -> dict[str, Any]:
 WEIGHTS_ALONE = {
     "mxfp4": "W4A8_MXFP4_FP8_CFG",
     "int8_channel": "INT8_WEIGHT_ONLY_CFG",
+    "int4_group": "INT4_BLOCKWISE_WEIGHT_ONLY_CFG",
 }
 """Presets whose exports need no data, by scheme."""
 

@@ -20,6 +20,9 @@ _EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
 """What ModelOpt calls an algorithm when inputs have scales, too."""
 
+_ALSO = {"W4A16_AWQ": {"has_zero_point": False, "pre_quant_scale": True}}
+"""What it always states beside an algorithm; readers take factors of inputs that are there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statements:
@@ -155,7 +158,7 @@ def _of_modelopt(
     group = {"group_size": one.block[1]} if min(one.block) else {}
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
     code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
-    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group}
+    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group, **_ALSO.get(code, {})}
     kind = "int" if one.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": one.bits, "type": kind, **group}
     stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}

@@ -120,6 +120,8 @@ _ROWS = (
     # Its preset scales inputs by a number that it does not export without data.
     Written(_MODELOPT, "mxfp4", "W4A8_MXFP4_FP8"),
     Written(_MODELOPT, "int8_channel", "W8A16"),
+    # Two rows are in a byte.
+    Written(_MODELOPT, "int4_group", "W4A16_AWQ", tile=(2, 1), step=2),
     Written(_GPT_OSS, "mxfp4", stacks=True, transposed=True),
     Written(_COMFY, "fp8_tensor"),
     Written(_COMFY, "nvfp4", tile=(16, 16), step=_TILE_ROWS),
@@ -221,8 +223,8 @@ def padding_problem(row: Written, rows: int, columns: int) -> str | None:
         return None
     high, wide = row.tile
     return (
-        f"{row.recipe} pads {row.scheme} to multiples of {high}x{wide}, so that its shape would be "
-        "lost"
+        f"{row.recipe} stores {row.scheme} in multiples of {high}x{wide} alone, so that its shape "
+        "would be lost"
     )
 
 

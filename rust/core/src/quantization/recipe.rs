@@ -162,7 +162,7 @@ static TABLE: &[Recipe] = &[
 
     Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, Steps::Quotient) },
     row("mlx", Integer, Steps::Edge),
-    Recipe { normal: true, only: &["int8_channel"], ..row("modelopt", Integer, Steps::Quotient) },
+    Recipe { normal: true, only: &["int8_channel", "int4_group"], ..row("modelopt", Integer, Steps::Quotient) },
     Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, Steps::Amax) },
     Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, Steps::Inverse) },
     Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, Steps::ThenReciprocal) },
