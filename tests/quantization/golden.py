@@ -90,6 +90,10 @@ GOLDEN: dict[str, dict[str, tuple[str, str]]] = {
         "weight_scale_2": ("float32 (1,)", "b86331f807fe4601"),
         "decoded": ("bfloat16 (16, 128)", "180376b97262e799"),
     },
+    "modelopt fp8 block": {
+        "weight": ("float8_e4m3fn (256, 320)", "8726340a7de08fb7"),
+        "weight_scale": ("float32 (2, 1, 3, 1)", "9d38334c0ee95f8b"),
+    },
     "modelopt int4 g32": {
         "weight": ("uint8 (8, 128)", "c48467a5fe04cc72"),
         "weight_scale": ("float32 (16, 4)", "60e539081f511761"),

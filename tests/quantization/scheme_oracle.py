@@ -267,6 +267,8 @@ def fp8(x: Array, block: Sequence[int], recipe: str, element: str = "e4m3") -> E
         quotient = _in(wide * spread(inverse, x.shape, size), dtype)
     else:
         scale = np.where(amax > 0, safe / largest, F32(1))
+        if recipe == "modelopt" and tuple(block) != (0, 0):
+            scale = _of_normal(amax, dtype, largest)
         stored = scale
         quotient = wide / spread(scale, x.shape, size)
         if recipe == "modelopt" and tuple(block) == (0, 0):

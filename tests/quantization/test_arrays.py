@@ -415,6 +415,7 @@ WRITTEN = {
     "modelopt nvfp4 bf16": Written("nvfp4", "modelopt"),
     "modelopt nvfp4 f32": Written("nvfp4", "modelopt", dtype=np.float32),
     "modelopt mxfp8": Written("mxfp8_e4m3", "modelopt"),
+    "modelopt fp8 block": Written("fp8_block", "modelopt", shape=(256, 320)),
     "modelopt int8": Written("int8_channel", "modelopt"),
     "modelopt int4 g32": Written("int4_group", "modelopt", {"block": 32}),
     **{

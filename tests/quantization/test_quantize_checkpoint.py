@@ -60,7 +60,7 @@ RECIPES = [
     *(("compressed-tensors", one) for one in ("nvfp4", "mxfp4", "mxfp6_e2m3", "mxfp8_e4m3")),
     *(("compressed-tensors", one) for one in ("int4_channel", *GROUP)),
     *(("modelopt", one) for one in ("fp8_tensor", "fp8_channel", "nvfp4", "mxfp8_e4m3", "mxfp4")),
-    *(("modelopt", one) for one in ("int8_channel", "int4_group")),
+    *(("modelopt", one) for one in ("int8_channel", "int4_group", "fp8_block")),
     *(("comfy", one) for one in ("fp8_tensor", "nvfp4", "mxfp8_e4m3")),
     *(("mlx", one) for one in ("int4_group", "int3_group", "mxfp4", "mxfp8_e4m3", "nvfp4")),
 ]
@@ -93,9 +93,14 @@ def fused(name: str) -> list[str]:
     return next((group for group in groups if name in group), [name])
 
 
+def options(recipe: str, scheme: str) -> dict[str, Any]:
+    """Give ModelOpt blocks of which no weight is one alone."""
+    return {"block": (64, 64)} if (recipe, scheme) == ("modelopt", "fp8_block") else {}
+
+
 def expected(name: str, recipe: str, scheme: str) -> Any:
     """Quantise one weight as an array, with the largest magnitude of all that it is fused with."""
-    more: dict[str, Any] = {}
+    more = options(recipe, scheme)
     if scheme == "nvfp4" and recipe in ("compressed-tensors", "modelopt"):
         largest = [np.abs(WEIGHTS[one].astype(np.float64)).max() for one in fused(name)]
         more["amax"] = float(max(largest))
@@ -113,7 +118,8 @@ def assert_values(actual: Array, wanted: Array) -> None:
 def test_a_folder(tmp_path: Path, recipe: str, scheme: str) -> None:
     """Parts are those of the array, whatever the shards; what is written decodes to its values."""
     source, out, again = write(tmp_path / "model"), tmp_path / "out", tmp_path / "again"
-    summary = checkpoint.quantize_file(source, out, scheme, recipe=recipe)
+    more = options(recipe, scheme)
+    summary = checkpoint.quantize_file(source, out, scheme, recipe=recipe, **more)
     found = checkpoint.load(out)
     for name, array in KEPT.items():
         assert_same(found.pop(name), array)
@@ -238,7 +244,7 @@ def test_what_others_state(tmp_path: Path) -> None:
 
     def section(recipe: str, scheme: str, key: str = "quantization_config") -> Any:
         out = tmp_path / f"{recipe} {scheme}"
-        checkpoint.quantize_file(source, out, scheme, recipe=recipe)
+        checkpoint.quantize_file(source, out, scheme, recipe=recipe, **options(recipe, scheme))
         return json.loads((out / "config.json").read_text()).get(key)
 
     assert section("deepseek", "fp8_block") == {
@@ -263,6 +269,8 @@ def test_what_others_state(tmp_path: Path) -> None:
         "type": "int",
         "group_size": 128,
     }
+    stated = section("modelopt", "fp8_block")
+    assert (stated["quant_algo"], stated["weight_block_size"]) == ("fp8_pb_wo", [64, 64])
     own = json.loads((tmp_path / "modelopt nvfp4" / "hf_quant_config.json").read_text())
     assert own["producer"]["name"] == "modelopt"
     assert own["quantization"] == {
@@ -516,6 +524,16 @@ REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
     ),
     "nearest recipe": (write, ["mxfp4", "--recipe", "gptoss"], ["did you mean 'gpt-oss'?"]),
     "block": (write, ["mxfp4", "--block", "64"], ["block 1x64", "mxfp4", "1x32"]),
+    "one block": (
+        write,
+        ["fp8_block", "--recipe", "modelopt"],
+        ["(64, 128), which is one block", "--ignore", "a smaller block"],
+    ),
+    "block that is not square": (
+        write,
+        ["fp8_block", "--recipe", "modelopt", "--block", "64x32"],
+        ["block 64x32", "fp8_block", "128x128"],
+    ),
     "ignore": (write, ["mxfp4", "--ignore", "q_prj"], ["'q_prj' matches no tensor"]),
     "quantised": (quantised, ["nvfp4"], ["quantised already", "castwise dequantize"]),
     "infinite": (with_infinity, ["fp8_channel"], [repr(OUT), "infinite", "--ignore"]),

@@ -100,6 +100,12 @@ def modelopt_mxfp8() -> Parts:
     return {"weight": found.codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": found.scale}
 
 
+def modelopt_blocks() -> Parts:
+    found = oracle.fp8(w(256, 320), (128, 128), "modelopt")
+    scale = found.scale[:, None, :, None]
+    return {"weight": found.codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": scale}
+
+
 def modelopt_integers(bits: int, block: tuple[int, int]) -> Parts:
     found = oracle.integers(w(16, 128), block, bits, recipe="modelopt")
     if bits < 8:
@@ -218,6 +224,7 @@ CASES: dict[str, Callable[[], Parts]] = {
     "modelopt nvfp4 bf16": lambda: modelopt_nvfp4(BF16),
     "modelopt nvfp4 f32": lambda: modelopt_nvfp4(F32),
     "modelopt mxfp8": modelopt_mxfp8,
+    "modelopt fp8 block": modelopt_blocks,
     "modelopt int8": lambda: modelopt_integers(8, (1, 0)),
     "modelopt int4 g32": lambda: modelopt_integers(4, (1, 32)),
     **{

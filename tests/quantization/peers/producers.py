@@ -210,19 +210,6 @@ def modelopt_mx(x: Array, scheme: str) -> tuple[Parts, Array | None]:
     return arrays({"weight": found._quantized_data, "weight_scale": scale}), array(decoded)
 
 
-def modelopt_fp8(x: Array, strategy: str) -> tuple[Parts, Array | None]:
-    from modelopt.torch.export.quant_utils import to_quantized_weight
-
-    weight = tensor(x)
-    amax = weight.abs().amax() if strategy == "FP8" else weight.abs().amax(-1)
-    scale = amax.float() / 448.0
-    name = {"FP8": "fp8", "channel": "fp8_pc_pt"}[strategy]
-    codes = to_quantized_weight(weight, scale, name)
-    wide = scale if strategy == "FP8" else scale[:, None]
-    decoded = (codes.float() * wide).to(weight.dtype)
-    return arrays({"weight": codes, "weight_scale": scale}), array(decoded)
-
-
 def modelopt_scale(weight: torch.Tensor, **config: Any) -> torch.Tensor:
     """The scale that is exported of a weight whose quantizer saw nothing else."""
     from modelopt.torch.export.quant_utils import get_scaling_factor
@@ -235,6 +222,25 @@ def modelopt_scale(weight: torch.Tensor, **config: Any) -> torch.Tensor:
     quantizer(weight)
     quantizer.load_calib_amax()
     return get_scaling_factor(quantizer)
+
+
+def modelopt_fp8(x: Array, strategy: str) -> tuple[Parts, Array | None]:
+    from modelopt.torch.export.quant_utils import to_quantized_weight
+
+    weight = tensor(x)
+    config = {"channel": {"axis": 0}, "block": {"block_sizes": {-1: 128, -2: 128}}}
+    if strategy == "FP8":
+        scale = weight.abs().amax().float() / 448.0
+    else:
+        scale = modelopt_scale(weight, num_bits=(4, 3), **config[strategy])
+    name = {"FP8": "fp8", "channel": "fp8_pc_pt", "block": "fp8_pb_wo"}[strategy]
+    codes = to_quantized_weight(weight, scale, name, block_size=128)
+    wide = scale[:, None] if strategy == "channel" else scale
+    if strategy == "block":
+        wide = scale.repeat_interleave(128, 1).repeat_interleave(128, 3).flatten(2).flatten(0, 1)
+        wide = wide[tuple(map(slice, weight.shape))]
+    decoded = (codes.float() * wide).to(weight.dtype)
+    return arrays({"weight": codes, "weight_scale": scale}), array(decoded)
 
 
 def modelopt_int8(x: Array) -> tuple[Parts, Array | None]:
@@ -268,7 +274,15 @@ MODELOPT = {
         "fp8_channel",
         "",
         partial(modelopt_fp8, strategy="channel"),
-        not_for=("zero rows",),  # refused there
+        dtypes=CT_FLOATS,
+    ),
+    "fp8 block": Producer(
+        "fp8_block",
+        "",
+        partial(modelopt_fp8, strategy="block"),
+        dtypes=CT_FLOATS,
+        columns=160,
+        rows=100,
     ),
     "int8 channel": Producer("int8_channel", "", modelopt_int8, dtypes=CT_FLOATS),
     **{

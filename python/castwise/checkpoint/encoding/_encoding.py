@@ -359,6 +359,11 @@ class _Plan:
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
                 f"of {width} along {columns} columns; {leave}"
             )
+        if row.square and rows <= one.block[0] and columns <= width:
+            raise refuse(
+                f"it has the shape {shape}, which is one block, and {row.recipe} gives one "
+                f"scale to such weights that are fused; {leave}, or use a smaller block"
+            )
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 

@@ -155,7 +155,9 @@ def _of_modelopt(
 ) -> Statements:
     del encodings
     (one,) = found
-    group = {"group_size": one.block[1]} if min(one.block) else {}
+    group: dict[str, Any] = {"group_size": one.block[1]} if min(one.block) else {}
+    if min(one.block) > 1:  # which it does not state itself, so that nobody can read its files
+        group = {"weight_block_size": list(one.block)}
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
     code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
     algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group, **_ALSO.get(code, {})}

@@ -45,6 +45,8 @@ class Written:
         What engines fuse must have the same global scale.
     symmetric
         False for groups that have a bias.
+    square
+        Blocks have as many rows as columns.
 
     """
 
@@ -58,6 +60,7 @@ class Written:
     transposed: bool = False
     shares: bool = False
     symmetric: bool = True
+    square: bool = False
 
     @property
     def row(self) -> Scheme:
@@ -114,6 +117,7 @@ _ROWS = (
     ),
     Written(_MODELOPT, "fp8_tensor", "FP8"),
     Written(_MODELOPT, "fp8_channel", "FP8_PER_CHANNEL_PER_TOKEN"),
+    Written(_MODELOPT, "fp8_block", "fp8_pb_wo", square=True),
     # Without the scales of inputs: the weights alone are NVFP4.
     Written(_MODELOPT, "nvfp4", "W4A16_NVFP4", shares=True),
     Written(_MODELOPT, "mxfp8_e4m3", "MXFP8"),
@@ -272,7 +276,7 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     if block is None or block == default:
         return Encoding(row, default)
     is_free = row.scheme.endswith("_block") or (row.scheme.endswith("_group") and block[0] == 1)
-    if not is_free or min(block) < 1:
+    if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
         rows, columns = default
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
         raise CheckpointError(f"block {block[0]}x{block[1]} is not one of {row.scheme}; use {text}")

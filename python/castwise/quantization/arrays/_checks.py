@@ -10,7 +10,7 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays._lazy import LazyArray
-from castwise.quantization.arrays._views import Array, Views, ceil_div, views_of
+from castwise.quantization.arrays._views import Array, Views, ceil_div, grid_of_scales, views_of
 from castwise.quantization.producers._layouts import E4M3, E8M0
 
 _BYTE = 8
@@ -155,7 +155,8 @@ def _check_shape(name: str, part: Array, shape: tuple[int, ...], views: Views) -
     if _squeezed(part.shape) == _squeezed(shape):
         if not isinstance(part, LazyArray) or part.size <= 1:
             return
-        if part.shape in (shape, (*shape, 1)) or (*part.shape, 1) == shape:
+        grid = grid_of_scales(shape, views.data_shape)
+        if part.shape in (shape, (*shape, 1), grid) or (*part.shape, 1) == shape:
             return
     rows = len(shape) - 1
     inner = math.prod(part.shape[rows:]) == shape[-1] if shape else False

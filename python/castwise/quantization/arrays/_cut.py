@@ -140,7 +140,7 @@ def _parts(views: Views, nested_block: int) -> dict[str, _Along]:
         made["scale"] = made["zero point"] = made["bias"] = _Along(scale, None)
     else:
         tile = TILE[0] if storage.tile is not None else 1
-        of_block = 0 if len(scale) < len(views.shape) else axis
+        of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
         made["scale"] = made["bias"] = _Along(scale, of_block, Fraction(size), tile)
         packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
         made["zero point"] = _Along(views.zero_shape, of_block, Fraction(size) * packed)

@@ -201,6 +201,9 @@ class Views:
             return *stack, rows * columns
         if self.storage.transposed in ("parts", "pairs"):
             rows, columns = columns, rows
+        is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > _MATRIX
+        if is_split and len(self.shape) == _MATRIX:
+            return rows, 1, columns, 1
         return (*stack, rows, columns) if len(self.shape) > 1 else (columns,)
 
     def to_core(self, stored: Array) -> Array:

@@ -207,6 +207,9 @@ class Recipe:
         The shape of the scale of a whole tensor, and of a global scale.
     channels
         The axes of the scales of channels: (out, 1) or (out,).
+    blocks
+        The axes of the scales of blocks of rows and columns: (rows, columns), or (rows, 1, columns,
+        1).
 
     """
 
@@ -218,3 +221,4 @@ class Recipe:
     scales: str = "float32"
     scalar: tuple[int, ...] = ()
     channels: int = 2
+    blocks: int = 2

@@ -142,6 +142,7 @@ RECIPES = (
             experts(NVFP4, columns=(8, 1)),
         ),
         channels=1,
+        blocks=4,
     ),
     Recipe("deepseek", ("fp8", "mxfp8"), (FP8_INVERSE,), also=("transformers",)),
     Recipe(

@@ -101,7 +101,7 @@ pub(super) struct Recipe {
     pub(super) least: f32,
     /// `max` of integers is half of their range, 127.5 of 8 bits; and -128 is a code.
     pub(super) whole_range: bool,
-    /// Largest magnitudes of blocks that are not zero are at least the smallest normal number of the weight's dtype.
+    /// Largest magnitudes of parts of a weight that are not zero are at least the smallest normal number of its dtype.
     pub(super) normal: bool,
 }
 
@@ -138,7 +138,7 @@ use ZeroScale::{Epsilon, Value};
 #[rustfmt::skip]
 static TABLE: &[Recipe] = &[
     row("deepseek", Fp8, Steps::Quotient),
-    Recipe { whole_in_weight_dtype: true, ..row("modelopt", Fp8, Steps::Quotient) },
+    Recipe { whole_in_weight_dtype: true, normal: true, ..row("modelopt", Fp8, Steps::Quotient) },
     Recipe { in_weight_dtype: true, ..row("comfy", Fp8, Steps::ThenReciprocal) },
     row("transformers", Fp8, Steps::Reciprocal),
     Recipe { in_weight_dtype: true, zero: Epsilon, ..row("compressed-tensors", Fp8, Steps::Quotient) },

@@ -77,7 +77,8 @@ impl<T: Real> Encoder<T> {
                 self.to_weight(scale, rounded);
             }
             Steps::Quotient | Steps::ThenReciprocal => {
-                if let (true, Some(spec)) = (self.recipe.normal, self.what.x.format.float()) {
+                let of_parts = self.recipe.normal && self.what.block != (0, 0);
+                if let (true, Some(spec)) = (of_parts, self.what.x.format.float()) {
                     let smallest = T::from_f64(worth(&spec, 1 << spec.mantissa_bits));
                     limit(self.level, scale, smallest, T::from_f32(f32::INFINITY));
                 }
