@@ -155,7 +155,8 @@ fn job(given: PyResult<Bound<'_, PyAny>>) -> PyResult<Job> {
 /// The number of every system for a failure of a device.
 const EIO: i32 = 5;
 
-/// An open file under a descriptor of its own: what a thread still writes when another has closed the file goes nowhere else.
+/// An open file under a descriptor of its own: what a thread still writes when another has closed the file goes nowhere
+/// else.
 #[pyclass(frozen, module = "castwise._core")]
 #[derive(Debug)]
 pub(crate) struct OpenFile {
@@ -179,8 +180,8 @@ impl OpenFile {
         if data.len_bytes() == 0 {
             return Ok(());
         }
-        // SAFETY: the buffer is contiguous and not empty, and its owner keeps the memory as long as the buffer is held; the caller lets
-        // nobody write to it meanwhile.
+        // SAFETY: the buffer is contiguous and not empty, and its owner keeps the memory as long as the buffer is held; the
+        // caller lets nobody write to it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
         let written = py.detach(|| checkpoint::write_at(&self.file, bytes, offset));
         let Err(error) = written else { return Ok(()) };

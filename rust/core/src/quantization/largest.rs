@@ -81,8 +81,8 @@ impl<V: Vector, F: Folded<V>> Folded<V> for Twice<F> {
 struct InRegisters<'a, B, V>(Largest<'a, B>, V);
 
 impl<B: Bits, V: Vector> InRegisters<'_, B, V> {
-    /// Raises those of a row's first blocks that are as wide as one register or two: of the longest registers, of one or half of one, those
-    /// that fill registers with results, folded together. Returns how many these are.
+    /// Raises those of a row's first blocks, if they are as wide as one register or two (the longest registers: as one or
+    /// half of one), and as many of them as fill registers with results. Returns how many these are.
     ///
     /// # Safety
     /// As for [`raise_largest`]; the vectors are there.
