@@ -54,7 +54,6 @@ CONFIG = listed(
 QUANTIZERS = listed(
     what_models_are_quantized_by="QuantizationConfig Int8QuantizationConfig "
     "Int4QuantizationConfig Float8QuantizationConfig GPTQConfig AWQConfig",
-    configs_of_these="get serialize deserialize",
 )
 """`castwise.compat.keras.quantizers` computes on arrays; layers and models are Keras'."""
 
