@@ -152,15 +152,24 @@ impl Dense<'_> {
     pub(super) unsafe fn run_in_tiles(&self, scratch: &mut Scratch) {
         let Self { route, source, target, count, .. } = *self;
         let (element, streams) = (self.element(), self.streams());
-        let mut end = 0;
+        // The first tile ends where the targets of the others are aligned.
+        let first = skew(target, element).min(count);
+        let mut done = 0..0;
         if let (true, None, Some(stage)) = (self.real_to_complex, &route.decode, &route.encode) {
-            // SAFETY: the caller's promise.
-            end = unsafe { stage.run_with_zeros(route.level, Span { source, target, count, ..Span::EMPTY }) };
+            let (source, target) =
+                (source.wrapping_add(first * route.source_size), target.wrapping_add(first * element));
+            let span = Span { source, target, count: count - first, ..Span::EMPTY };
+            // SAFETY: the caller's promise; these are some of the elements.
+            done = unsafe { first..first + stage.run_with_zeros(route.level, span) };
         }
+        let mut end = 0;
         while end < count {
             let start = end;
-            // The first tile ends where the targets of the others are aligned.
-            let length = if end == 0 { skew(target, element) } else { 0 };
+            if start == done.start && !done.is_empty() {
+                end = done.end;
+                continue;
+            }
+            let length = if end == 0 { first } else { 0 };
             end = count.min(if length > 0 { length } else { end + TILE });
             // SAFETY: the caller's promise; these are some of the elements.
             unsafe {

@@ -1,21 +1,26 @@
-//! 64 bits to 32, under default options: integers to float32 and to their lower halves, and float64 to float32. The
-//! compiler's own loops are as fast while the results stay in the caches, which these pass by where they do not.
+//! Loops beside the compiler's own, under default options. 64 bits to 32 (integers to float32 and to their lower halves,
+//! float64 to float32): as fast while the results stay in the caches, which these pass by where they do not. Narrower
+//! integers to floats: for complex targets only.
 
 use super::float_source::NearestF64Source;
+use super::integer_source::IntegerSource;
 use super::then_elements::Registers;
 use super::to_f32::ToF32;
+use super::to_f64::ToF64;
 use super::vector_loop::{Step, quarters};
+use crate::codec::pivot::Binary32;
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
-use crate::simd::{Vector, with_vectors};
+use crate::kernels::request::pivot_spec;
+use crate::simd::{Conversions, Vector, with_vectors};
 
-/// 64-bit integers to float32, rounded to nearest.
+/// Integers of `SIZE` bytes to float32, rounded to nearest.
 #[derive(Clone, Copy)]
-struct NearestF32<const SIGNED: bool>;
+struct NearestF32<const SIZE: usize, const SIGNED: bool>;
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Vector, const SIGNED: bool> Step<V, 4> for NearestF32<SIGNED> {
-    const FROM: usize = size_of::<u64>();
+unsafe impl<V: Vector, const SIZE: usize, const SIGNED: bool> Step<V, 4> for NearestF32<SIZE, SIGNED> {
+    const FROM: usize = SIZE;
     const ZEROS: bool = true;
     type Ready = ();
 
@@ -26,7 +31,17 @@ unsafe impl<V: Vector, const SIGNED: bool> Step<V, 4> for NearestF32<SIGNED> {
     unsafe fn step((): (), source: *const u8) -> [V::Integers; 4] {
         // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
-            let [a, b, c, d] = V::nearest_of_64_bits::<SIGNED>(source);
+            let [a, b, c, d] = if SIZE == size_of::<u64>() {
+                V::nearest_of_64_bits::<SIGNED>(source)
+            } else {
+                let [a, b, c, d] = quarters::<V>(source, SIZE);
+                [
+                    V::load_integers::<SIZE, SIGNED>(a),
+                    V::load_integers::<SIZE, SIGNED>(b),
+                    V::load_integers::<SIZE, SIGNED>(c),
+                    V::load_integers::<SIZE, SIGNED>(d),
+                ]
+            };
             [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
         }
     }
@@ -65,23 +80,40 @@ const FEWEST: usize = 1 << 13;
 /// Fewer elements are faster one by one, where the compiler takes integers one by one.
 const FEWEST_UNSIGNED: usize = 1 << 8;
 
-/// Makes the loop for a pair of formats on a level whose stores can pass by the caches.
+/// For loops that only make complex numbers: without zeros between, the compiler's are as fast.
+const NEVER: usize = usize::MAX;
+
+/// Makes the loop for a pair of formats on a level.
 pub(super) fn registers((source, target): (Format, Format), level: Level) -> Option<Registers> {
     with_vectors!(level, vectors => on(vectors, source, target))?
 }
 
-fn on<V: Vector>(vectors: V, source: Format, target: Format) -> Option<Registers> {
-    if !V::STREAMS || (source.row().bits, target.row().bits) != (u64::BITS, u32::BITS) {
-        return None;
-    }
+fn on<V: Conversions>(vectors: V, source: Format, target: Format) -> Option<Registers> {
+    let (from, to) = (source.row().bits, target.row().bits);
+    let streams = V::STREAMS && (from, to) == (u64::BITS, u32::BITS);
     match (source.kind(), target.kind()) {
+        (Kind::Integer { signed }, Kind::Float(spec)) if spec == pivot_spec::<Binary32>() => {
+            Some(match (from, signed) {
+                (8, true) => Registers::new(vectors, NearestF32::<1, true>, NEVER),
+                (8, false) => Registers::new(vectors, NearestF32::<1, false>, NEVER),
+                (16, true) => Registers::new(vectors, NearestF32::<2, true>, NEVER),
+                (16, false) => Registers::new(vectors, NearestF32::<2, false>, NEVER),
+                (32, true) => Registers::new(vectors, NearestF32::<4, true>, NEVER),
+                (32, false) => Registers::new(vectors, NearestF32::<4, false>, NEVER),
+                (64, true) if streams => Registers::new(vectors, NearestF32::<8, true>, FEWEST),
+                (64, false) if streams => Registers::new(vectors, NearestF32::<8, false>, FEWEST_UNSIGNED),
+                _ => return None,
+            })
+        }
+        (Kind::Integer { signed }, Kind::Float(_)) if to == u64::BITS => Some(match (from, signed) {
+            (8, true) => Registers::new(vectors, ToF64(IntegerSource::<1, true>), NEVER),
+            (8, false) => Registers::new(vectors, ToF64(IntegerSource::<1, false>), NEVER),
+            (16, true) => Registers::new(vectors, ToF64(IntegerSource::<2, true>), NEVER),
+            (16, false) => Registers::new(vectors, ToF64(IntegerSource::<2, false>), NEVER),
+            _ => return None,
+        }),
+        _ if !streams => None,
         (Kind::Integer { .. }, Kind::Integer { .. }) => Some(Registers::new(vectors, Lower32, FEWEST)),
-        (Kind::Integer { signed: true }, Kind::Float(_)) => {
-            Some(Registers::new(vectors, NearestF32::<true>, FEWEST))
-        }
-        (Kind::Integer { signed: false }, Kind::Float(_)) => {
-            Some(Registers::new(vectors, NearestF32::<false>, FEWEST_UNSIGNED))
-        }
         (Kind::Float(_), Kind::Float(_)) => {
             Some(Registers::new(vectors, ToF32::new(NearestF64Source), FEWEST))
         }

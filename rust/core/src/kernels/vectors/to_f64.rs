@@ -1,4 +1,4 @@
-//! Floats of 16 and 32 bits to float64.
+//! Floats of 16 and 32 bits, and integers that float32 holds, to float64.
 
 use super::float_source::Floats;
 use super::to_f32::{canonical, four};
@@ -9,12 +9,12 @@ use crate::simd::Conversions;
 
 /// Floats to float64 with canonical NaN.
 #[derive(Clone, Copy)]
-struct ToF64<F>(F);
+pub(super) struct ToF64<F>(pub(super) F);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
     const FROM: usize = F::SIZE;
-    const ZEROS: bool = F::PLAIN;
+    const ZEROS: bool = F::PLAIN || !F::NAN;
     type Ready = (F, V::Integers);
 
     #[inline(always)]
