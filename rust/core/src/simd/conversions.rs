@@ -57,6 +57,10 @@ pub(crate) trait Conversions: Vector {
     unsafe fn clamp_to_8<const SIGNED: bool>(a: [Self::Integers; 4]) -> Self::Integers;
     /// Rounds float32 to whole numbers, in one of the [`rounding`](super::rounding)s.
     unsafe fn whole<const ROUNDING: i32>(a: Self::F32s) -> Self::F32s;
+    /// Rounds float32 to 32-bit integers, unless [`Conversions::any_doubtful`] says otherwise.
+    unsafe fn rounded_quickly<const ROUNDING: i32>(a: Self::F32s) -> Self::Integers;
+    /// Returns whether any bit differs between two times four registers.
+    unsafe fn any_unequal(a: [Self::Integers; 4], b: [Self::Integers; 4]) -> bool;
     /// Converts float32 to float64.
     unsafe fn to_f64(a: Self::F32s) -> [Self::Integers; 2];
     /// Loads half a register of float32 as float64.

@@ -186,8 +186,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
         // SAFETY: the trait's contract; no register is longer.
         unsafe { Self::load(lanes.as_ptr().cast()) }
     }
-    /// Loads a register of integers of 1, 2, 4 or 8 bytes as float32: exactly up to 2^24 in magnitude, and from there on
-    /// as one of the two neighbours.
+    /// Loads a register of integers of 1, 2, 4 or 8 bytes as float32: rounded to nearest, but for those of 8 bytes beyond
+    /// 2^24 in magnitude, which become one of the two neighbours.
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> Self::F32s;
     /// Loads half a register of bf16 as float32.
     unsafe fn load_bf16(source: *const u8) -> Self::F32s;
@@ -258,8 +258,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     }
     /// Returns whether any float32 differs between two registers, neither being NaN.
     unsafe fn any_differ(a: Self::F32s, b: Self::F32s) -> bool;
-    /// Returns whether any nonzero float32, after `added` is added to its bits, has all bits of `clear` zero.
-    unsafe fn any_clear(a: Self::F32s, added: Self::Integers, clear: Self::Integers) -> bool;
+    /// Returns whether any nonzero float32 of two registers, after `added` is added to its bits, has all bits of `clear`
+    /// zero.
+    unsafe fn any_clear(a: [Self::F32s; 2], added: Self::Integers, clear: Self::Integers) -> bool;
     /// Returns whether any float32 is subnormal.
     unsafe fn any_subnormal(a: Self::F32s) -> bool;
     /// Adds the first integers to the bits of float32 with a clear sign, the second ones to those of the others.

@@ -93,7 +93,7 @@ unsafe impl<F: Floats, const TRIED: bool> Floats for ErrorFreeProduct<F, TRIED> 
             let first = V::from_bits(V::splat32(first.to_bits()));
             let low = V::product(x, V::from_bits(V::splat32(low.to_bits())));
             let result = V::product_sum(x, first, low);
-            if F::TINY && V::any_clear(x, V::splat32(0), V::splat32(NOT_TINY)) {
+            if F::TINY && V::any_clear([x; 2], V::splat32(0), V::splat32(NOT_TINY)) {
                 return V::f64_product(x, whole);
             }
             if !TRIED {

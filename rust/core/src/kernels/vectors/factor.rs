@@ -1,6 +1,6 @@
 //! Sources of floats multiplied by one factor as they are loaded.
 
-use super::float_source::{Floats, OddBf16, odd_bf16, pair};
+use super::float_source::{Floats, OddBf16, odd_bf16};
 use crate::simd::{Vector, up_above_middle};
 
 /// Floats times a float32 factor, rounded to nearest even in float32.
@@ -106,11 +106,11 @@ impl<F: Floats> Decided<F> {
     /// # Safety
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
-    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
+    unsafe fn products<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let (factor, [first, second]) =
-                (self.times.f32_factor::<V>(), pair::<V, _>(self.times.source, source));
+                (self.times.f32_factor::<V>(), self.times.source.pair::<V>(source));
             [V::product(first, factor), V::product(second, factor)]
         }
     }
@@ -126,9 +126,27 @@ unsafe impl<F: Floats> Floats for Decided<F> {
         unsafe {
             let Self { times, ties } = self;
             let product = V::product(times.source.f32s::<V>(source), times.f32_factor::<V>());
-            let undecided = V::any_clear(product, V::splat32(ties.added), V::splat32(ties.clear));
+            let undecided = V::any_clear([product; 2], V::splat32(ties.added), V::splat32(ties.clear));
             if undecided { times.f32s::<V>(source) } else { product }
         }
+    }
+
+    /// One test for both registers.
+    #[inline(always)]
+    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let Self { times, ties } = self;
+            let products = self.products::<V>(source);
+            let undecided = V::any_clear(products, V::splat32(ties.added), V::splat32(ties.clear));
+            if undecided { times.pair::<V>(source) } else { products }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair_midrange<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { self.pair::<V>(source) }
     }
 
     /// Rounds by the lower 16 bits of products; `None` if some are so near the middle that their side is unknown.
@@ -136,12 +154,13 @@ unsafe impl<F: Floats> Floats for Decided<F> {
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
-            let [first, second] = self.pair::<V>(source);
+            let [first, second] = self.products::<V>(source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             // As signed 16-bit numbers, the middle 0x8000 is the smallest.
             let turned = V::add16(low, V::splat16(NEAR));
             let undecided = V::any16(V::above16(V::splat16(TOP + 2 * NEAR + 1), turned));
-            if undecided || V::any_nan(first, second) {
+            // One jump for both.
+            if undecided | V::any_nan(first, second) {
                 None
             } else {
                 Some(up_above_middle::<V>(low, high, one))
@@ -154,7 +173,7 @@ unsafe impl<F: Floats> Floats for Decided<F> {
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
-            let [first, second] = self.pair::<V>(source);
+            let [first, second] = self.products::<V>(source);
             let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
             // Adding the top bit makes zero the smallest signed number.
             let turned = V::add16(low, V::splat16(TOP + NEAR));
@@ -164,7 +183,7 @@ unsafe impl<F: Floats> Floats for Decided<F> {
                 let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
                 let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
                 if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
-                    return odd_bf16::<V>(pair::<V, _>(self.times, source), one);
+                    return odd_bf16::<V>(self.times.pair::<V>(source), one);
                 }
             }
             OddBf16 { cut, odd: V::or(cut, V::min16(low, one)) }

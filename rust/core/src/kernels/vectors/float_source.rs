@@ -37,23 +37,31 @@ pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
         // SAFETY: the trait's contract.
         unsafe { self.f32s::<V>(source) }
     }
+    /// Loads two registers of float32.
+    #[inline(always)]
+    unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
+        // SAFETY: the trait's contract; half of the elements lie in the second half of their bytes.
+        unsafe { [self.f32s::<V>(source), self.f32s::<V>(source.add(V::BYTES / 4 * Self::SIZE))] }
+    }
+    /// Loads two registers as [`Floats::f32s_midrange`] does.
+    #[inline(always)]
+    unsafe fn pair_midrange<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
+        let second = source.wrapping_add(V::BYTES / 4 * Self::SIZE);
+        // SAFETY: as above.
+        unsafe { [self.f32s_midrange::<V>(source), self.f32s_midrange::<V>(second)] }
+    }
     /// Loads a register of bf16 rounded to nearest even; `one` is 1 in every 16-bit lane. `None` if some are NaN or
     /// need a slower way.
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
         // SAFETY: the trait's contract.
         unsafe {
-            let [first, second] = pair::<V, Self>(*self, source);
+            let [first, second] = self.pair::<V>(source);
             if V::any_nan(first, second) { None } else { Some(V::nearest_bf16(first, second, one)) }
         }
     }
-    /// Loads a register of float32, which truncation makes the results where the target is an integer.
-    #[inline(always)]
-    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { self.f32s::<V>(source) }
-    }
-    /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range.
+    /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range; a
+    /// source may round them in another way.
     #[inline(always)]
     unsafe fn truncated_four<V: Conversions, const SIGNED: bool>(
         &self,
@@ -61,8 +69,8 @@ pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
     ) -> [V::Integers; 4] {
         // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
-            let (a, b) = (self.f32s_to_truncate::<V>(source[0]), self.f32s_to_truncate::<V>(source[1]));
-            let (c, d) = (self.f32s_to_truncate::<V>(source[2]), self.f32s_to_truncate::<V>(source[3]));
+            let (a, b) = (self.f32s::<V>(source[0]), self.f32s::<V>(source[1]));
+            let (c, d) = (self.f32s::<V>(source[2]), self.f32s::<V>(source[3]));
             if !SIGNED {
                 return V::truncated_unsigned_four([a, b, c, d]);
             }
@@ -83,7 +91,7 @@ pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
         // SAFETY: the trait's contract.
-        unsafe { odd_bf16::<V>(pair::<V, Self>(*self, source), one) }
+        unsafe { odd_bf16::<V>(self.pair::<V>(source), one) }
     }
 }
 
@@ -97,16 +105,6 @@ pub(super) unsafe fn truncated_quickly<V: Conversions>([a, b, c, d]: [V::F32s; 4
     unsafe {
         [V::truncated_quickly(a), V::truncated_quickly(b), V::truncated_quickly(c), V::truncated_quickly(d)]
     }
-}
-
-/// Loads two registers of float32.
-///
-/// # Safety
-/// The level's features, and as many elements at the pointer.
-#[inline(always)]
-pub(super) unsafe fn pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::F32s; 2] {
-    // SAFETY: the caller's promise; half of the elements lie in the second half of their bytes.
-    unsafe { [floats.f32s::<V>(source), floats.f32s::<V>(source.add(V::BYTES / 4 * F::SIZE))] }
 }
 
 /// Returns two registers of float32 as one of bf16.

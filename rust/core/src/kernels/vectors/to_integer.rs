@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use super::factor::Times;
+use super::factor::{Rounded, Times};
 use super::float_source::{F32Source, Floats, truncated_quickly};
 use super::to_f32::four;
 use super::vector_loop::{InSteps, Step, quarters};
@@ -169,12 +169,15 @@ pub(super) fn low_bits<V: Conversions>(
     Some(InSteps::<V, _, 1>::boxed(vectors, ToLowBits(to_byte)))
 }
 
-/// A rounding to whole numbers.
+/// A rounding to 32-bit integers.
 ///
 /// # Safety
-/// The operation needs the level's features.
+/// The operations need the level's features.
 trait ToWhole: Copy + Send + Sync + 'static {
-    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s;
+    /// Rounds, unless [`Conversions::any_doubtful`] says otherwise.
+    unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers;
+    /// Rounds and clamps; NaN gives 0.
+    unsafe fn integers<V: Conversions>(a: V::F32s) -> V::Integers;
 }
 
 /// One of the [`rounding`]s.
@@ -183,28 +186,75 @@ struct Directed<const ROUNDING: i32>;
 
 impl<const ROUNDING: i32> ToWhole for Directed<ROUNDING> {
     #[inline(always)]
-    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s {
+    unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers {
         // SAFETY: the trait's contract.
-        unsafe { V::whole::<ROUNDING>(a) }
+        unsafe { V::rounded_quickly::<ROUNDING>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn integers<V: Conversions>(a: V::F32s) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { V::truncated(V::whole::<ROUNDING>(a)) }
     }
 }
 
-/// To nearest, ties away from zero: moved away from zero, then truncated.
+/// To nearest, ties away from zero.
 #[derive(Clone, Copy)]
 struct Away;
 
 impl ToWhole for Away {
+    /// A last bit that is set lifts ties above the middle, and moves no other number to another side. (From 2^22 on it
+    /// does not, but those are beyond the target.)
     #[inline(always)]
-    unsafe fn whole<V: Conversions>(a: V::F32s) -> V::F32s {
+    unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let lifted = V::from_bits(V::or(V::bits(a), V::splat32(1)));
+            V::rounded_quickly::<{ rounding::NEAREST_EVEN }>(lifted)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn integers<V: Conversions>(a: V::F32s) -> V::Integers {
         // One half would lift the float below it to 1.
         const BELOW_HALF: u32 = 0.5f32.to_bits() - 1;
         // SAFETY: the trait's contract.
         unsafe {
             let half = V::or_masked(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
             let one = V::from_bits(V::splat32(1f32.to_bits()));
-            V::whole::<{ rounding::TOWARDS_ZERO }>(V::product_sum(a, one, V::from_bits(half)))
+            V::truncated(V::product_sum(a, one, V::from_bits(half)))
         }
     }
+}
+
+/// Rounds four registers, unless [`Conversions::any_doubtful`] says otherwise.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn quickly_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { [W::quickly::<V>(a), W::quickly::<V>(b), W::quickly::<V>(c), W::quickly::<V>(d)] }
+}
+
+/// Rounds and clamps four registers.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn integers_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { [W::integers::<V>(a), W::integers::<V>(b), W::integers::<V>(c), W::integers::<V>(d)] }
+}
+
+/// Loads four registers of float32.
+///
+/// # Safety
+/// The level's features, and as many elements at each pointer.
+#[inline(always)]
+unsafe fn f32s_four<V: Conversions, F: Floats>(floats: F, [a, b, c, d]: [*const u8; 4]) -> [V::F32s; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)] }
 }
 
 /// float32 rounded to whole numbers.
@@ -222,9 +272,17 @@ unsafe impl<W: ToWhole> Floats for Whole<W> {
     }
 
     #[inline(always)]
-    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
+    unsafe fn truncated_four<V: Conversions, const SIGNED: bool>(
+        &self,
+        source: [*const u8; 4],
+    ) -> [V::Integers; 4] {
+        const { assert!(SIGNED, "for targets of 8 bits") };
         // SAFETY: the trait's contract.
-        unsafe { W::whole::<V>(self.f32s::<V>(source)) }
+        unsafe {
+            let numbers = f32s_four::<V, _>(F32Source, source);
+            let quick = quickly_four::<V, W>(numbers);
+            if V::any_doubtful(quick) { integers_four::<V, W>(numbers) } else { quick }
+        }
     }
 }
 
@@ -260,17 +318,23 @@ unsafe impl<W: ToWhole> Floats for WholeProduct<W> {
     }
 
     #[inline(always)]
-    unsafe fn f32s_to_truncate<V: Conversions>(&self, source: *const u8) -> V::F32s {
+    unsafe fn truncated_four<V: Conversions, const SIGNED: bool>(
+        &self,
+        source: [*const u8; 4],
+    ) -> [V::Integers; 4] {
+        const { assert!(SIGNED, "for targets of 8 bits") };
         // SAFETY: the trait's contract.
         unsafe {
-            let a = F32Source.f32s::<V>(source);
-            let least = V::product(a, V::from_bits(V::splat32(self.bounds[0].to_bits())));
-            let most = V::product(a, V::from_bits(V::splat32(self.bounds[1].to_bits())));
-            let (least, most) = (W::whole::<V>(least), W::whole::<V>(most));
-            if V::any_differ(least, most) {
-                return W::whole::<V>(self.f32s::<V>(source));
+            let [less, more] = self.bounds;
+            let (less, more) = (
+                f32s_four::<V, _>(Rounded { source: F32Source, factor: less }, source),
+                f32s_four::<V, _>(Rounded { source: F32Source, factor: more }, source),
+            );
+            let (least, most) = (quickly_four::<V, W>(less), quickly_four::<V, W>(more));
+            if V::any_unequal(least, most) {
+                return integers_four::<V, W>(f32s_four::<V, _>(*self, source));
             }
-            least
+            if V::any_doubtful(least) { integers_four::<V, W>(less) } else { least }
         }
     }
 }

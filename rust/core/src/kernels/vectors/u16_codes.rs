@@ -1,6 +1,6 @@
 //! Codes of 16 bits from float32: bf16 or float16.
 
-use super::float_source::{Floats, pair};
+use super::float_source::Floats;
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
@@ -118,17 +118,6 @@ pub(super) unsafe fn finish_visible_nan<V: Vector, const CLAMP: bool>(
     }
 }
 
-/// Loads two registers of float32, for rounding to nearest float16.
-///
-/// # Safety
-/// The level's features, and as many elements at the pointer.
-#[inline(always)]
-unsafe fn midrange_pair<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::F32s; 2] {
-    let second = source.wrapping_add(V::BYTES / 4 * F::SIZE);
-    // SAFETY: the caller's promise.
-    unsafe { [floats.f32s_midrange::<V>(source), floats.f32s_midrange::<V>(second)] }
-}
-
 /// float16 codes, in one of the [`rounding`]s.
 #[derive(Clone, Copy)]
 pub(super) struct F16Codes<const ROUNDING: i32>;
@@ -146,9 +135,9 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
         // SAFETY: the caller's promise.
         unsafe {
             let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
-                midrange_pair::<V, F>(floats, source)
+                floats.pair_midrange::<V>(source)
             } else {
-                pair::<V, F>(floats, source)
+                floats.pair::<V>(source)
             };
             let codes = V::to_f16::<ROUNDING>(first, second);
             if !F::NAN || !V::any_nan(first, second) {
@@ -176,7 +165,7 @@ impl U16Codes for AwayF16Codes {
     ) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let [first, second] = pair::<V, F>(floats, source);
+            let [first, second] = floats.pair::<V>(source);
             let last = V::splat32(1);
             let (a, b) =
                 (V::from_bits(V::or(V::bits(first), last)), V::from_bits(V::or(V::bits(second), last)));
@@ -209,7 +198,7 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
             if NEAREST_EVEN && let Some(codes) = floats.nearest_bf16::<V>(source, one) {
                 return limited::<V, CLAMP>(specials, codes);
             }
-            let [first, second] = pair::<V, F>(floats, source);
+            let [first, second] = floats.pair::<V>(source);
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             let codes = if NEAREST_EVEN {
                 up_above_middle::<V>(low, high, one)

@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use super::vector::{Avx2, any};
 use crate::simd::conversions::{Conversions, TOO_LARGE};
-use crate::simd::vector::{Vector, operations};
+use crate::simd::vector::{Vector, operations, rarely, rounding};
 
 impl Conversions for Avx2 {
     const DOUBTS: bool = true;
@@ -28,6 +28,12 @@ impl Conversions for Avx2 {
             // For NaN and out of range the instructions give the smallest integer.
             let is_least = arch::_mm256_cmpeq_epi32(least, arch::_mm256_set1_epi32(i32::MIN));
             any(arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)))
+        }
+        fn any_unequal(a: [arch::__m256i; 4], b: [arch::__m256i; 4]) -> bool {
+            let first = Self::or(arch::_mm256_xor_si256(a[0], b[0]), arch::_mm256_xor_si256(a[1], b[1]));
+            let second = Self::or(arch::_mm256_xor_si256(a[2], b[2]), arch::_mm256_xor_si256(a[3], b[3]));
+            let all = Self::or(first, second);
+            rarely(arch::_mm256_testz_si256(all, all) == 0)
         }
         fn truncated_f64(source: *const u8) -> arch::__m256i {
             let low = truncated_f64(source);
@@ -102,6 +108,19 @@ impl Conversions for Avx2 {
     unsafe fn whole<const ROUNDING: i32>(a: arch::__m256) -> arch::__m256 {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm256_round_ps::<ROUNDING>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn rounded_quickly<const ROUNDING: i32>(a: arch::__m256) -> arch::__m256i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            match ROUNDING {
+                // The rounding of the environment, which is the default.
+                rounding::NEAREST_EVEN => arch::_mm256_cvtps_epi32(a),
+                rounding::TOWARDS_ZERO => arch::_mm256_cvttps_epi32(a),
+                _ => arch::_mm256_cvttps_epi32(Self::whole::<ROUNDING>(a)),
+            }
+        }
     }
 
     #[inline(always)]

@@ -207,20 +207,16 @@ unsafe impl Vector for Avx2 {
             let high = f64_product(arch::_mm256_extractf128_ps::<1>(a), b);
             arch::_mm256_set_m128(high, low)
         }
-        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
-            let (bits, zero) = (arch::_mm256_castps_si256(a), arch::_mm256_setzero_si256());
-            let there = arch::_mm256_and_si256(arch::_mm256_add_epi32(bits, added), clear);
-            let near = arch::_mm256_cmpeq_epi32(there, zero);
+        fn any_clear(a: [F32s; 2], added: Integers, clear: Integers) -> bool {
+            let (first, second) = (arch::_mm256_castps_si256(a[0]), arch::_mm256_castps_si256(a[1]));
+            let first = arch::_mm256_and_si256(arch::_mm256_add_epi32(first, added), clear);
+            let second = arch::_mm256_and_si256(arch::_mm256_add_epi32(second, added), clear);
+            let zero = arch::_mm256_setzero_si256();
+            let near = arch::_mm256_cmpeq_epi32(arch::_mm256_min_epu32(first, second), zero);
             // Zeros are told apart where that matters.
-            if !any(arch::_mm256_movemask_epi8(near)) {
-                return false;
-            }
-            let is_zero = arch::_mm256_castps_si256(arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(
-                a,
-                arch::_mm256_setzero_ps(),
-            ));
-            // Tests whether every bit of `near` is set in `is_zero`.
-            arch::_mm256_testc_si256(is_zero, near) == 0
+            any(arch::_mm256_movemask_epi8(near))
+                && (any_nonzero(a[0], arch::_mm256_cmpeq_epi32(first, zero))
+                    || any_nonzero(a[1], arch::_mm256_cmpeq_epi32(second, zero)))
         }
         fn any_subnormal(a: F32s) -> bool {
             let bits = arch::_mm256_castps_si256(a);
@@ -406,6 +402,20 @@ unsafe fn unsigned_to_f32(a: Integers) -> F32s {
         let high = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(a));
         let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_setzero_si256());
         arch::_mm256_fmadd_ps(high, arch::_mm256_set1_ps(65_536.0), arch::_mm256_cvtepi32_ps(low))
+    }
+}
+
+/// Returns whether any float32 of a mask is not zero.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn any_nonzero(a: F32s, mask: Integers) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
+        // Tests whether every bit of the mask is set in `is_zero`.
+        arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), mask) == 0
     }
 }
 

@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use super::vector::Avx512;
 use crate::simd::conversions::{Conversions, TOO_LARGE};
-use crate::simd::vector::{Vector, operations, rarely};
+use crate::simd::vector::{Vector, operations, rarely, rounding};
 
 impl Conversions for Avx512 {
     const DOUBTS: bool = true;
@@ -26,6 +26,11 @@ impl Conversions for Avx512 {
             let least = arch::_mm512_min_epi32(arch::_mm512_min_epi32(a[0], a[1]), arch::_mm512_min_epi32(a[2], a[3]));
             // For NaN and out of range the instructions give the smallest integer.
             rarely(arch::_mm512_cmpeq_epi32_mask(least, arch::_mm512_set1_epi32(i32::MIN)) != 0)
+        }
+        fn any_unequal(a: [arch::__m512i; 4], b: [arch::__m512i; 4]) -> bool {
+            let first = Self::or(arch::_mm512_xor_si512(a[0], b[0]), arch::_mm512_xor_si512(a[1], b[1]));
+            let second = Self::or(arch::_mm512_xor_si512(a[2], b[2]), arch::_mm512_xor_si512(a[3], b[3]));
+            rarely(arch::_mm512_test_epi32_mask(Self::or(first, second), Self::or(first, second)) != 0)
         }
         fn truncated_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_castsi256_si512(truncated_f64(source));
@@ -76,6 +81,24 @@ impl Conversions for Avx512 {
     unsafe fn whole<const ROUNDING: i32>(a: arch::__m512) -> arch::__m512 {
         // SAFETY: the trait's contract.
         unsafe { arch::_mm512_roundscale_ps::<ROUNDING>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn rounded_quickly<const ROUNDING: i32>(a: arch::__m512) -> arch::__m512i {
+        use arch::_MM_FROUND_NO_EXC as QUIET;
+        // SAFETY: the trait's contract.
+        unsafe {
+            match ROUNDING {
+                rounding::TOWARDS_POSITIVE => {
+                    arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_POSITIVE | QUIET }>(a)
+                }
+                rounding::TOWARDS_NEGATIVE => {
+                    arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_NEGATIVE | QUIET }>(a)
+                }
+                rounding::TOWARDS_ZERO => arch::_mm512_cvttps_epi32(a),
+                _ => arch::_mm512_cvt_roundps_epi32::<{ rounding::NEAREST_EVEN | QUIET }>(a),
+            }
+        }
     }
 
     #[inline(always)]

@@ -242,12 +242,15 @@ unsafe impl Vector for Avx512 {
         fn any_differ(a: F32s, b: F32s) -> bool {
             rarely(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0)
         }
-        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
-            let bits = arch::_mm512_castps_si512(a);
-            let near = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(bits, added), clear);
+        fn any_clear(a: [F32s; 2], added: Integers, clear: Integers) -> bool {
+            let (first, second) = (arch::_mm512_castps_si512(a[0]), arch::_mm512_castps_si512(a[1]));
+            let near_first = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(first, added), clear);
+            let near_second = arch::_mm512_testn_epi32_mask(arch::_mm512_add_epi32(second, added), clear);
             let magnitude = arch::_mm512_set1_epi32(i32::MAX);
             // Zeros are told apart where that matters.
-            rarely(near != 0) && arch::_mm512_mask_test_epi32_mask(near, bits, magnitude) != 0
+            rarely(near_first | near_second != 0)
+                && (arch::_mm512_mask_test_epi32_mask(near_first, first, magnitude) != 0
+                    || arch::_mm512_mask_test_epi32_mask(near_second, second, magnitude) != 0)
         }
         fn any_subnormal(a: F32s) -> bool {
             const SUBNORMAL: i32 = 0x20;

@@ -58,6 +58,11 @@ impl Conversions for Neon {
         fn load_f32_as_f64(source: *const u8) -> Integers {
             arch::vreinterpretq_u8_f64(arch::vcvt_f64_f32(arch::vreinterpret_f32_u8(arch::vld1_u8(source))))
         }
+        fn any_unequal(a: [Integers; 4], b: [Integers; 4]) -> bool {
+            let first = Self::or(arch::veorq_u8(a[0], b[0]), arch::veorq_u8(a[1], b[1]));
+            let second = Self::or(arch::veorq_u8(a[2], b[2]), arch::veorq_u8(a[3], b[3]));
+            arch::vmaxvq_u8(Self::or(first, second)) != 0
+        }
         fn splat_f64(value: f64) -> Integers { arch::vreinterpretq_u8_f64(arch::vdupq_n_f64(value)) }
         fn add_f64(a: Integers, b: Integers) -> Integers {
             arch::vreinterpretq_u8_f64(arch::vaddq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
@@ -81,6 +86,19 @@ impl Conversions for Neon {
                 rounding::TOWARDS_ZERO => arch::vrndq_f32(a),
                 _ => arch::vrndnq_f32(a),
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rounded_quickly<const ROUNDING: i32>(a: arch::float32x4_t) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            arch::vreinterpretq_u8_s32(match ROUNDING {
+                rounding::TOWARDS_POSITIVE => arch::vcvtpq_s32_f32(a),
+                rounding::TOWARDS_NEGATIVE => arch::vcvtmq_s32_f32(a),
+                rounding::TOWARDS_ZERO => arch::vcvtq_s32_f32(a),
+                _ => arch::vcvtnq_s32_f32(a),
+            })
         }
     }
 

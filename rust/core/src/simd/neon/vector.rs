@@ -177,10 +177,13 @@ unsafe impl Vector for Neon {
             let low = arch::vcvt_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
             arch::vcvt_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
         }
-        fn any_clear(a: F32s, added: Integers, clear: Integers) -> bool {
-            let sum = arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), arch::vreinterpretq_u32_u8(added));
-            let near = arch::vceqzq_u32(arch::vandq_u32(sum, arch::vreinterpretq_u32_u8(clear)));
-            arch::vmaxvq_u32(arch::vbicq_u32(near, arch::vceqzq_f32(a))) != 0
+        fn any_clear(a: [F32s; 2], added: Integers, clear: Integers) -> bool {
+            let (added, clear) = (arch::vreinterpretq_u32_u8(added), arch::vreinterpretq_u32_u8(clear));
+            let first = arch::vandq_u32(arch::vaddq_u32(arch::vreinterpretq_u32_f32(a[0]), added), clear);
+            let second = arch::vandq_u32(arch::vaddq_u32(arch::vreinterpretq_u32_f32(a[1]), added), clear);
+            let first = arch::vbicq_u32(arch::vceqzq_u32(first), arch::vceqzq_f32(a[0]));
+            let second = arch::vbicq_u32(arch::vceqzq_u32(second), arch::vceqzq_f32(a[1]));
+            arch::vmaxvq_u32(arch::vorrq_u32(first, second)) != 0
         }
         fn any_subnormal(a: F32s) -> bool {
             let magnitude = arch::vandq_u32(arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(!SIGN));
