@@ -2,9 +2,9 @@
 
 All competitors of one case are timed in turn, A B C A B C ..., each turn a block of calls that
 lasts a millisecond or more. Slow drifts of the machine (clock, neighbours) then meet all of them
-alike, and the ratio is taken within each turn before the median over the turns. A block of several
-calls begins with one that is not timed: else whoever comes first would fetch into the caches what
-those after it find there.
+alike, and the ratio is taken within each turn before the median over the turns. A block begins with
+a call that is not timed: else whoever comes first would fetch into the caches what those after it
+find there, and pay for what the one before it left to be written. (Calls of 50 ms do neither.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 Call = Callable[[], object]
 
 BLOCK_NS = 1_000_000
+LONG_NS = 50_000_000
+"""A call that takes so long is not preceded by one that is not timed."""
 
 
 def block(call: Call, count: int) -> int:
@@ -49,7 +51,7 @@ def interleave(calls: Sequence[Call], repeats: int) -> NDArray[np.float64]:
     try:
         for turn in range(repeats):
             for row, (call, count) in enumerate(zip(calls, counts, strict=True)):
-                if count > 1:
+                if turn == 0 or times[row, turn - 1] < LONG_NS:
                     call()
                 times[row, turn] = block(call, count) / count
     finally:
