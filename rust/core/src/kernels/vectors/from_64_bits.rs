@@ -78,7 +78,7 @@ unsafe impl<V: Vector> Step<V, 4> for Lower32 {
 const FEWEST: usize = 1 << 13;
 
 /// Fewer elements are faster one by one, where the compiler takes integers one by one.
-const FEWEST_UNSIGNED: usize = 1 << 8;
+const FEWEST_IN_ROW: usize = 1 << 8;
 
 /// For loops that only make complex numbers: without zeros between, the compiler's are as fast.
 const NEVER: usize = usize::MAX;
@@ -100,8 +100,8 @@ fn on<V: Conversions>(vectors: V, source: Format, target: Format) -> Option<Regi
                 (16, false) => Registers::new(vectors, NearestF32::<2, false>, NEVER),
                 (32, true) => Registers::new(vectors, NearestF32::<4, true>, NEVER),
                 (32, false) => Registers::new(vectors, NearestF32::<4, false>, NEVER),
-                (64, true) if streams => Registers::new(vectors, NearestF32::<8, true>, FEWEST),
-                (64, false) if streams => Registers::new(vectors, NearestF32::<8, false>, FEWEST_UNSIGNED),
+                (64, true) if streams => Registers::new(vectors, NearestF32::<8, true>, FEWEST_IN_ROW),
+                (64, false) if streams => Registers::new(vectors, NearestF32::<8, false>, FEWEST_IN_ROW),
                 _ => return None,
             })
         }

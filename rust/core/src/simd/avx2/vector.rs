@@ -320,20 +320,16 @@ unsafe impl Vector for Avx2 {
     unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [F32s; 4] {
         // SAFETY: the trait's contract; eight registers of integers become four.
         unsafe {
-            if SIGNED {
-                // There is an instruction for one.
-                return nearest_one_by_one::<Self, true>(source);
-            }
             let (mut doubtful, mut numbers) = (arch::_mm256_setzero_si256(), [arch::_mm256_setzero_ps(); 4]);
             for (part, numbers) in numbers.iter_mut().enumerate() {
                 let source = source.add(2 * part * Self::BYTES);
-                let (low, low_middles) = unsigned_to_f64(Self::load(source));
-                let (high, high_middles) = unsigned_to_f64(Self::load(source.add(Self::BYTES)));
+                let (low, low_middles) = integers_to_f64::<SIGNED>(Self::load(source));
+                let (high, high_middles) = integers_to_f64::<SIGNED>(Self::load(source.add(Self::BYTES)));
                 *numbers = arch::_mm256_set_m128(arch::_mm256_cvtpd_ps(high), arch::_mm256_cvtpd_ps(low));
                 doubtful = Self::or(doubtful, Self::or(low_middles, high_middles));
             }
             if any(arch::_mm256_movemask_epi8(doubtful)) {
-                return nearest_one_by_one::<Self, false>(source);
+                return nearest_one_by_one::<Self, SIGNED>(source);
             }
             numbers
         }
@@ -442,24 +438,27 @@ unsafe fn load_64_bits<const SIGNED: bool>(source: *const u8) -> F32s {
     }
 }
 
-/// Converts unsigned 64-bit integers to float64, rounded to nearest, and marks those that rounding made the middle of two
+/// Converts 64-bit integers to float64, rounded to nearest, and marks those that rounding made the middle of two
 /// float32: to round them once more would be wrong.
 ///
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn unsigned_to_f64(a: Integers) -> (arch::__m256d, Integers) {
+unsafe fn integers_to_f64<const SIGNED: bool>(a: Integers) -> (arch::__m256d, Integers) {
     const UPPER: i32 = 0b1010_1010;
     // Combined with the bits of these, the lower and the upper 32 bits of integers are their sum.
     const LOWER_PLACE: f64 = (1u64 << 52) as f64;
     const UPPER_PLACE: f64 = LOWER_PLACE * (1u64 << 32) as f64;
     // Float64 has 29 bits below those of float32.
     const OTHERS: i32 = (u64::BITS - 29) as i32;
+    // Flipped, the sign adds this.
+    let sign = if SIGNED { 1u64 << 63 } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
-        let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(UPPER_PLACE));
-        let upper = arch::_mm256_castsi256_pd(Avx2::or(arch::_mm256_srli_epi64::<32>(a), place));
-        let upper = arch::_mm256_sub_pd(upper, arch::_mm256_set1_pd(UPPER_PLACE + LOWER_PLACE));
+        let place = arch::_mm256_set1_epi64x((UPPER_PLACE.to_bits() | sign >> 32) as i64);
+        let upper =
+            arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(arch::_mm256_srli_epi64::<32>(a), place));
+        let upper = arch::_mm256_sub_pd(upper, arch::_mm256_set1_pd(UPPER_PLACE + LOWER_PLACE + sign as f64));
         let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(LOWER_PLACE));
         let lower = arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<UPPER>(a, place));
         let sum = arch::_mm256_add_pd(upper, lower);
