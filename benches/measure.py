@@ -42,9 +42,12 @@ def calibrate(call: Call) -> int:
     return count
 
 
-def interleave(calls: Sequence[Call], repeats: int) -> NDArray[np.float64]:
-    """Nanoseconds per call, one row per competitor and one column per turn."""
-    counts = [calibrate(call) for call in calls]
+def interleave(calls: Sequence[Call], repeats: int, least: int = 1) -> NDArray[np.float64]:
+    """Nanoseconds per call, one row per competitor and one column per turn.
+
+    A block has `least` calls or more.
+    """
+    counts = [max(calibrate(call), least) for call in calls]
     times = np.empty((len(calls), repeats))
     collecting = gc.isenabled()
     gc.disable()

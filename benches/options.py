@@ -68,6 +68,8 @@ SMALL_CALLS = {
 """What is timed for one element beside the options; `numbers` are float32, and `half` float16."""
 SMALL_MARKER = "small-calls"
 CALLS_AT_ONCE = 1_000
+LEAST_CALLS = 5
+"""A large source comes back to a shared last cache within so many calls."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def right(names: dict[str, Any], target: str, name: str) -> bool:
 
 def costs(timed: dict[str, Call], repeats: int, at_once: int) -> list[tuple[str, float, float]]:
     """Time calls by turns: the name of each, its nanoseconds and its cost over the first's."""
-    times = interleave(list(timed.values()), repeats) / at_once
+    times = interleave(list(timed.values()), repeats, LEAST_CALLS) / at_once
     # What a short call takes beyond its least time is the machine's doing.
     least = times.min(axis=1)
     short = at_once > 1

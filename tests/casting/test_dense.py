@@ -19,6 +19,10 @@ PAIRS = [
     ("int4", "uint2"),
     ("int64", "int8"),
     ("int64", "bool"),
+    ("uint64", "int16"),
+    ("float64", "bool"),
+    ("int16", "int4"),
+    ("uint16", "int8"),
     ("int64", "int32"),
     ("int64", "float32"),
     ("uint64", "float32"),
@@ -45,6 +49,10 @@ PAIRS = [
     ("float16", "int32"),
     ("float64", "complex128"),
     ("int16", "complex64"),
+    ("int8", "complex64"),
+    ("uint32", "complex64"),
+    ("int64", "complex64"),
+    ("uint8", "complex128"),
     ("float64", "complex64"),
     ("float8_e5m2", "complex64"),
     ("bfloat16", "complex128"),
@@ -165,7 +173,19 @@ def test_float64_to_short_floats(to: str, rounding: str, level: str) -> None:
 
 @pytest.mark.parametrize(
     ("from_", "to"),
-    [("float64", "float32"), ("bfloat16", "int32"), ("int32", "complex64"), ("float16", "int32")],
+    [
+        ("float64", "float32"),
+        ("bfloat16", "int32"),
+        ("float16", "int32"),
+        ("int8", "float32"),
+        ("uint16", "float64"),
+        ("int32", "complex64"),
+        ("float32", "complex64"),
+        ("float64", "complex128"),
+        ("bool", "complex64"),
+        ("int64", "complex128"),
+        ("float32", "complex128"),
+    ],
 )
 def test_results_that_go_past_the_caches(from_: str, to: str) -> None:
     x = source(from_, (1 << 22) + 77)

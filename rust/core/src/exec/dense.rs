@@ -152,6 +152,8 @@ impl Dense<'_> {
     pub(super) unsafe fn run_in_tiles(&self, scratch: &mut Scratch) {
         let Self { route, source, target, count, .. } = *self;
         let (element, streams) = (self.element(), self.streams());
+        // A tile has room for half as many complex numbers.
+        let most = if self.real_to_complex && streams { TILE / 2 } else { TILE };
         // The first tile ends where the targets of the others are aligned.
         let first = skew(target, element).min(count);
         let mut done = 0..0;
@@ -170,7 +172,7 @@ impl Dense<'_> {
                 continue;
             }
             let length = if end == 0 { first } else { 0 };
-            end = count.min(if length > 0 { length } else { end + TILE });
+            end = count.min(if length > 0 { length } else { end + most });
             // SAFETY: the caller's promise; these are some of the elements.
             unsafe {
                 let (source, target) = (source.add(start * route.source_size), target.add(start * element));
@@ -179,15 +181,18 @@ impl Dense<'_> {
                     route.convert((source, target), count, &mut scratch.work);
                     continue;
                 }
-                let results = scratch.target.0.as_mut_ptr().cast::<u8>();
-                if self.real_to_complex && route.is_copy() {
-                    spread(route.level, source, target, route.target_size, count);
-                    continue;
+                let mut results = source;
+                if !route.is_copy() {
+                    let tile = scratch.target.0.as_mut_ptr().cast::<u8>();
+                    route.convert((source, tile), count, &mut scratch.work);
+                    results = tile.cast_const();
                 }
-                route.convert((source, results), count, &mut scratch.work);
                 if self.real_to_complex {
-                    spread(route.level, results, target, route.target_size, count);
-                } else {
+                    let pairs = if streams { scratch.source.0.as_mut_ptr().cast() } else { target };
+                    spread(route.level, results, pairs, route.target_size, count);
+                    results = pairs.cast_const();
+                }
+                if streams {
                     streaming::copy(route.level, results, target, count * element);
                 }
             }

@@ -1,6 +1,6 @@
-//! Loops beside the compiler's own, under default options. 64 bits to 32 (integers to float32 and to their lower halves,
-//! float64 to float32): as fast while the results stay in the caches, which these pass by where they do not. Narrower
-//! integers to floats: for complex targets only.
+//! Loops beside the compiler's own, under default options: 64 bits to 32 (integers to float32 and to their lower halves,
+//! float64 to float32), and narrower integers to floats. The compiler's are as fast while the results stay in the caches,
+//! which these pass by where they do not; and these make complex numbers too.
 
 use super::float_source::NearestF64Source;
 use super::integer_source::IntegerSource;
@@ -80,8 +80,8 @@ const FEWEST: usize = 1 << 13;
 /// Fewer elements are faster one by one, where the compiler takes integers one by one.
 const FEWEST_IN_ROW: usize = 1 << 8;
 
-/// For loops that only make complex numbers: without zeros between, the compiler's are as fast.
-const NEVER: usize = usize::MAX;
+/// Fewer narrow integers are as fast in the compiler's loops; from here on these store past the caches.
+const FEWEST_NARROW: usize = 1 << 21;
 
 /// Makes the loop for a pair of formats on a level.
 pub(super) fn registers((source, target): (Format, Format), level: Level) -> Option<Registers> {
@@ -94,22 +94,22 @@ fn on<V: Conversions>(vectors: V, source: Format, target: Format) -> Option<Regi
     match (source.kind(), target.kind()) {
         (Kind::Integer { signed }, Kind::Float(spec)) if spec == pivot_spec::<Binary32>() => {
             Some(match (from, signed) {
-                (8, true) => Registers::new(vectors, NearestF32::<1, true>, NEVER),
-                (8, false) => Registers::new(vectors, NearestF32::<1, false>, NEVER),
-                (16, true) => Registers::new(vectors, NearestF32::<2, true>, NEVER),
-                (16, false) => Registers::new(vectors, NearestF32::<2, false>, NEVER),
-                (32, true) => Registers::new(vectors, NearestF32::<4, true>, NEVER),
-                (32, false) => Registers::new(vectors, NearestF32::<4, false>, NEVER),
+                (8, true) => Registers::new(vectors, NearestF32::<1, true>, FEWEST_NARROW),
+                (8, false) => Registers::new(vectors, NearestF32::<1, false>, FEWEST_NARROW),
+                (16, true) => Registers::new(vectors, NearestF32::<2, true>, FEWEST_NARROW),
+                (16, false) => Registers::new(vectors, NearestF32::<2, false>, FEWEST_NARROW),
+                (32, true) => Registers::new(vectors, NearestF32::<4, true>, FEWEST_NARROW),
+                (32, false) => Registers::new(vectors, NearestF32::<4, false>, FEWEST_NARROW),
                 (64, true) if streams => Registers::new(vectors, NearestF32::<8, true>, FEWEST_IN_ROW),
                 (64, false) if streams => Registers::new(vectors, NearestF32::<8, false>, FEWEST_IN_ROW),
                 _ => return None,
             })
         }
         (Kind::Integer { signed }, Kind::Float(_)) if to == u64::BITS => Some(match (from, signed) {
-            (8, true) => Registers::new(vectors, ToF64(IntegerSource::<1, true>), NEVER),
-            (8, false) => Registers::new(vectors, ToF64(IntegerSource::<1, false>), NEVER),
-            (16, true) => Registers::new(vectors, ToF64(IntegerSource::<2, true>), NEVER),
-            (16, false) => Registers::new(vectors, ToF64(IntegerSource::<2, false>), NEVER),
+            (8, true) => Registers::new(vectors, ToF64(IntegerSource::<1, true>), FEWEST_NARROW),
+            (8, false) => Registers::new(vectors, ToF64(IntegerSource::<1, false>), FEWEST_NARROW),
+            (16, true) => Registers::new(vectors, ToF64(IntegerSource::<2, true>), FEWEST_NARROW),
+            (16, false) => Registers::new(vectors, ToF64(IntegerSource::<2, false>), FEWEST_NARROW),
             _ => return None,
         }),
         _ if !streams => None,

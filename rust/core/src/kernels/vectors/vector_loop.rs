@@ -76,7 +76,7 @@ struct Round {
     steps: usize,
     /// Whether results go past the caches; the target is aligned then.
     streams: bool,
-    /// Whether a zero as wide follows each result, and not past the caches.
+    /// Whether a zero as wide follows each result.
     zeros: bool,
 }
 
@@ -129,8 +129,14 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                 if ZEROS {
                     for (part, codes) in codes.into_iter().enumerate() {
                         let [low, high] = V::with_zeros::<SIZE>(codes);
-                        V::store(target.add(2 * part * V::BYTES), low);
-                        V::store(target.add((2 * part + 1) * V::BYTES), high);
+                        let target = target.add(2 * part * V::BYTES);
+                        if rarely(streams) {
+                            V::stream(target, low);
+                            V::stream(target.add(V::BYTES), high);
+                        } else {
+                            V::store(target, low);
+                            V::store(target.add(V::BYTES), high);
+                        }
                     }
                     continue;
                 }
@@ -213,6 +219,11 @@ struct InRounds<V> {
     vectors: V,
 }
 
+/// Returns whether results go past the caches, if so many bytes are read and written.
+fn streams<V: Vector>(target: *const u8, bytes: usize) -> bool {
+    V::STREAMS && bytes >= STREAM_DIRECT_FROM && target.align_offset(V::BYTES) == 0
+}
+
 /// Room for two steps: registers of the elements before and after the whole ones of a span.
 type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 
@@ -237,8 +248,7 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
         let whole = count - (count - head) % V::BYTES;
         let part = |start: usize| (source.wrapping_add(start * from), target.wrapping_add(start * to));
         let (first, aligned) = part(head);
-        let streams =
-            V::STREAMS && count * (from + to) >= STREAM_DIRECT_FROM && aligned.align_offset(V::BYTES) == 0;
+        let streams = streams::<V>(aligned, count * (from + to));
         let (mut elements, mut results) = (Room::uninit(), Room::uninit());
         let (elements, results) = (elements.as_mut_ptr().cast::<u8>(), results.as_mut_ptr().cast::<u8>());
         let parts = [(0, head), (whole, count - whole)];
@@ -274,8 +284,9 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
         let steps = if self.zeros { count / V::BYTES } else { 0 };
         if steps > 0 {
+            let streams = streams::<V>(target, count * (self.from + 2 * self.to));
             // SAFETY: the caller's promise, for whole registers.
-            unsafe { self.steps.run(Round { source, target, steps, streams: false, zeros: true }) };
+            unsafe { self.steps.run(Round { source, target, steps, streams, zeros: true }) };
         }
         steps * V::BYTES
     }
