@@ -237,6 +237,7 @@ import os, signal, sys, time
 from castwise import checkpoint
 from castwise.checkpoint.decoding import _decoded, _plain
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if this process ignores it
 _plain._SLAB_ELEMENTS = 5000
 count, write = 0, _decoded._write
 
