@@ -7,7 +7,6 @@ pub(crate) mod equal_factor;
 pub(crate) mod error_free_product;
 pub(crate) mod factor;
 pub(crate) mod float_source;
-pub(crate) mod from_64_bits;
 pub(crate) mod integer_source;
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -31,6 +30,7 @@ pub(crate) mod low_bytes;
 )]
 pub(crate) mod magic_addition;
 pub(crate) mod native;
+pub(crate) mod past_caches;
 pub(crate) mod piecewise;
 pub(crate) mod piecewise_stage;
 #[cfg_attr(

@@ -5,7 +5,7 @@
 
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::shapes::{Shape, shape_of};
-use super::{from_64_bits, low_bytes, through_f32, to_f64, to_integer};
+use super::{low_bytes, past_caches, through_f32, to_f64, to_integer};
 use crate::codec::options::Overflow;
 use crate::codec::pivot::Binary64;
 use crate::cpu::Level;
@@ -27,7 +27,7 @@ pub(crate) fn stage(
 
 /// Makes the stage for a pair around the one for single elements, which serves where there is no other.
 pub(crate) fn in_registers(pair: (Format, Format), level: Level, elements: Box<dyn Stage>) -> Box<dyn Stage> {
-    match low_bytes::registers(pair, level).or_else(|| from_64_bits::registers(pair, level)) {
+    match low_bytes::registers(pair, level).or_else(|| past_caches::registers(pair, level)) {
         Some(registers) => registers.then(elements),
         None => elements,
     }
