@@ -4,6 +4,8 @@ README.md in this folder says how it is measured. A row is one pair of formats, 
 array: castwise on one thread and on several, and a copy that reads and writes as many bytes, by one
 thread and by as many, each with a part of it. Where several copies are no faster, nothing is.
 
+A result is right if several threads give what one gives.
+
 Exit code 1 if a result is wrong; 2 if a file cannot be read or written.
 """
 

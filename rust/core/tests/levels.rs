@@ -46,14 +46,14 @@ fn compare(bytes: &[u8], source: Format, target: Format, options: Options) {
 
 /// Returns numbers around the limits of integers, as elements of a format; enough of each to fill registers.
 fn around_integers(source: Format) -> Vec<u8> {
-    let significands = [1.0, 1.0f64.next_up(), 1.25, 1.5, 1.75, 2.0f64.next_down(), f64::NAN];
+    let significands = [1.0, 1.0f64.next_up(), 1.25, 1.5, 1.75, 2.0f64.next_down(), f64::NAN, f64::INFINITY];
     let magnitudes = (-2..=66).flat_map(|exponent| {
         let scale = 2f64.powi(exponent);
         (0..10).flat_map(move |_| significands.map(|significand| [scale * significand, -scale * significand]))
     });
-    // Those without NaN too.
+    // Finite ones alone too.
     let numbers: Vec<f64> = magnitudes.flatten().collect();
-    let plain = numbers.iter().copied().filter(|number| !number.is_nan());
+    let plain = numbers.iter().copied().filter(|number| number.is_finite());
     let bytes: Vec<u8> = numbers.iter().copied().chain(plain).flat_map(f64::to_ne_bytes).collect();
     let mut elements = vec![0; bytes.len() / 8 * source.item_size()];
     let double = Format::named("float64").unwrap();

@@ -80,7 +80,9 @@ impl Dense<'_> {
         }
         let stage = match (&route.decode, &route.encode) {
             _ if self.real_to_complex || route.flags => return false,
-            (Some(stage), None) | (None, Some(stage)) if !stage.aligns() && self.streams() => return false,
+            (Some(stage), None) | (None, Some(stage)) if !stage.aligns(count) && self.streams() => {
+                return false;
+            }
             (Some(_), Some(_)) => return false,
             (Some(stage), None) | (None, Some(stage)) => stage,
             (None, None) => {
@@ -131,7 +133,7 @@ impl Dense<'_> {
             }
         };
         // In place, no element may be cast twice.
-        if count < ALIGN_FROM || stage.aligns() || source == target.cast_const() {
+        if count < ALIGN_FROM || stage.aligns(count) || source == target.cast_const() {
             return run(0, count);
         }
         let start = skew(target, route.target_size);

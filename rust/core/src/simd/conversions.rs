@@ -1,6 +1,6 @@
 //! Floats to integers, and float32 to float64 and sums of these, a register at a time.
 
-use super::vector::Vector;
+use super::vector::{Vector, rounding};
 
 /// The operations of a level from floats to integers and to wider floats.
 ///
@@ -57,8 +57,19 @@ pub(crate) trait Conversions: Vector {
     unsafe fn clamp_to_8<const SIGNED: bool>(a: [Self::Integers; 4]) -> Self::Integers;
     /// Rounds float32 to whole numbers, in one of the [`rounding`](super::rounding)s.
     unsafe fn whole<const ROUNDING: i32>(a: Self::F32s) -> Self::F32s;
-    /// Rounds float32 to 32-bit integers, unless [`Conversions::any_doubtful`] says otherwise.
+    /// Rounds float32 to 32-bit integers, clamped, and NaN to 0, unless [`Conversions::any_doubtful`] says otherwise.
     unsafe fn rounded_quickly<const ROUNDING: i32>(a: Self::F32s) -> Self::Integers;
+    /// Does the same to nearest, ties away from zero, for numbers below 2^22 in magnitude; others may be one off.
+    #[inline(always)]
+    unsafe fn rounded_away_quickly(a: Self::F32s) -> Self::Integers {
+        const { assert!(Self::DOUBTS, "infinities become NaN") };
+        // A last bit that is set lifts ties above the middle, and moves no other number to another side.
+        // SAFETY: the trait's contract.
+        unsafe {
+            let lifted = Self::from_bits(Self::or(Self::bits(a), Self::splat32(1)));
+            Self::rounded_quickly::<{ rounding::NEAREST_EVEN }>(lifted)
+        }
+    }
     /// Returns whether any bit differs between two times four registers.
     unsafe fn any_unequal(a: [Self::Integers; 4], b: [Self::Integers; 4]) -> bool;
     /// Converts float32 to float64.

@@ -14,7 +14,7 @@ macro_rules! operations {
 }
 pub(super) use operations;
 
-/// Roundings of [`Vector::to_f16`], numbered as x86 numbers them in its instructions.
+/// Roundings of operations, numbered as x86 numbers them in its instructions.
 pub(crate) mod rounding {
     pub(crate) const NEAREST_EVEN: i32 = 0;
     pub(crate) const TOWARDS_NEGATIVE: i32 = 1;

@@ -61,8 +61,8 @@ pub(crate) unsafe trait Stage: Send + Sync {
         0
     }
 
-    /// Returns whether it aligns its stores to long targets by itself.
-    fn aligns(&self) -> bool {
+    /// Returns whether it aligns its stores to long targets of so many elements by itself.
+    fn aligns(&self, _count: usize) -> bool {
         false
     }
 

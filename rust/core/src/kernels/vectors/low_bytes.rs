@@ -1,5 +1,5 @@
-//! Integers of 16 bits or more to those of 8 or fewer, wrapped: their lowest bytes. For levels without long tables,
-//! where the compiler's own loops have more instructions, from 32 bits and from 64, and from these to 16 bits and bool.
+//! Integers of 16 bits or more to those of 8 or fewer, wrapped: their lowest bytes. From 32 bits and from 64, and from 64
+//! to 16 bits and to bool, for levels without long tables, where the compiler's own loops have more instructions.
 
 use super::then_elements::Registers;
 use super::vector_loop::{Step, quarters};
@@ -163,7 +163,7 @@ unsafe fn truths_of_four<V: Conversions, const FLOAT: bool>(
 /// Fewer elements are faster one by one.
 const FEWEST: usize = 1 << 8;
 
-/// Makes the loop for a pair of formats on a level that has no instruction for it.
+/// Makes the loop for a pair of formats, where the compiler's own has more instructions.
 pub(super) fn registers((source, target): (Format, Format), level: Level) -> Option<Registers> {
     let is_integer = |format: Format| matches!(format.kind(), Kind::Integer { .. });
     if target.kind() == Kind::Bool && source.item_size() == size_of::<u64>() {
@@ -176,7 +176,7 @@ pub(super) fn registers((source, target): (Format, Format), level: Level) -> Opt
     if !is_integer(source) || !is_integer(target) {
         return None;
     }
-    let mask = u8::MAX.checked_shr(u8::BITS.saturating_sub(target.row().bits))?;
+    let mask = u8::MAX >> u8::BITS.saturating_sub(target.row().bits);
     match (source.item_size(), target.item_size()) {
         (2, 1) => {
             with_vectors!(level, vectors => Registers::new::<_, _, 1>(vectors, LowerBytes(mask), FEWEST))

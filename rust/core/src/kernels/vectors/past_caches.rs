@@ -80,7 +80,7 @@ const FEWEST: usize = 1 << 13;
 /// Fewer elements are faster one by one, where the compiler takes integers one by one.
 const FEWEST_IN_ROW: usize = 1 << 8;
 
-/// Fewer narrow integers are as fast in the compiler's loops; from here on these store past the caches.
+/// Fewer narrow integers are as fast in the compiler's loops, and would not be stored past the caches.
 const FEWEST_NARROW: usize = 1 << 21;
 
 /// Makes the loop for a pair of formats on a level.

@@ -64,7 +64,7 @@ unsafe impl Stage for ThenElements {
         unsafe { self.registers.stage.run_with_zeros(level, span) }
     }
 
-    fn aligns(&self) -> bool {
-        true
+    fn aligns(&self, count: usize) -> bool {
+        count >= self.registers.fewest
     }
 }

@@ -203,15 +203,11 @@ impl<const ROUNDING: i32> ToWhole for Directed<ROUNDING> {
 struct Away;
 
 impl ToWhole for Away {
-    /// A last bit that is set lifts ties above the middle, and moves no other number to another side. (From 2^22 on it
-    /// does not, but those are beyond the target.)
+    /// (Numbers of 2^22 or more are beyond the target, one off or not.)
     #[inline(always)]
     unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers {
         // SAFETY: the trait's contract.
-        unsafe {
-            let lifted = V::from_bits(V::or(V::bits(a), V::splat32(1)));
-            V::rounded_quickly::<{ rounding::NEAREST_EVEN }>(lifted)
-        }
+        unsafe { V::rounded_away_quickly(a) }
     }
 
     #[inline(always)]

@@ -219,9 +219,10 @@ struct InRounds<V> {
     vectors: V,
 }
 
-/// Returns whether results go past the caches, if so many bytes are read and written.
-fn streams<V: Vector>(target: *const u8, bytes: usize) -> bool {
-    V::STREAMS && bytes >= STREAM_DIRECT_FROM && target.align_offset(V::BYTES) == 0
+/// Returns whether results go past the caches, if so many bytes are read and written. In place they are in them.
+fn streams<V: Vector>(source: *const u8, target: *const u8, bytes: usize) -> bool {
+    let aligned = target.align_offset(V::BYTES) == 0;
+    V::STREAMS && bytes >= STREAM_DIRECT_FROM && aligned && source != target
 }
 
 /// Room for two steps: registers of the elements before and after the whole ones of a span.
@@ -248,7 +249,7 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
         let whole = count - (count - head) % V::BYTES;
         let part = |start: usize| (source.wrapping_add(start * from), target.wrapping_add(start * to));
         let (first, aligned) = part(head);
-        let streams = streams::<V>(aligned, count * (from + to));
+        let streams = streams::<V>(first, aligned, count * (from + to));
         let (mut elements, mut results) = (Room::uninit(), Room::uninit());
         let (elements, results) = (elements.as_mut_ptr().cast::<u8>(), results.as_mut_ptr().cast::<u8>());
         let parts = [(0, head), (whole, count - whole)];
@@ -284,14 +285,14 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
         let steps = if self.zeros { count / V::BYTES } else { 0 };
         if steps > 0 {
-            let streams = streams::<V>(target, count * (self.from + 2 * self.to));
+            let streams = streams::<V>(source, target, count * (self.from + 2 * self.to));
             // SAFETY: the caller's promise, for whole registers.
             unsafe { self.steps.run(Round { source, target, steps, streams, zeros: true }) };
         }
         steps * V::BYTES
     }
 
-    fn aligns(&self) -> bool {
+    fn aligns(&self, _count: usize) -> bool {
         true
     }
 

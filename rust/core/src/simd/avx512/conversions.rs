@@ -30,7 +30,8 @@ impl Conversions for Avx512 {
         fn any_unequal(a: [arch::__m512i; 4], b: [arch::__m512i; 4]) -> bool {
             let first = Self::or(arch::_mm512_xor_si512(a[0], b[0]), arch::_mm512_xor_si512(a[1], b[1]));
             let second = Self::or(arch::_mm512_xor_si512(a[2], b[2]), arch::_mm512_xor_si512(a[3], b[3]));
-            rarely(arch::_mm512_test_epi32_mask(Self::or(first, second), Self::or(first, second)) != 0)
+            let all = Self::or(first, second);
+            rarely(arch::_mm512_test_epi32_mask(all, all) != 0)
         }
         fn truncated_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_castsi256_si512(truncated_f64(source));

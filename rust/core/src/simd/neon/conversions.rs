@@ -58,6 +58,9 @@ impl Conversions for Neon {
         fn load_f32_as_f64(source: *const u8) -> Integers {
             arch::vreinterpretq_u8_f64(arch::vcvt_f64_f32(arch::vreinterpret_f32_u8(arch::vld1_u8(source))))
         }
+        fn rounded_away_quickly(a: arch::float32x4_t) -> Integers {
+            arch::vreinterpretq_u8_s32(arch::vcvtaq_s32_f32(a))
+        }
         fn any_unequal(a: [Integers; 4], b: [Integers; 4]) -> bool {
             let first = Self::or(arch::veorq_u8(a[0], b[0]), arch::veorq_u8(a[1], b[1]));
             let second = Self::or(arch::veorq_u8(a[2], b[2]), arch::veorq_u8(a[3], b[3]));
