@@ -219,7 +219,8 @@ struct InRounds<V> {
     vectors: V,
 }
 
-/// Returns whether results go past the caches, if so many bytes are read and written. In place they are in them.
+/// Returns whether results go past the caches, if so many bytes are read and written. (Results in place overwrite what the
+/// caches hold already.)
 fn streams<V: Vector>(source: *const u8, target: *const u8, bytes: usize) -> bool {
     let aligned = target.align_offset(V::BYTES) == 0;
     V::STREAMS && bytes >= STREAM_DIRECT_FROM && aligned && source != target
