@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli._output import group_name
-from checkpoint_samples import floats
+from checkpoint_samples import floats, write_sharded
 from processes import run_on_terminal
 from support import run_castwise as run
 
@@ -124,3 +125,118 @@ def test_names_are_grouped_by_the_numbers_between_their_parts() -> None:
         ("rank0.half", "rank0.half"),
     ):
         assert group_name(name) == group
+
+
+@pytest.fixture
+def transformer(tmp_path: Path) -> Path:
+    """A folder with the matrices of two layers under the names of transformers, in two shards."""
+    suffixes = [
+        *(f"self_attn.{name}_proj.weight" for name in "qkvo"),
+        *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+    ]
+    shards = [
+        {
+            f"model.layers.{layer}.{suffix}": floats(32 * 32, index).reshape(32, 32)
+            for index, suffix in enumerate(suffixes)
+        }
+        for layer in range(2)
+    ]
+    folder = tmp_path / "llama"
+    write_sharded(folder, {f"model-{index}.safetensors": one for index, one in enumerate(shards)})
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def rows_at_80_columns(*arguments: object, code: int = 0) -> list[list[str]]:
+    """Run a command on a terminal of 80 columns; the rows of its last table."""
+    found, seen = run_on_terminal(*arguments, columns=80, stream="stdout")
+    assert found == code, seen
+    lines = seen.splitlines()
+    # What follows a table is a sentence with paths, which the terminal wraps.
+    first_cells = ("tensor ", "weight ", "format ")
+    starts = [index for index, line in enumerate(lines) if line.startswith(first_cells)]
+    assert all(len(line) <= 80 for line in lines if " -> " not in line), seen
+    end = next((i for i in range(starts[-1], len(lines)) if " -> " in lines[i]), len(lines))
+    return [line.split() for line in lines[starts[-1] : end] if line]
+
+
+def test_80_columns_tell_weights_apart(transformer: Path, tmp_path: Path) -> None:
+    quantised, other = tmp_path / "quantised", tmp_path / "other"
+    dtypes = tmp_path / "map.toml"
+    dtypes.write_text("'.*down_proj.*' = 'float16'\ndefault = 'bfloat16'")
+    commands = [
+        ("cast", transformer, other, "--map", dtypes, "--dry-run"),
+        ("quantize", transformer, quantised, "--scheme", "nvfp4", "--dry-run"),
+        ("quantize", transformer, quantised, "--scheme", "nvfp4"),
+        ("inspect", quantised),
+        ("dequantize", quantised, other, "--dry-run"),
+        ("dequantize", quantised, other),
+        ("transcode", quantised, tmp_path / "modelopt", "--to", "modelopt"),
+    ]
+    for command in commands:
+        header, _, *rows = rows_at_80_columns(*command)
+        names = [row[0] for row in rows if row[0].endswith(("weight", "weight_packed"))]
+        assert len(set(names)) == len(names) == 7, (command, names)
+        assert "tensors" in header or "number" in header, command  # a row for both layers
+    header, _, *rows = rows_at_80_columns("verify", transformer, quantised, code=1)
+    assert len({row[0] for row in rows if "proj" in row[0]}) == 14
+    assert {"different", "max"} <= set(header)
+    planned = ("cast", transformer, tmp_path / "new", "--dtype", "float16", "--dry-run", "--all")
+    every = rows_at_80_columns(*planned)
+    assert len(every) == 2 + 14
+
+
+def test_formats_fit_80_columns() -> None:
+    header, _, *rows = rows_at_80_columns("formats")
+    assert header[:4] == ["format", "kind", "bits", "max"]
+    assert ["float8_e4m3b11fnuz", "float", "8", "30"] in [row[:4] for row in rows]
+
+
+def test_a_dry_run_names_the_files_and_keys_of_a_group(transformer: Path, tmp_path: Path) -> None:
+    dtypes = tmp_path / "map.toml"
+    dtypes.write_text(
+        "'.*down_proj.*' = 'float16'\n'.*[.]0[.].*up.*' = 'bf16'\n'.*1.*up.*' = 'bf16'"
+    )
+    printed = run("cast", transformer, tmp_path / "out", "--map", dtypes, "--dry-run").stdout
+    rows = {line.split("  ")[0]: line for line in printed.splitlines()}
+    assert "2 files" in rows["model.layers.*.mlp.down_proj.weight"]
+    assert ".*down_proj.*" in rows["model.layers.*.mlp.down_proj.weight"]
+    assert "2 keys" in rows["model.layers.*.mlp.up_proj.weight"]
+    summary = run(
+        "cast", transformer, tmp_path / "out", "--dtype", "bf16", "--dry-run", "--summary"
+    ).stdout.splitlines()
+    assert summary[2].split() == [
+        *("*", "2", "files", "float32", "bfloat16", "14"),
+        *("57,344", "28,672"),
+    ]
+
+
+def test_verify_shows_shapes_and_formats_that_differ(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.npz", {"w": floats(6).reshape(2, 3), "n": np.arange(3)})
+    checkpoint.save(tmp_path / "b.npz", {"w": floats(6).reshape(3, 2), "n": floats(3)})
+    lines = run("verify", tmp_path / "a.npz", tmp_path / "b.npz", code=1).stdout.splitlines()
+    assert "w: the shapes differ: 2x3 and 3x2" in lines
+    formats = "n: the formats differ, and their values cannot be compared: int64 and float32"
+    assert formats in lines
+    found = {
+        one.name: one
+        for one in checkpoint.verify(tmp_path / "a.npz", tmp_path / "b.npz").differences
+    }
+    assert found["w"].to_dict()["shapes"] == [[2, 3], [3, 2]]
+    assert found["n"].to_dict()["formats"] == ["int64", "float32"]
+
+
+def test_values_that_differ_are_told_apart(tmp_path: Path) -> None:
+    """As many digits as the format needs, and no more."""
+    one = np.array([0.1, 1.0], np.float32)
+    other = np.nextafter(one, np.float32(2))
+    for dtype, first, second in (
+        ("float32", "0.100000001", "0.100000009"),
+        ("bfloat16", "0.1001", "0.1011"),
+    ):
+        values = np.array([0.1, 0.1011], np.float32) if dtype == "bfloat16" else (one[0], other[0])
+        paths = [tmp_path / f"{name}-{dtype}.npz" for name in "ab"]
+        for path, value in zip(paths, values, strict=True):
+            checkpoint.save(path, {"w": castwise.cast([value], dtype)})
+        row = run("verify", *paths, code=1).stdout.splitlines()[2]
+        assert row.split()[3:5] == [first, second]

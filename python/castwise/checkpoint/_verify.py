@@ -62,6 +62,11 @@ class Difference:
         Where the absolute difference is largest, the first of them.
     values
         The two values there.
+    shapes
+        The two shapes, where they are the reason.
+    formats
+        The two formats, where they are the reason, as the containers call them if castwise knows
+        no name.
 
     """
 
@@ -74,6 +79,8 @@ class Difference:
     max_ulp: int | None = None
     index: tuple[int, ...] | None = None
     values: tuple[float, float] | None = None
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    formats: tuple[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; a number that is not finite is text."""
@@ -87,6 +94,8 @@ class Difference:
             "max_ulp": self.max_ulp,
             "index": None if self.index is None else list(self.index),
             "values": None if self.values is None else [*map(_plain_number, self.values)],
+            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
+            "formats": None if self.formats is None else list(self.formats),
         }
 
 
@@ -294,14 +303,16 @@ class _Side:
 
 def _compared(name: str, one: _Side, other: _Side, meter: ProgressMeter) -> Difference | None:
     """Compare two tensors; None if they are the same."""
-    if one.shape(name) != other.shape(name):
-        return Difference(name, "shapes")
+    shapes = one.shape(name), other.shape(name)
+    if shapes[0] != shapes[1]:
+        return Difference(name, "shapes", shapes=shapes)
     formats = one.info(name).format, other.info(name).format
     formats = one.format(name, formats[1]), other.format(name, formats[0])
     common = _common(*formats)
     stored = one.info(name).stored, other.info(name).stored
     if common is None and (formats != (None, None) or stored[0] != stored[1]):
-        return Difference(name, "formats")
+        first, second = (known or label for known, label in zip(formats, stored, strict=True))
+        return Difference(name, "formats", formats=(first, second))
     total = _Total(common)
     pairs = _in_step(one.pieces(name, formats[0]), other.pieces(name, formats[1]))
     for left, right in pairs:

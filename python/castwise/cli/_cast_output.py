@@ -56,7 +56,7 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS, done: str = "cast"
             lambda: (_cells(group, group_names(group, rows), counted=counted) for group in groups),
             text_columns=4,
             total=_cells(cast, names, counted=counted),
-            spare=[header.index(name) for name in _SPARE],
+            spare=_SPARE,
         )
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)

@@ -20,6 +20,7 @@ def decode_lines(
             ("weight", "shape", "from", "to", "tensors", "before", "after"),
             lambda: (_cells(group, rows) for group in groups),
             text_columns=4,
+            spare=("shape", "before"),
         )
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)

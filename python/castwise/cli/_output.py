@@ -16,7 +16,7 @@ OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _KILO = 1000
 _CELL_CHARACTERS = 72
-_NAME_CHARACTERS = 24  # of a name that are shown before other columns are left out
+_NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
 _GAP = 2  # between columns
 _COLUMNS = 80  # of a terminal that does not say
@@ -80,12 +80,13 @@ def table(
     *,
     text_columns: int,
     total: Sequence[str] | None = None,
-    spare: Sequence[int] = (),
+    spare: Sequence[str | tuple[str, ...]] = (),
 ) -> Iterator[str]:
     """Align columns line by line: the first `text_columns` to the left, numbers to the right.
 
     A total stands below a rule of its own. On a terminal that is too narrow, columns of zeros are
-    left out, then those of `spare`, and names are shortened.
+    left out, then those of `spare`, the first first and those of a tuple together; then names are
+    cut at the left.
     """
 
     def cells() -> Iterator[Sequence[str] | None]:
@@ -97,7 +98,12 @@ def table(
             yield None
             yield total
 
-    columns, longest = _fitting(cells, spare, terminal_columns(sys.stdout))
+    sets = [
+        {header.index(name) for name in ((names,) if isinstance(names, str) else names)}
+        for names in spare
+        if not isinstance(names, str) or names in header
+    ]
+    columns, longest = _fitting(cells, sets, terminal_columns(sys.stdout))
 
     def rows() -> Iterator[Sequence[str] | None]:
         for row in cells():
@@ -111,7 +117,9 @@ def table(
 
 
 def _fitting(
-    cells: Callable[[], Iterable[Sequence[str] | None]], spare: Sequence[int], width: int | None
+    cells: Callable[[], Iterable[Sequence[str] | None]],
+    spare: Sequence[set[int]],
+    width: int | None,
 ) -> tuple[list[int], int]:
     """Choose the columns of a table for a terminal, and how long a cell of the first may be."""
     header = next(iter(cells())) or ()
@@ -127,11 +135,10 @@ def _fitting(
     def room() -> int:
         return width - sum(widths[column] + _GAP for column in columns[1:])
 
-    for column in (*sorted(zeros), *spare):
+    for left_out in (*({column} for column in sorted(zeros)), *spare):
         if room() >= min(widths[0], _NAME_CHARACTERS):
             break
-        if column in columns:
-            columns.remove(column)
+        columns = [column for column in columns if column not in left_out]
     return columns, max(room(), _LEAST_CHARACTERS)
 
 
@@ -151,8 +158,5 @@ def group_name(name: str) -> str:
 
 
 def _shortened(cell: str, limit: int) -> str:
-    """Leave out the middle of a cell if it is too long for a table."""
-    if len(cell) <= limit:
-        return cell
-    begin = (limit - 3) // 4  # names differ more at the end
-    return f"{cell[:begin]}...{cell[begin + 3 - limit :]}"
+    """Leave out the beginning of a cell that is too long for a table: names differ at the end."""
+    return cell if len(cell) <= limit else f"...{cell[3 - limit :]}"

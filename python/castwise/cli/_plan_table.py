@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastRow, CastSummary
-from castwise.cli._output import json_text, shape_text, show, size_text, table, tensors_text
+from castwise.cli._cast_output import GROUPS, group_names, grouped
+from castwise.cli._output import json_text, show, size_text, table, tensors_text
 
-_HEADER = ("tensor", "file", "shape", "from", "to", "by", "before", "after")
+_HEADER = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
 
 
-def plan_lines(plan: CastPlan, *, as_json: bool) -> Iterator[str]:
-    """Show a plan: a row per tensor, the sizes before and after, and what is free."""
-    if as_json:
-        yield json_text(plan.to_dict())
-        return
-    # A file has no column of files.
-    columns = [column for column in range(len(_HEADER)) if column != 1 or _has_files(plan)]
-    yield from table(
-        [_HEADER[column] for column in columns],
-        lambda: ([_cells(row)[column] for column in columns] for row in plan.rows),
-        text_columns=len(columns) - 2,
-    )
+def plan_lines(plan: CastPlan, *, rows: str = GROUPS) -> Iterator[str]:
+    """Show a plan: a row for all layers, a pair of formats, or each tensor; sizes; what is free."""
+    groups = grouped(plan.rows, rows)
+    if groups:
+        left_out = set() if len(groups) < len(plan.rows) else {"tensors"}
+        left_out |= set() if any(row.shard is not None for row in plan.rows) else {"file"}
+        header = [name for name in _HEADER if name not in left_out]
+        yield from table(
+            header,
+            lambda: (
+                [cell for name, cell in _cells(group, rows).items() if name in header]
+                for group in groups
+            ),
+            text_columns=sum(name not in {"tensors", "before", "after"} for name in header),
+            spare=("file", "before", "shape", "from", "by"),
+        )
     before = sum(row.nbytes_before for row in plan.rows)
     after = sum(row.nbytes_after for row in plan.rows)
     count = sum(row.target is not None for row in plan.rows)
@@ -37,7 +42,9 @@ def plan_lines(plan: CastPlan, *, as_json: bool) -> Iterator[str]:
         yield f"left out: {', '.join(plan.left_out)}"
 
 
-def show_plan(options: argparse.Namespace, convert: Callable[[], CastSummary]) -> CastPlan:
+def show_plan(
+    options: argparse.Namespace, convert: Callable[[], CastSummary], rows: str
+) -> CastPlan:
     """Show what a dry run returns; refuse the file of a report."""
     if options.report is not None:
         raise checkpoint.CheckpointError(
@@ -45,22 +52,31 @@ def show_plan(options: argparse.Namespace, convert: Callable[[], CastSummary]) -
         )
     plan = convert()
     assert isinstance(plan, CastPlan), "by dry_run"  # noqa: S101
-    show(plan_lines(plan, as_json=options.json))
+    if options.json:
+        show([json_text(plan.to_dict())])
+    else:
+        show(plan_lines(plan, rows=rows))
     return plan
 
 
-def _has_files(plan: CastPlan) -> bool:
-    return any(row.shard is not None for row in plan.rows)
-
-
-def _cells(row: CastRow) -> tuple[str, ...]:
-    return (
-        row.name,
-        row.shard or "",
-        shape_text(row.shape),
-        row.source,
-        row.target or "",
-        row.pattern or "",
-        f"{row.nbytes_before:,}",
-        f"{row.nbytes_after:,}",
+def _cells(group: Sequence[CastRow], rows: str) -> dict[str, str]:
+    name, shape, source, target = group_names(group, rows)
+    files = {row.shard or "" for row in group}
+    patterns = {row.pattern or "" for row in group}
+    return dict(
+        zip(
+            _HEADER,
+            (
+                name,
+                files.pop() if len(files) == 1 else f"{len(files):,} files",
+                shape,
+                source,
+                target,
+                patterns.pop() if len(patterns) == 1 else f"{len(patterns):,} keys",
+                f"{len(group):,}",
+                f"{sum(row.nbytes_before for row in group):,}",
+                f"{sum(row.nbytes_after for row in group):,}",
+            ),
+            strict=True,
+        )
     )

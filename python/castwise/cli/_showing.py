@@ -42,8 +42,9 @@ def shown(
     lines: Callable[..., Iterator[str]] = report_lines,
 ) -> CastSummary:
     """Convert, and show what became of the tensors; for a dry run, what would become of them."""
+    rows = ALL if options.all else TOTALS if options.summary else GROUPS
     if options.dry_run:
-        return show_plan(options, convert)
+        return show_plan(options, convert, rows)
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
         file = open_report(options, stack)
@@ -58,7 +59,6 @@ def shown(
         if options.json:
             show(json_lines(summary, options.max_zeros))
         elif not options.quiet:
-            rows = ALL if options.all else TOTALS if options.summary else GROUPS
             show(lines(summary, rows=rows))
         sys.stdout.flush()
     return summary

@@ -59,7 +59,7 @@ def _lines(rows: Sequence[castwise.FormatInfo]) -> Iterator[str]:
         )
         for row in rows
     ]
-    return table(header, lambda: cells, text_columns=2)
+    return table(header, lambda: cells, text_columns=2, spare=("numpy", "eps", "smallest normal"))
 
 
 def _fields(row: castwise.FormatInfo) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def _quantized_lines(inspection: Inspection, found: Quantization) -> Iterator[st
             ("weight", "scheme", "block", "producer", "payload", "with", "bits", "number"),
             lambda: ((*texts, f"{count:,}") for (*texts, _), count in groups.items()),
             text_columns=6,
+            spare=("with", "payload", "producer", "block"),
         )
     elif found.stated and found.unknown is None:
         yield "  no tensor is stored so"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 
+import castwise
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
 from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
-from castwise.cli._output import FINDINGS, OK, json_text, show, table, tensors_text
+from castwise.cli._output import FINDINGS, OK, json_text, shape_text, show, table, tensors_text
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 
@@ -20,6 +22,7 @@ dequantize reads. Quantised weights are decoded in slabs, and tensors are compar
 the names that they have in a plain model. Values are the same if all their bits are;
 NaN is like any other NaN.
 """
+_DIGITS_OF_FLOAT64 = 17
 _EXIT_CODES = """\
 exit codes:
   0  all values are the same
@@ -79,34 +82,46 @@ def _lines(found: Verification) -> Iterator[str]:
             ("tensor", "as", "at", "first", "second", "different", "of", "max abs", "max ulp"),
             lambda: map(_cells, compared),
             text_columns=3,
+            spare=("as", "of", "max ulp", "at", ("first", "second")),
         )
     for one in found.differences:
         if one.reason != "values":
-            yield f"{one.name}: {_WORDS[one.reason]}"
+            yield f"{one.name}: {_reason_text(one)}"
     total = f"{tensors_text(found.tensors)} compared, {found.values:,} values"
     count = len(found.differences)
     differing = f"{tensors_text(count)} differ{'s' if count == 1 else ''}"
     yield f"{total}: {'all the same' if found.equal else differing}"
 
 
-_WORDS = {
-    "shapes": "the shapes differ",
-    "formats": "the formats differ, and their values cannot be compared",
-    "only in the first": "only in the first",
-    "only in the second": "only in the second",
-}
+def _reason_text(one: Difference) -> str:
+    """Say why no values of two tensors were compared."""
+    if one.shapes is not None:
+        first, second = map(shape_text, one.shapes)
+        return f"the shapes differ: {first} and {second}"
+    if one.formats is not None:
+        first, second = one.formats
+        return f"the formats differ, and their values cannot be compared: {first} and {second}"
+    return one.reason
 
 
 def _cells(one: Difference) -> tuple[str, ...]:
-    first, second = one.values or (0.0, 0.0)
+    first, second = (f"{value:.{_digits(one.format)}g}" for value in one.values or (0.0, 0.0))
     return (
         one.name,
         one.format or "bytes",
         ",".join(map(str, one.index or ())),
-        f"{first:.9g}",
-        f"{second:.9g}",
+        first,
+        second,
         f"{one.different:,}",
         f"{one.count:,}",
         f"{one.max_abs:.3g}",
         "-" if one.max_ulp is None else f"{one.max_ulp:,}",
     )
+
+
+def _digits(name: str | None) -> int:
+    """Return how many decimal digits tell the numbers of a format apart: 9 for float32."""
+    row = None if name is None else castwise.finfo(name)
+    if row is None or row.kind not in {"float", "complex"}:
+        return _DIGITS_OF_FLOAT64
+    return math.ceil(1 + (row.mantissa_bits + 1) * math.log10(2))
