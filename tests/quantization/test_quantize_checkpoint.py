@@ -598,3 +598,50 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             checkpoint.quantize_file(source, tmp_path / "no", **given)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (("modelopt", "nvfp4", "bfloat16"), "is not for transformers"),
+        (("modelopt", "fp8_tensor", "float32"), "is not for transformers"),
+        ((None, "nvfp4", "float32"), "needs dtype=torch.bfloat16 in transformers"),
+        ((None, "mxfp8_e4m3", "float16"), "cast the model to bfloat16 first"),
+        ((None, "nvfp4", "bfloat16"), None),
+        ((None, "fp8_channel", "float32"), None),
+        (("deepseek", "fp8_block", "float32"), None),
+    ],
+)
+def test_what_transformers_does_not_run_is_said(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    model: tuple[str | None, str, str],
+    words: str | None,
+) -> None:
+    recipe, scheme, dtype = model
+    tensors = {name: weight(128, 128, seed=i).astype(dtype) for i, name in enumerate((Q, K, V))}
+    tensors |= {"model.norm.weight": np.ones(128, dtype), "steps": np.arange(3)}
+    write_sharded(tmp_path / "plain", {FIRST: tensors})
+    for options in ({"dry_run": True}, {}):
+        caplog.clear()
+        checkpoint.quantize_file(
+            tmp_path / "plain", tmp_path / "out", scheme, recipe=recipe, **options
+        )
+        said = [one for one in caplog.messages if "transformers" in one]
+        assert len(said) == (words is not None), said
+        assert words is None or words in said[0]
+    caplog.clear()
+    if recipe == "modelopt":
+        return  # states nothing in one file
+    checkpoint.quantize_file(tmp_path / "plain", tmp_path / "out.safetensors", scheme)
+    assert not any("in transformers" in one for one in caplog.messages)
+
+
+def test_a_transcoded_model_that_transformers_does_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_sharded(tmp_path / "plain", {FIRST: {Q: weight(128, 128)}})
+    checkpoint.quantize_file(tmp_path / "plain", tmp_path / "nvfp4", "nvfp4")
+    assert "transformers" not in caplog.text
+    checkpoint.transcode_file(tmp_path / "nvfp4", tmp_path / "modelopt", "modelopt")
+    assert "not for transformers" in caplog.text

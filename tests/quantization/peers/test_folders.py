@@ -9,10 +9,11 @@ import peer_models
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.checkpoint.encoding._written_schemes import _ROWS
+from castwise.checkpoint.encoding._written_schemes import _ROWS, Written
 
 CT = "compressed-tensors"
 SCHEMES = [row.scheme for row in _ROWS if row.recipe == CT]
+LOADED = [row for row in _ROWS if row.recipe in {CT, "modelopt"}]
 MADE = [name for name in peer_models.PEERS if name.startswith(CT)]
 
 
@@ -51,3 +52,38 @@ def test_made_by_compressed_tensors(tmp_path: Path, plain: Path, name: str) -> N
     peer_models.PEERS[name](plain, tmp_path / "model")
     checkpoint.dequantize_file(tmp_path / "model", tmp_path / "decoded")
     same_logits(tmp_path / "model", tmp_path / "decoded")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("row", LOADED, ids=lambda row: f"{row.recipe}-{row.scheme}")
+def test_what_transformers_does_not_run_is_warned_of(
+    tmp_path: Path,
+    plain: Path,
+    caplog: pytest.LogCaptureFixture,
+    row: Written,
+    dtype: torch.dtype,
+) -> None:
+    """It is loaded as everybody loads it, and computes about what the plain model does."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    name = str(dtype).removeprefix("torch.")
+    checkpoint.cast_file(plain, tmp_path / "plain", name)
+    block = 64 if row.square else None  # smaller than the smallest weight
+    checkpoint.quantize_file(
+        tmp_path / "plain",
+        tmp_path / "model",
+        row.scheme,
+        recipe=row.recipe,
+        block=block and (block, block),
+    )
+    tokens = torch.arange(1, 17)[None]
+    runs = True
+    try:
+        peer: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto").eval()
+        ours: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype="auto").eval()
+        with torch.no_grad():
+            found, wanted = peer(tokens).logits.double(), ours(tokens).logits.double()
+        runs = bool((found - wanted).norm() < wanted.norm() / 2)
+    except RuntimeError:
+        runs = False
+    assert ("in transformers" in caplog.text or "not for transformers" in caplog.text) != runs

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +41,7 @@ from castwise.checkpoint.encoding._written_configs import Statements, statements
 from castwise.checkpoint.encoding._written_schemes import (
     Encoding,
     encoding,
+    loading_warning,
     padding_problem,
     written,
 )
@@ -47,6 +50,7 @@ from castwise.checkpoint.plan import plan
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.requests._quantizing import Made
 
+_LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
 KIND = "float"
 """Kind of the tensors that a weight becomes; their format as stored is None."""
@@ -120,11 +124,14 @@ class Encoded:
         What a folder of a GGUF file has beside its tensors.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
+    recipe
+        The producer of a folder that is made; None for one file.
 
     """
 
     source: Reader | CheckpointFolder
     dtypes: DtypeMap
+    recipe: str | None
     model: Model = field(default_factory=Model)
     parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
@@ -146,9 +153,26 @@ class Encoded:
 
     def made(self) -> Made:
         """Return what is to be written."""
-        return Made(
-            self.source, self._decide, self._config, self._added, self.unused, self.model.tell
-        )
+        return Made(self.source, self._decide, self._config, self._added, self.unused, self._warn)
+
+    def _warn(self) -> None:
+        """Warn of what is left out, and where transformers does not run the model as it stands."""
+        self.model.tell()
+        for component in components_of(self.source) if self.stated else ():
+            stated = self.stated.get(component.prefix)
+            if stated is None or not stated.sections:
+                continue
+            tensors = [info for one in component.shards.values() for info in one.tensors.values()]
+            decided = self._decide(tensors, component.prefix)
+            schemes = {one.label for one in decided if one.label}
+            formats = Counter(
+                one.target or one.info.format
+                for one in decided
+                if not one.label and one.info.kind == KIND
+            )
+            kept = formats.most_common(1)[0][0] if formats else None
+            if (warning := loading_warning(self.recipe, schemes, kept)) is not None:
+                _LOGGER.warning("%s: %s", self.source.path / component.prefix, warning)
 
     def _config(self, path: Path, label: str) -> Config:
         """Read a `config.json` to which what states the quantisation is added."""
@@ -216,7 +240,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
-    made = Encoded(source, how.dtypes)
+    made = Encoded(source, how.dtypes, None if is_file else how.recipe)
     plans = [_Plan(source, one, how) for one in components_of(source)]
     names = [name for one in plans for name in one.names]
     _check_used(how, plans, names, made)

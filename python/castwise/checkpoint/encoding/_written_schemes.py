@@ -5,7 +5,7 @@ One row per producer and scheme. The arrays are those of `castwise.quantization`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
+from castwise.quantization.producers._layouts import BF16
 
 _TILE_ROWS = 128
 _NORMAL_BITS = 3
@@ -47,6 +48,9 @@ class Written:
         False for groups that have a bias.
     square
         Blocks have as many rows as columns.
+    loaded_as
+        The one format to which transformers decodes it, whatever that of the model is; None if it
+        is the model's.
 
     """
 
@@ -61,6 +65,7 @@ class Written:
     shares: bool = False
     symmetric: bool = True
     square: bool = False
+    loaded_as: str | None = None
 
     @property
     def row(self) -> Scheme:
@@ -104,15 +109,15 @@ _INTEGERS = tuple(
 _ROWS = (
     *(Written(name, "fp8_block", stacks=True) for name in ("deepseek", "transformers")),
     *(
-        Written(name, scheme, code, shares=scheme == "nvfp4")
+        Written(name, scheme, code, shares=scheme == "nvfp4", loaded_as=loaded_as)
         for name in _OF_CT
-        for scheme, code in (
-            *((f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
-            ("nvfp4", "nvfp4-pack-quantized"),
-            ("mxfp4", "mxfp4-pack-quantized"),
-            ("mxfp6_e2m3", "mxfp6-pack-quantized"),
-            ("mxfp8_e4m3", "mxfp8-quantized"),
-            *((scheme, "pack-quantized") for scheme in _INTEGERS),
+        for scheme, code, loaded_as in (
+            *((f"fp8_{unit}", "naive-quantized", None) for unit in ("tensor", "channel", "block")),
+            ("nvfp4", "nvfp4-pack-quantized", BF16),
+            ("mxfp4", "mxfp4-pack-quantized", BF16),
+            ("mxfp6_e2m3", "mxfp6-pack-quantized", BF16),
+            ("mxfp8_e4m3", "mxfp8-quantized", BF16),
+            *((scheme, "pack-quantized", None) for scheme in _INTEGERS),
         )
     ),
     Written(_MODELOPT, "fp8_tensor", "FP8"),
@@ -230,6 +235,36 @@ def padding_problem(row: Written, rows: int, columns: int) -> str | None:
         f"{row.recipe} stores {row.scheme} in multiples of {high}x{wide} alone, so that its shape "
         "would be lost"
     )
+
+
+def loading_warning(recipe: str | None, names: Collection[str], kept: str | None) -> str | None:
+    """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
+
+    Tried with transformers 5.23 and compressed-tensors 0.20.
+
+    Parameters
+    ----------
+    recipe, names
+        The producer, None for one file, which transformers does not load; and the schemes of its
+        weights.
+    kept
+        The format of most floating tensors that are not quantised; None if there are none.
+
+    """
+    if recipe == _MODELOPT:
+        return (
+            "the quantised model is not for transformers, which does not read what ModelOpt states "
+            "and takes codes for weights: load it with an engine that does, such as vLLM or "
+            "TensorRT-LLM, or quantise it as another producer"
+        )
+    for row in _ROWS if kept is not None else ():
+        if row.recipe == recipe and row.scheme in names and row.loaded_as not in {None, kept}:
+            return (
+                f"the quantised model needs dtype=torch.{row.loaded_as} in transformers, which "
+                f"decodes {row.scheme} to {row.loaded_as} while the other tensors are {kept}; or "
+                f"cast the model to {row.loaded_as} first"
+            )
+    return None
 
 
 def is_scheme(name: Any) -> bool:

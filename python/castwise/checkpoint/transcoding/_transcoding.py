@@ -99,7 +99,8 @@ def transcoded(
             "gpt-oss as --to gpt-oss stores them (recipe), or as castwise dequantize decodes them"
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
-    made = Encoded(source, to_float32 if recipe == GGUF else model.dtypes, model)
+    dtypes = to_float32 if recipe == GGUF else model.dtypes
+    made = Encoded(source, dtypes, None if is_file else recipe, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
     plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
     if not any(one.weights for one in plans):
