@@ -41,6 +41,9 @@ CASE = ["22", "bfloat16"]
 SCORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
 
 
+QUANTISED_AS = ("fp8_channel", "int8_channel")
+
+
 def section(text: str, name: str) -> str:
     """What stands between the markers of a part."""
     found = re.search(f"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", text, re.DOTALL)
@@ -65,9 +68,9 @@ def report(text: str) -> str:
     arguments = re.search(r"bin/castwise (cast \S+) \S+ (--dtype .+)", text)
     assert arguments
     with tempfile.TemporaryDirectory() as folder:
-        target = str(Path(folder) / "digits-float8.safetensors")
+        target = str(Path(folder) / "digits-bfloat16.safetensors")
         printed = castwise_command(*arguments[1].split(), target, *arguments[2].split())
-    return f"```\n{printed.replace(target, 'digits-float8.safetensors')}```\n"
+    return f"```\n{printed.replace(target, 'digits-bfloat16.safetensors')}```\n"
 
 
 def speed(benchmark: str) -> str:
@@ -104,6 +107,9 @@ def accuracy() -> str:
         for name in SCORED:
             files.append(str(Path(folder) / f"{name}.safetensors"))
             castwise_command("cast", files[0], files[-1], "--dtype", name, "--exit-zero")
+        for scheme in QUANTISED_AS:
+            files.append(str(Path(folder) / f"{scheme}.safetensors"))
+            castwise_command("quantize", files[0], files[-1], "--scheme", scheme)
         command = [sys.executable, str(DIGITS / "score.py"), "--json", *files]
         rows = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     lines = ["| weights | file | correct | accuracy |", "|---|--:|--:|--:|"]

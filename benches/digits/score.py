@@ -1,8 +1,8 @@
 """Test accuracy of digits checkpoints of any dtype: `python benches/digits/score.py FILE...`.
 
-Each file is read with castwise, brought to float32 with castwise.cast (which loses nothing, since
-the weights were float32 to begin with) and run on the 599 test images: what differs between the
-rows is what the cast to the stored dtype has cost.
+Each file is read with castwise, decoded if it is quantised, brought to float32 with castwise.cast
+(which loses nothing, since the weights were float32 to begin with) and run on the 599 test images:
+what differs between the rows is what storing the weights so has cost.
 
 `--json` prints the same as a list of objects. Exit code 2 if a file cannot be read or is not a
 digits model.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import network
@@ -40,16 +41,27 @@ def upcast(tensors: network.Model) -> network.Model:
     return {**model, "classes": tensors["classes"]}
 
 
+def load(path: Path) -> tuple[network.Model, list[str]]:
+    """Read the tensors of a file, decoded to float32, and the schemes of its weights if any."""
+    quantization = checkpoint.inspect(path).quantization
+    if quantization is None:
+        return checkpoint.load(path), []
+    with tempfile.TemporaryDirectory() as folder:
+        decoded = Path(folder) / "decoded.safetensors"
+        checkpoint.dequantize_file(path, decoded, "float32")
+        return checkpoint.load(decoded), sorted({str(one.scheme) for one in quantization.weights})
+
+
 def score(path: Path) -> dict[str, object]:
     """One row of the table: what the file holds and how well it reads digits."""
-    tensors = checkpoint.load(path)
+    tensors, schemes = load(path)
     model = upcast(tensors)
     _, _, images, labels = network.split()
     right = network.correct(model, images, labels)
     dtypes = sorted({tensor.dtype.name for tensor in float_tensors(tensors).values()})
     return {
         "file": str(path),
-        "dtype": "+".join(dtypes),
+        "dtype": "+".join(schemes or dtypes),
         "bytes": path.stat().st_size,
         "correct": right,
         "images": len(labels),
