@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Why a request was refused. Nothing was written when one is returned.
+/// Why a request was refused. A refused argument writes nothing; a refused element leaves a target untouched, half written
+/// or of no use, as the function that returns it says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
     /// No format has this name.

@@ -6,7 +6,7 @@
 //! error, format, spelling, parse   THE table everything derives from; names; what goes wrong
 //! cpu, memory                      levels as tokens, the floating-point environment; pages that are used again
 //! codec                            what one element becomes: decode to a pivot, scale, round once, encode
-//! simd                             one file per instruction set
+//! simd                             one folder per instruction set
 //! kernels                          loops over dense elements, compiled for each level
 //! layout                           where elements lie; copies of bytes that are not interpreted
 //! route                            (formats, options) -> the loops that elements pass through, tile by tile

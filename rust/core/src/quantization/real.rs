@@ -64,7 +64,10 @@ bits!(
 );
 
 /// float32, or float64 for exact results.
-pub(super) trait Real: Plain + PartialOrd + Default {
+///
+/// # Safety
+/// `Bits` is the unsigned integer of its size: values may be viewed as bits, and any bits as values.
+pub(super) unsafe trait Real: Plain + PartialOrd + Default {
     /// The format of this name.
     const FORMAT: &'static str;
     /// 1.
@@ -99,7 +102,8 @@ macro_rules! real {
         $real:ty, $bits:ty, $name:literal, $f32s:expr,
         |$level:ident, $kernel:ident| $run:expr, |$operation:ident, $a:ident, $b:ident| $odd:expr
     ) => {
-        impl Real for $real {
+        // SAFETY: the bits given are those of its `from_bits`.
+        unsafe impl Real for $real {
             const FORMAT: &'static str = $name;
             const ONE: Self = 1.0;
             type Bits = $bits;

@@ -1,9 +1,9 @@
 //! Vector operations for loops that the compiler does not vectorise well: packing and unpacking of bytes and u16,
 //! float16 conversions, table lookups.
 //!
-//! One trait, one implementation per level. An algorithm is written once over the trait, as a
-//! [`RawKernel`](crate::cpu::RawKernel) that [`Vector::run`] runs; levels without an implementation take the loops
-//! over single elements.
+//! [`Vector`] and the traits that extend it have one implementation per level. An algorithm is written once over them, as
+//! a [`RawKernel`](crate::cpu::RawKernel) that [`Vector::run`] runs; levels without an implementation take the loops over
+//! single elements.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

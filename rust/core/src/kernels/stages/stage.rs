@@ -46,7 +46,7 @@ impl Span {
 /// # Safety
 /// It writes all results and reads none: targets may be uninitialised.
 pub(crate) unsafe trait Stage: Send + Sync {
-    /// Runs it.
+    /// Runs it. Loops over single elements are compiled for `level`; those of vectors have theirs in their type.
     ///
     /// # Safety
     /// Every pointer of the span that the stage uses is valid for `count` elements of its type; the target may be

@@ -69,7 +69,7 @@ unsafe fn largest_of<T: Real>(x: &Array, threads: usize) -> Result<f64, Error> {
 
 /// Returns floats as their bits.
 pub(super) fn bits_of<T: Real>(values: &mut [T]) -> &mut [T::Bits] {
-    // SAFETY: as large, and all bits are valid in both.
+    // SAFETY: by `Real`, they are as large, and any bits are a value of both.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
