@@ -10,15 +10,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
+
+from castwise._blocks import Block, begin, end, open_frame
+
+
+class _Scoped(NamedTuple):
+    """The state that each scope enters."""
+
+    policy: Any
+    block: Block
+    """With the thread that entered it: some interpreters start threads in a copy of the context."""
+
+    outer: _Scoped | None
+
 
 _process = {"floatx": "float32"}
 _thread = threading.local()
-_scoped: ContextVar[tuple[int, Any] | None] = ContextVar("castwise_dtype_policy", default=None)
-"""The thread and the policy of the open scope; None outside of scopes.
-
-The thread is stored because some interpreters start threads in a copy of the context.
-"""
+_scoped: ContextVar[_Scoped | None] = ContextVar("castwise_dtype_policy", default=None)
+"""The open scope; None outside of scopes."""
 
 
 def floatx() -> str:
@@ -34,7 +44,7 @@ def set_floatx(name: str) -> None:
 def current_policy() -> Any:
     """Return the policy of the open scope or of this thread; None if none was set."""
     scoped = _scope_here()
-    return getattr(_thread, "policy", None) if scoped is None else scoped[1]
+    return getattr(_thread, "policy", None) if scoped is None else scoped.policy
 
 
 def default_policy(make: Callable[[str], Any]) -> Any:
@@ -48,10 +58,11 @@ def default_policy(make: Callable[[str], Any]) -> Any:
 def set_current_policy(policy: Any) -> None:
     """Put a policy in force: in the scope that is open here, else in this thread."""
     _thread.default = None
-    if not in_scope():
+    scoped = _scope_here()
+    if scoped is None:
         _thread.policy = policy
     else:
-        _scoped.set((threading.get_ident(), policy))
+        _scoped.set(scoped._replace(policy=policy))
 
 
 def in_scope() -> bool:
@@ -59,16 +70,17 @@ def in_scope() -> bool:
     return _scope_here() is not None
 
 
-def _scope_here() -> tuple[int, Any] | None:
-    scoped = _scoped.get()
-    return scoped if scoped is not None and scoped[0] == threading.get_ident() else None
+def _scope_here() -> _Scoped | None:
+    scoped: _Scoped | None = open_frame(_scoped.get())
+    return scoped if scoped is not None and scoped.block.thread == threading.get_ident() else None
 
 
 @contextmanager
 def policy_scope(policy: Any) -> Iterator[None]:
-    """Put a policy in force until the end of a `with` block, however it ends."""
-    token = _scoped.set((threading.get_ident(), policy))
+    """Put a policy in force until the end of a `with` block, however and wherever it ends."""
+    block = Block(threading.get_ident())
+    begin(_scoped, _Scoped(policy, block, open_frame(_scoped.get())))
     try:
         yield
     finally:
-        _scoped.reset(token)
+        end(_scoped, block)

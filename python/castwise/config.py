@@ -6,9 +6,10 @@ neither sees nor changes it, and starts with a policy made of floatx at its firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ContextDecorator
+from typing import Any, TypeVar
 
 from castwise import _global_state as global_state
 from castwise._core import floatx_dtypes
@@ -16,6 +17,8 @@ from castwise._global_state import floatx
 from castwise._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
 from castwise.dtype_policies._configs import get, named, of_other_library
 from castwise.dtype_policies._policy import DTypePolicy, dtype_policy
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 __all__ = [
     "clear_dtype_policy",
@@ -58,14 +61,28 @@ def set_dtype_policy(policy: DTypePolicy | str) -> None:
     global_state.set_current_policy(policy)
 
 
-@contextmanager
-def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
+class dtype_policy_scope(ContextDecorator):  # noqa: N801 - used as a function
     """Put a policy in force for a `with` block, in this thread or asyncio task only.
 
     Parameters
     ----------
     policy : policy, str, dict or dtype
         As for `castwise.dtype_policies.get`.
+
+    Raises
+    ------
+    ValueError
+        At the beginning of the block: there is no such policy.
+    RuntimeError
+        A second block begins with the same scope.
+    TypeError
+        It decorates a generator or coroutine, whose body would run after the block.
+
+    Notes
+    -----
+    A block may be left in another task or thread than it began in, as that of an asynchronous
+    generator that is not exhausted is: then the scope ends for all. As a decorator it makes a
+    block of each call.
 
     Examples
     --------
@@ -74,9 +91,42 @@ def dtype_policy_scope(policy: Any) -> Iterator[DTypePolicy]:
     'bfloat16'
 
     """
-    policy = get(policy)
-    with global_state.policy_scope(policy):
-        yield policy
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._block: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> DTypePolicy:
+        if self._block is not None:
+            raise RuntimeError(
+                f"dtype_policy_scope({self._policy!r}) is for one with block, and is used a second "
+                "time; make a new one for each block"
+            )
+        policy = get(self._policy)
+        self._block = global_state.policy_scope(policy)
+        self._block.__enter__()
+        return policy
+
+    def __exit__(self, *_: object) -> None:
+        if self._block is not None:
+            self._block.__exit__(None, None, None)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Decorate a function, whose calls then are blocks of their own."""
+        runs_later = (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        )
+        if runs_later:
+            raise TypeError(
+                f"dtype_policy_scope cannot decorate {function.__name__}, whose body runs after "
+                "the call; write a with block inside it"
+            )
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> dtype_policy_scope:
+        return type(self)(self._policy)
 
 
 def clear_dtype_policy() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from castwise._blocks import Block, begin, end_here, open_frame
 from castwise._core import finfo
 from castwise._standard_dtype import standardize_dtype
 
@@ -32,8 +33,8 @@ class Frame(NamedTuple):
 
     in_call: bool
     outer: Frame | None
-    with_block: bool = False
-    """Whether a scope entered it. A generator may leave its scope after others were entered."""
+    block: Block | None = None
+    """That of a scope; None for a call. A generator may leave its scope after others began."""
 
 
 _OUTSIDE = Frame(0, None, "", False, None)
@@ -42,13 +43,13 @@ _frame: ContextVar[Frame] = ContextVar("castwise_autocast", default=_OUTSIDE)
 
 def current() -> Frame:
     """Return the current frame."""
-    frame = _frame.get()
+    frame: Frame = open_frame(_frame.get())
     return frame if frame.thread == get_ident() else _OUTSIDE
 
 
 def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
     """Enter a frame; return a token for `leave`."""
-    before = _frame.get()
+    before: Frame = open_frame(_frame.get())
     _frame.set(Frame(get_ident(), scope, path, in_call, before))
     return before
 
@@ -56,23 +57,6 @@ def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
 def leave(before: Frame) -> None:
     """Restore the frame before an `enter`, whatever has been entered since."""
     _frame.set(before)
-
-
-def _leave_block(scope: AutocastScope) -> None:
-    """Remove the innermost `with` block of a scope; open ones within it stay.
-
-    Nothing happens for a scope of another thread, or of a call that has ended.
-    """
-    inner: list[Frame] = []
-    frame: Frame | None = current()
-    while frame is not None and not (frame.with_block and frame.scope is scope):
-        inner.append(frame)
-        frame = frame.outer
-    if frame is not None:
-        held = frame.outer or _OUTSIDE
-        for left in reversed(inner):
-            held = left._replace(outer=held)
-        _frame.set(held)
 
 
 class AutocastScope:
@@ -94,8 +78,9 @@ class AutocastScope:
     Notes
     -----
     Scopes nest, and the innermost is used. They belong to the thread or asyncio task that entered
-    them. Calls of layers enter their own scopes; this class is for other code that computes with a
-    layer's variables. One scope may be entered many times, by many threads.
+    them, and no other thread can leave them. Calls of layers enter their own scopes; this class is
+    for other code that computes with a layer's variables. One scope may be entered many times, by
+    many threads.
 
     Examples
     --------
@@ -109,9 +94,10 @@ class AutocastScope:
 
     """
 
-    __slots__ = ("_dtype", "_numpy_dtype")
+    __slots__ = ("_blocks", "_dtype", "_numpy_dtype")
 
     def __init__(self, dtype: Any) -> None:
+        self._blocks: list[Block] = []
         self._dtype: str | None = None
         self._numpy_dtype: np.dtype[Any] | None = None
         if dtype is not None:
@@ -134,12 +120,30 @@ class AutocastScope:
         return self._numpy_dtype
 
     def __enter__(self) -> AutocastScope:
-        here = current()
-        _frame.set(Frame(get_ident(), self, here.path, here.in_call, _frame.get(), True))
+        here, block = current(), Block(get_ident())
+        outer = open_frame(_frame.get())
+        begin(_frame, Frame(block.thread, self, here.path, here.in_call, outer, block))
+        self._blocks.append(block)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _leave_block(self)
+        mine = [block for block in self._blocks if block.thread == get_ident()]
+        inside = self._innermost_of(mine)
+        # Else an asynchronous generator is closed in another context than that of its block.
+        candidates = mine[::-1] if inside is None else [inside]
+        block = next((block for block in candidates if end_here(_frame, block)), None)
+        if block is None and candidates:
+            block = candidates[0]
+            block.has_ended = True
+        if block is not None:
+            self._blocks.remove(block)
+
+    def _innermost_of(self, blocks: list[Block]) -> Block | None:
+        """Return the innermost of its blocks that is open here."""
+        frame: Frame | None = current()
+        while frame is not None and frame.block not in blocks:
+            frame = frame.outer
+        return None if frame is None else frame.block
 
     def __repr__(self) -> str:
         return f"<AutocastScope {self._dtype!r}>"
