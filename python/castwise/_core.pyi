@@ -227,6 +227,7 @@ def explain_cast(
     nan: Nan = "keep",
     scale: ArrayLike | None = None,
     report: bool = False,
+    verbose: bool = False,
 ) -> str: ...
 
 @final

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 
 import castwise
 import numpy as np
 import pytest
 import support
 from processes import run_python
+from support import AVAILABLE
 
 
 def explained(*arguments: object, **options: object) -> dict[str, str]:
@@ -31,7 +34,7 @@ def test_few_elements_are_cast_one_by_one() -> None:
 @pytest.mark.parametrize("level", castwise.cpu_levels())
 def test_the_level_in_use(level: str) -> None:
     with support.at_level(level):
-        said = explained("float32", "bfloat16")
+        said = explained("float32", "bfloat16", verbose=True)
     assert said[""].endswith(f" on {level}")
     assert ("InSteps<" in said["route"]) == (level != "portable")
     assert level == "portable" or f"<{level.title()}," in said["route"]
@@ -44,9 +47,43 @@ def test_routes() -> None:
             explained("bfloat16", "float8_e4m3fn", rounding="towards-zero")["route"].count("then")
             == 1
         )
-        assert "Scale" in explained("float16", "float8_e4m3fn", scale=0.3)["route"]
-    assert castwise.explain_cast("complex64", "complex128").count("two parts") == 1
+        scaled = explained("float16", "float8_e4m3fn", scale=0.3)["route"]
+        assert (
+            scaled == "decode to float64, then multiply by the scale, then round to float8_e4m3fn"
+        )
+        assert "Scale" in explained("float16", "float8_e4m3fn", scale=0.3, verbose=True)["route"]
+    both = castwise.explain_cast("complex64", "complex128")
+    assert both.startswith("complex64 -> complex128 on")
+    assert both.count("two parts of complex numbers: float32 -> float64\n") == 1
     assert "imaginary parts" in castwise.explain_cast("float32", "complex64")
+
+
+OPTIONS: tuple[dict[str, object], ...] = (
+    {},
+    {"scale": 0.3},
+    {"scale": [0.3, 2.0]},
+    {"overflow": "raise", "nan": "raise", "report": True},
+    {"rounding": "stochastic", "overflow": "saturate", "nan": "zero"},
+)
+
+
+@pytest.mark.parametrize("level", castwise.cpu_levels())
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_words_name_no_types_for_any_pair_of_formats(
+    level: str, options: dict[str, object]
+) -> None:
+    """Types of Rust have angle brackets, or names of several words; `verbose` adds them."""
+    pairs = itertools.product(AVAILABLE, AVAILABLE)
+    with support.at_level(level):
+        for source, target in pairs:
+            if source.kind == "complex" != target.kind:
+                continue
+            said = castwise.explain_cast(source.name, target.name, **options)  # type: ignore[arg-type]
+            assert not re.search(r"[<>(](?<!->)|\b[A-Z]", said), said
+            verbose = castwise.explain_cast(source.name, target.name, verbose=True, **options)  # type: ignore[arg-type]
+            assert [
+                re.sub(r" \(.*\)", "", line) for line in verbose.splitlines()
+            ] == said.splitlines()
 
 
 def test_a_scale_for_all_and_one_for_each() -> None:

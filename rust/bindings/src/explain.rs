@@ -17,8 +17,7 @@ const LONG: usize = 1 << 20;
 /// Describe how `cast` would work: formats and CPU level, the loops that elements pass through, and how refused values
 /// and losses are found.
 ///
-/// The names are those of the core's types, as the plan of the cast holds them. The environment variable
-/// `CASTWISE_LOG=cast` writes the same to the standard error for each cast.
+/// The environment variable `CASTWISE_LOG=cast` writes the same, verbosely, to the standard error for each cast.
 ///
 /// Parameters
 /// ----------
@@ -28,6 +27,8 @@ const LONG: usize = 1 << 20;
 ///     The target, as in cast.
 /// rounding, overflow, nan, scale, report
 ///     As in cast.
+/// verbose : bool
+///     Whether to add the types of loops in the Rust core, in brackets.
 ///
 /// Returns
 /// -------
@@ -41,14 +42,15 @@ const LONG: usize = 1 << 20;
 ///
 /// Examples
 /// --------
-/// >>> print(castwise.explain_cast("float32", "float64"))  # doctest: +SKIP
-/// float32 -> float64 on avx2
-/// route: InSteps<Avx2, ToF64<F32Source>, 8>
+/// >>> print(castwise.explain_cast("float32", "bfloat16"))  # doctest: +SKIP
+/// float32 -> bfloat16 on avx2
+/// route: round to bfloat16, in one loop
 #[pyfunction]
 #[pyo3(
     signature = (source, dtype, *, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,
-                 report=Word::Default),
-    text_signature = "(source, dtype, *, rounding=None, overflow='ieee', nan='keep', scale=None, report=False)"
+                 report=Word::Default, verbose=Word::Default),
+    text_signature = "(source, dtype, *, rounding=None, overflow='ieee', nan='keep', scale=None, report=False, \
+                      verbose=False)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the public signature")]
 pub(crate) fn explain_cast<'py>(
@@ -60,7 +62,9 @@ pub(crate) fn explain_cast<'py>(
     nan: Word<'_, 'py>,
     scale: Option<&Bound<'py, PyAny>>,
     report: Word<'_, 'py>,
+    verbose: Word<'_, 'py>,
 ) -> PyResult<String> {
+    let verbose = parse_flag("verbose", verbose, false)?;
     let report = parse_flag("report", report, false)?;
     let rounding = rounding.map(parse_word).transpose()?;
     let options = Options { rounding, ..options(py, None, overflow, nan, None)? };
@@ -82,5 +86,5 @@ pub(crate) fn explain_cast<'py>(
         Some(_) => (true, None),
     };
     let settings = Settings { options, report, threads: 1 };
-    core::explain((format, target), factor, &settings, count).map_err(to_python)
+    core::explain((format, target), factor, &settings, count, verbose).map_err(to_python)
 }

@@ -143,7 +143,8 @@ unsafe fn cast_from(
 }
 
 /// Describes how [`cast()`] casts `count` elements: the formats and the level, the loops, how refused elements are
-/// found, and how losses are. `factor` is the one for all elements, if they are `scaled` and there is one.
+/// found, and how losses are. `factor` is the one for all elements, if they are `scaled` and there is one; `verbose` adds
+/// the types of loops.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for complex to real.
@@ -152,9 +153,10 @@ pub fn explain(
     (scaled, factor): (bool, Option<f64>),
     settings: &Settings,
     count: usize,
+    verbose: bool,
 ) -> Result<String, Error> {
     let key = PlanKey::new((source, target), &settings.options, (scaled, factor), (settings.report, count));
-    Ok(Plan::find(&key, count)?.describe())
+    Ok(Plan::find(&key, count)?.describe(verbose))
 }
 
 /// Returns the axes to walk. Unused operands get stride 0, so that they do not keep axes from merging.

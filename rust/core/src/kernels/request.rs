@@ -69,7 +69,7 @@ impl Request {
     }
 
     /// Returns whether every value of the source is a value of the target.
-    fn widens(&self) -> bool {
+    pub(crate) fn widens(&self) -> bool {
         let Some(target) = self.target.float().filter(|_| !self.scaled) else { return false };
         // The target's largest exponent field holds no finite values; a source's may.
         let last = |spec: FloatSpec| (1 << spec.exponent_bits) - 1 - spec.bias;

@@ -143,7 +143,8 @@ thread_local! {
 /// Whether plans are written to the standard error as they are found.
 static LOG: AtomicBool = AtomicBool::new(false);
 
-/// Starts or stops writing the plan of each cast to the standard error, as [`crate::cast::explain`] describes it, on
+/// Starts or stops writing the plan of each cast to the standard error, as [`crate::cast::explain`] describes it with
+/// types, on
 /// one line.
 pub fn log_casts(on: bool) {
     LOG.store(on, Ordering::Relaxed);
@@ -159,7 +160,7 @@ pub(crate) fn logs_casts() -> bool {
 fn log(found: Result<&Plan, &Error>) {
     if let Ok(plan) = found {
         // A closed standard error is ignored.
-        let _ = writeln!(stderr(), "castwise: {}", plan.describe().replace('\n', "; "));
+        let _ = writeln!(stderr(), "castwise: {}", plan.describe(true).replace('\n', "; "));
     }
 }
 
@@ -293,28 +294,36 @@ impl Plan {
         })
     }
 
-    /// Describes the plan, a line for each part.
-    pub(crate) fn describe(&self) -> String {
+    /// Describes the plan, a line for each part; `verbose` adds the types of loops.
+    pub(crate) fn describe(&self, verbose: bool) -> String {
         let Self { parts, route, refusal_check, collector } = self;
         let level = route.level.name();
-        let mut lines = vec![format!("{} -> {} on {level}", parts.source.name(), parts.target.name())];
+        let complex = |part| Format::all().find(|format| format.component() == Some(part)).unwrap_or(part);
+        let source = if parts.components == 2 { complex(parts.source) } else { parts.source };
+        let is_complex = parts.components == 2 || parts.real_to_complex;
+        let target = if is_complex { complex(parts.target) } else { parts.target };
+        let mut lines = vec![format!("{} -> {} on {level}", source.name(), target.name())];
         if parts.components == 2 {
-            lines.push("each of the two parts of complex numbers".to_owned());
+            let (source, target) = (parts.source.name(), parts.target.name());
+            lines.push(format!("each of the two parts of complex numbers: {source} -> {target}"));
         }
         if parts.real_to_complex {
             lines.push("imaginary parts of +0".to_owned());
         }
-        lines.push(format!("route: {}", route.describe()));
+        lines.push(format!("route: {}", route.describe(verbose)));
         if let Some(refusal_check) = refusal_check {
             let look = if refusal_check.safe.is_some() {
-                "a look at the codes, and where that is not enough "
+                "a look at the codes; where that is not enough, "
             } else {
                 ""
             };
-            lines.push(format!("refuses: {look}{}", refusal_check.close.describe()));
+            lines.push(format!(
+                "refuses: {look}a flag for each element: {}",
+                refusal_check.close.describe(verbose)
+            ));
         }
         if let Some(collector) = collector {
-            lines.push(format!("reports: {}", collector.describe()));
+            lines.push(format!("reports: {}", collector.describe(verbose)));
         }
         lines.join("\n")
     }

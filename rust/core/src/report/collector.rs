@@ -57,14 +57,15 @@ impl Collector {
         Ok(Self { meter, flag_free: Some(FlagFree { counts, tile_statistics, close }) })
     }
 
-    /// Describes how losses are measured.
-    pub(crate) fn describe(&self) -> String {
+    /// Describes how losses are measured; `verbose` adds the types of loops.
+    pub(crate) fn describe(&self, verbose: bool) -> String {
         let Some(FlagFree { counts, tile_statistics, close }) = &self.flag_free else {
             return "flags of the route, and float64".to_owned();
         };
         let ways = [(*counts, "counts of codes"), (tile_statistics.is_some(), "float32 within the range")];
         let ways = ways.into_iter().filter(|way| way.0).map(|way| way.1);
-        ways.chain([close.describe().as_str()]).collect::<Vec<_>>().join("; else ")
+        let flags = format!("a flag for each element: {}", close.describe(verbose));
+        ways.chain([flags.as_str()]).collect::<Vec<_>>().join("; else ")
     }
 
     /// Returns whether the cast's own route must write flags.

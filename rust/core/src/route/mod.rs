@@ -27,8 +27,22 @@ use crate::kernels::tables::lookup;
 use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
 use crate::kernels::vectors::{direct, native};
 
+/// How a route goes, in a word; see the table above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Copy,
+    /// Each code is looked up.
+    Table,
+    /// From source to target in one stage.
+    Direct,
+    /// Through lanes that hold a pivot.
+    Pivot(Choice),
+}
+
 /// The stages that a tile passes through.
 pub(crate) struct Route {
+    pub(crate) way: Way,
+    pub(crate) request: Request,
     /// The level that its stages were chosen for.
     pub(crate) level: Level,
     /// Source bytes to lanes (or, where `encode` is absent, to target bytes). Absent: the source is the lanes.
@@ -69,6 +83,8 @@ impl Route {
     fn empty(request: &Request, level: Level) -> Self {
         let Request { source, target, scaled, .. } = *request;
         Self {
+            way: Way::Copy,
+            request: *request,
             level,
             decode: None,
             lane_size: source.item_size(),
@@ -88,13 +104,13 @@ impl Route {
     /// # Errors
     /// As for [`Route::new`].
     pub(crate) fn through_stages(request: &Request, level: Level) -> Result<Self, Error> {
-        let mut route = Self::empty(request, level);
-        let one = direct::from_integers(request, level)
-            .or_else(|| lookup::stage(request, level))
-            .or_else(|| direct::scaled_bytes(request, level))
-            .or_else(|| lookup::scaled_stage(request, level));
-        if let Some(stage) = one {
-            return Ok(Self { encode: Some(stage), scaled: false, ..route });
+        let mut route = Self { way: Way::Direct, ..Self::empty(request, level) };
+        let one = (direct::from_integers(request, level).map(|stage| (stage, Way::Direct)))
+            .or_else(|| lookup::stage(request, level).map(|stage| (stage, Way::Table)))
+            .or_else(|| direct::scaled_bytes(request, level).map(|stage| (stage, Way::Direct)))
+            .or_else(|| lookup::scaled_stage(request, level).map(|stage| (stage, Way::Table)));
+        if let Some((stage, way)) = one {
+            return Ok(Self { encode: Some(stage), scaled: false, way, ..route });
         }
         let Request { source, target, .. } = *request;
         route.choose(request).ok_or(Error::Unsupported { source, target })?;
@@ -127,14 +143,51 @@ impl Route {
         self.route(request)
     }
 
-    /// Describes the loops that elements pass through.
-    pub(crate) fn describe(&self) -> String {
-        let drawn = self.stochastic.is_some().then(|| "draws in registers; else ".to_owned());
-        let stages =
-            [&self.decode, &self.scale, &self.encode].into_iter().flatten().map(|stage| stage.name());
-        let stages: Vec<_> = stages.collect();
-        let stages = if stages.is_empty() { "a copy".to_owned() } else { stages.join(", then ") };
-        drawn.unwrap_or_default() + &stages
+    /// Describes what happens to elements; `verbose` adds the types of the stages.
+    pub(crate) fn describe(&self, verbose: bool) -> String {
+        let words = self.words();
+        let stages = [&self.decode, &self.scale, &self.encode].into_iter().flatten();
+        let stages: Vec<_> = stages.map(|stage| stage.name()).collect();
+        if !verbose || stages.is_empty() {
+            return words;
+        }
+        let drawn = if self.stochastic.is_some() { "draws in registers; else " } else { "" };
+        format!("{words} ({drawn}{})", stages.join(", then "))
+    }
+
+    fn words(&self) -> String {
+        let Request { source, target, scaled, .. } = self.request;
+        let target = target.name();
+        let is_drawn = self.request.rounding() == Rounding::Stochastic;
+        let write = match () {
+            () if is_drawn => format!("round to {target} by random draws"),
+            () if source.integer_range().is_some() && self.request.target.integer_range().is_some() => {
+                format!("convert to {target}")
+            }
+            () if self.request.widens() && !scaled => format!("write as {target}, which is exact"),
+            () => format!("round to {target}"),
+        };
+        match self.way {
+            Way::Copy => "a copy".to_owned(),
+            Way::Table if scaled => format!("look up the {target} of each code, times the scale, in a table"),
+            Way::Table => format!("look up the {target} of each code in a table"),
+            Way::Direct if scaled => format!("multiply by the scale and {write}, in one loop"),
+            Way::Direct => format!("{write}, in one loop"),
+            Way::Pivot(Choice::Exact) => format!("multiply by the scale exactly, and {write}"),
+            Way::Pivot(choice) => {
+                let pivot = match choice {
+                    Choice::Narrow => "float32",
+                    Choice::Wide => "float64",
+                    Choice::Int64 { .. } | Choice::Exact => source.name(),
+                };
+                let steps = [
+                    self.decode.as_ref().map(|_| format!("decode to {pivot}")),
+                    scaled.then(|| "multiply by the scale".to_owned()),
+                    self.encode.as_ref().map(|_| write),
+                ];
+                steps.into_iter().flatten().collect::<Vec<_>>().join(", then ")
+            }
+        }
     }
 
     /// Returns whether elements are copied unchanged.
@@ -176,6 +229,7 @@ impl Route {
                 .or_else(|| from_float::from_float32(target, options.overflow));
             if let (Some(decode), Some(encode)) = (decode, encode) {
                 (self.decode, self.encode) = (Some(decode), Some(encode));
+                self.way = Way::Pivot(Choice::Narrow);
                 self.lane_size = size_of::<f32>();
             }
         }
@@ -193,6 +247,7 @@ impl Route {
 
     /// Fills in the stages of the pivot route.
     fn route(&mut self, request: &Request) -> Option<()> {
+        self.way = Way::Pivot(request.choice());
         match request.choice() {
             Choice::Narrow => {
                 let plain = Request::plain(request.source, pivot_format::<Binary32>()?);
